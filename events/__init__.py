@@ -1,0 +1,1 @@
+"""What happens in the chain: one module per bounded context, shared by services and projections."""

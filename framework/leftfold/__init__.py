@@ -1,0 +1,53 @@
+"""Leftfold: event sourcing and CQRS for Python microservices on Kafka, Spark and Redis. State is a left fold."""
+
+from __future__ import annotations
+
+from leftfold.app import App
+from leftfold.decider import Decider
+from leftfold.envelope import Receipt, Recorded
+from leftfold.errors import (
+    ConfigurationError,
+    ConflictError,
+    ContractError,
+    DecisionFailed,
+    DomainError,
+    Fenced,
+    InfrastructureError,
+    LeftfoldError,
+    OutcomeUnknown,
+    StaleViewError,
+    ViewNotBuilt,
+)
+from leftfold.memory import World, memory
+from leftfold.messages import Command, Event, Json
+from leftfold.position import Position
+from leftfold.version import __version__
+from leftfold.view import FoldView, SpreadView, View
+
+__all__ = [
+    "App",
+    "Command",
+    "ConfigurationError",
+    "ConflictError",
+    "ContractError",
+    "DecisionFailed",
+    "Decider",
+    "DomainError",
+    "Event",
+    "Fenced",
+    "FoldView",
+    "InfrastructureError",
+    "Json",
+    "LeftfoldError",
+    "OutcomeUnknown",
+    "Position",
+    "Receipt",
+    "Recorded",
+    "SpreadView",
+    "StaleViewError",
+    "View",
+    "ViewNotBuilt",
+    "World",
+    "__version__",
+    "memory",
+]

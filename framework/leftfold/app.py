@@ -1,0 +1,91 @@
+"""App: one deployable, as a value: the deciders and views that run together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from leftfold.decider import Decider
+from leftfold.errors import ConfigurationError
+from leftfold.view import View
+
+__all__ = ["App"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+class App:
+    """What one service runs. It owns the categories of its deciders: their topics, partition count and fencing.
+
+    Args:
+        name: lower case; part of topic names (`{name}.replies`) and transactional ids.
+        partitions: of every topic of its categories; changing it later is a migration.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        partitions: int = 12,
+        deciders: Sequence[Decider[Any, Any, Any]] = (),
+        views: Sequence[View[Any, Any]] = (),
+    ) -> None:
+        self.name, self.partitions = name, partitions
+        self.deciders, self.views = tuple(deciders), tuple(views)
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
+        if not 1 <= partitions <= 4096:
+            raise ConfigurationError(f"app {name}: partitions={partitions} must be between 1 and 4096")
+        _distinct(name, "deciders", (d.name for d in self.deciders))
+        _distinct(name, "views", (v.name for v in self.views))
+        for view in self.views:
+            _same_events(name, view, self.deciders)
+
+    def decider(self, category: str) -> Decider[Any, Any, Any]:
+        """The decider of a category.
+
+        Raises:
+            ConfigurationError: this App has none.
+        """
+        for decider in self.deciders:
+            if decider.name == category:
+                return decider
+        known = ", ".join(d.name for d in self.deciders) or "none"
+        raise ConfigurationError(f"app {self.name} has no decider for category {category!r}; it has: {known}")
+
+    def view(self, name: str) -> View[Any, Any]:
+        """The view of a name.
+
+        Raises:
+            ConfigurationError: this App has none.
+        """
+        for view in self.views:
+            if view.name == name:
+                return view
+        known = ", ".join(v.name for v in self.views) or "none"
+        raise ConfigurationError(f"app {self.name} has no view {name!r}; it has: {known}")
+
+    def __repr__(self) -> str:
+        return f"App({self.name!r}, partitions={self.partitions})"
+
+
+def _distinct(app: str, what: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ConfigurationError(f"app {app}: two {what} are named {name!r}; give one another name")
+        seen.add(name)
+
+
+def _same_events(app: str, view: View[Any, Any], deciders: Iterable[Decider[Any, Any, Any]]) -> None:
+    for decider in deciders:
+        known = {cls.__leftfold__.name: cls for cls in decider.events}
+        for cls in view.events:
+            spec = cls.__leftfold__
+            if spec.category == decider.name and known.get(spec.name) is not cls:
+                raise ConfigurationError(
+                    f"app {app}: view {view.name} reads {cls.__name__}, which decider {decider.name} never writes; "
+                    f"add it to the decider's events or take it out of the view"
+                )

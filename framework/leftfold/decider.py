@@ -1,0 +1,74 @@
+"""A decider: the only way to write a rule. `decide` says what happens, `evolve` says what that makes of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic
+
+from typing_extensions import TypeForm, TypeVar
+
+from leftfold.errors import ConfigurationError
+from leftfold.messages import Command, Event
+from leftfold.storage import Storage
+from leftfold.unions import members, missing_arms
+
+__all__ = ["Decider"]
+
+C = TypeVar("C", bound=Command)
+S = TypeVar("S")
+E = TypeVar("E", bound=Event)
+
+
+class Decider(Generic[C, S, E]):
+    """The rules of one category: pure functions over a stream's state.
+
+    Args:
+        name: the category; all commands and events belong to it.
+        commands, events: closed unions.
+        state: a storable type. initial_state: what a stream is before its first event.
+        decide: raises a DomainError that the command declares, or returns the events (none = nothing happens).
+        evolve: the state after one more event; it never refuses.
+        version: raised whenever `evolve` or the state changes meaning; it names the state topic.
+
+    Raises:
+        ConfigurationError: something does not fit together; the message names the class and the mend.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        commands: TypeForm[C],
+        events: TypeForm[E],
+        state: TypeForm[S],
+        initial_state: S,
+        decide: Callable[[C, S], Sequence[E]],
+        evolve: Callable[[S, E], S],
+        version: int = 1,
+    ) -> None:
+        self.name = name
+        self.commands = members(commands, Command, f"decider {name}")
+        self.events = members(events, Event, f"decider {name}")
+        self.state: Storage[S] = Storage(state, f"decider {name}: state")
+        self.initial_state, self.decide, self.evolve, self.version = initial_state, decide, evolve, version
+        if version < 1:
+            raise ConfigurationError(f"decider {name}: version={version} must be 1 or more")
+        for cls in (*self.commands, *self.events):
+            if cls.__leftfold__.category != name:
+                raise ConfigurationError(
+                    f"decider {name}: {cls.__name__} belongs to category {cls.__leftfold__.category!r}; "
+                    f"a decider is named after its category, and both must agree"
+                )
+        for function, argument, classes in ((decide, 0, self.commands), (evolve, 1, self.events)):
+            for missing in missing_arms(function, argument, classes):
+                raise ConfigurationError(f"{name}.{function.__name__} has no arm for {missing}; add: case {missing}(): ...")
+
+    def fold(self, state: S, events: Sequence[E]) -> S:
+        """The state after these events."""
+        for event in events:
+            state = self.evolve(state, event)
+        return state
+
+    def __repr__(self) -> str:
+        return f"Decider({self.name!r}, version={self.version})"

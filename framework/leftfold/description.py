@@ -1,0 +1,55 @@
+"""What a generation of a view says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from leftfold.errors import ViewNotBuilt
+from leftfold.flush import Generation, Parked, covered
+from leftfold.ports import ViewStore
+from leftfold.position import Position
+from leftfold.rows import CHECKSUM_MODULUS
+from leftfold.view import View
+
+__all__ = ["Description", "describe"]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a view says of itself: `position` every bucket has, `checksum` over all rows, `parked` by row key."""
+
+    view: str
+    generation: str
+    hash: str
+    phase: str
+    buckets: int
+    rows: int
+    checksum: str
+    position: Position
+    parked: Mapping[str, Parked]
+    time: str
+
+
+def describe(view: View[Any, Any], generation: Generation, store: ViewStore) -> Description:
+    """What a generation says of itself.
+
+    Raises:
+        ViewNotBuilt: its marks are gone.
+    """
+    marks = store.marks(generation)
+    if len(marks) < generation.buckets:
+        raise ViewNotBuilt(f"generation {generation.id} of {view.name} is not whole; leftfold rebuild {view.name}")
+    return Description(
+        view=view.name,
+        generation=generation.id,
+        hash=generation.hash,
+        phase=generation.phase.value,
+        buckets=generation.buckets,
+        rows=sum(m.rows for m in marks.values()),
+        checksum=f"{sum(m.checksum for m in marks.values()) % CHECKSUM_MODULUS:032x}",
+        position=covered(generation, marks),
+        parked={key: p for m in marks.values() for key, p in m.parked.items()},
+        time=max(m.time for m in marks.values()),
+    )

@@ -1,0 +1,46 @@
+"""What one batch of commands wants written, as values: nothing of it has happened until it is committed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from leftfold.engine.stream import Stream
+from leftfold.ports import Headers
+
+__all__ = ["Batch", "Outgoing", "Reply"]
+
+HeaderList: TypeAlias = list[tuple[str, bytes]]
+
+
+class Outgoing(NamedTuple):
+    """A record to be written to a partition of the topic that its list stands for."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Reply(NamedTuple):
+    """An answer owed to a client once the batch is committed; `error` is a nack's value, None for an ack."""
+
+    to: bytes
+    command_id: bytes
+    partition: int
+    version: int
+    events: int
+    error: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Batch:
+    """The writes of one transaction, and the streams as they are once it is committed."""
+
+    events: list[Outgoing] = field(default_factory=list)
+    states: list[Outgoing] = field(default_factory=list)
+    dead: list[Outgoing] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    streams: dict[int, dict[str, Stream[Any]]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)

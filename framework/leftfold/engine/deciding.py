@@ -1,0 +1,132 @@
+"""One command against one stream: the order of checks, the decision, and what it makes of the stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from leftfold.codec import MessageCodec
+from leftfold.decider import Decider
+from leftfold.engine.received import Received
+from leftfold.engine.reply import nack
+from leftfold.engine.stream import Stream, answer
+from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError
+from leftfold.messages import Event
+
+__all__ = ["Accepted", "Duplicate", "Outcome", "Refused", "decide"]
+
+
+Encoded: TypeAlias = tuple[bytes, bytes]
+"""An event's wire type and value."""
+
+
+@dataclass(slots=True, frozen=True)
+class Accepted:
+    """The command wrote these events, the first of which has version `first`; none is an accepted nothing."""
+
+    events: tuple[Encoded, ...]
+    first: int
+    dropped: int
+
+
+@dataclass(slots=True, frozen=True)
+class Duplicate:
+    """The command was answered before: `version` and `events` as then, or the same `error` fields."""
+
+    version: int
+    events: int
+    error: dict[str, Any] | None
+
+
+@dataclass(slots=True, frozen=True)
+class Refused:
+    """The command wrote nothing. `remembered`: the stream's answers changed; a ContractError is dead-lettered."""
+
+    error: LeftfoldError
+    remembered: bool
+    dropped: int = 0
+
+
+Outcome = Accepted | Duplicate | Refused
+
+
+def decide(
+    decider: Decider[Any, Any, Any],
+    codec: MessageCodec[Any],
+    stream: Stream[Any],
+    received: Received,
+    now: float,
+    max_bytes: int = 1_000_000,
+) -> Outcome:
+    """Decides one command and changes `stream` to what it is afterwards.
+
+    Order of checks (design §3): answered, origins, expected version, decide. `now` is a monotonic clock in seconds,
+    `max_bytes` what one event's value may weigh.
+    A decision that fails in any way leaves version and state as they were.
+    """
+    given = stream.answered.get(received.id)
+    if given is not None:
+        if given.digest != received.digest:
+            return Refused(
+                ContractError(f"command id {received.id!r} was used before with another body; ids are used once"), False
+            )
+        version = given.first + given.events - 1 if given.events else given.first
+        return Duplicate(version, given.events, given.error)
+    if received.origin is not None:
+        source, offset, index = received.origin
+        if stream.origins.get(source, (-1, -1)) >= (offset, index):
+            return Duplicate(stream.version, 0, None)
+    expected = received.expected_version
+    if expected is not None and expected != stream.version:
+        return _refused(stream, received, ConflictError(received.key, expected, stream.version), now)
+    try:
+        events = tuple(decider.decide(received.command, stream.state))
+        _check(decider, received, events)
+        state = decider.fold(stream.state, events)
+        encoded = tuple([(codec.types[type(event)], codec.encode(event)) for event in events])
+    except DomainError as error:
+        if isinstance(error, received.command.__leftfold__.rejects):
+            return _refused(stream, received, error, now)
+        return Refused(
+            DecisionFailed(
+                f"{decider.name}.decide raised {type(error).__name__}, which {type(received.command).__name__} does "
+                f"not declare; add it to its rejects=: {error}"
+            ),
+            False,
+        )
+    except Exception as error:  # user code may raise anything; it must not stop the lane
+        return Refused(DecisionFailed(f"{decider.name} failed on {received.command!r}: {error!r}"), False)
+    for type_, value in encoded:
+        if len(value) > max_bytes:
+            return Refused(ContractError(f"{type_.decode()} of {len(value)} bytes; at most {max_bytes} fit"), False)
+    first = stream.version + 1
+    stream.state, stream.version = state, stream.version + len(events)
+    dropped = stream.remember(
+        received.id,
+        answer(received.id, received.digest, first if events else stream.version, len(events), None, now),
+    )
+    _advance(stream, received)
+    return Accepted(encoded, first, dropped)
+
+
+def _refused(stream: Stream[Any], received: Received, error: LeftfoldError, now: float) -> Refused:
+    dropped = stream.remember(received.id, answer(received.id, received.digest, stream.version, 0, nack(error), now))
+    _advance(stream, received)
+    return Refused(error, True, dropped)
+
+
+def _advance(stream: Stream[Any], received: Received) -> None:
+    if received.origin is not None:
+        source, offset, index = received.origin
+        stream.origins[source] = (offset, index)
+
+
+def _check(decider: Decider[Any, Any, Any], received: Received, events: tuple[Event, ...]) -> None:
+    for event in events:
+        if type(event) not in decider.events:
+            raise DecisionFailed(f"{event!r} is none of the events of decider {decider.name}")
+        key = getattr(event, type(event).__leftfold__.key)
+        if key != received.key:
+            raise DecisionFailed(
+                f"{type(event).__name__} has key {key!r}, but the command decides for {received.key!r} only"
+            )

@@ -1,0 +1,70 @@
+"""Events as folds see them: decoded once for all views that read them, with the trouble kept beside the event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from leftfold.codec import MessageCodec
+from leftfold.errors import ContractError
+from leftfold.messages import Event
+from leftfold.ports import RawRecord
+from leftfold.view import View
+
+__all__ = ["Decoded", "EventDecoder", "whole_decisions"]
+
+
+@dataclass(slots=True)
+class Decoded:
+    """One record: `event` is None for a type no view reads, `error` says why it cannot be read, `last` whether it
+    ends its decision (k = n)."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    event: Event | None
+    error: ContractError | None
+    version: int
+    last: bool
+    time: str
+
+
+class EventDecoder:
+    """Decodes the events of several views, each class once."""
+
+    def __init__(self, views: Iterable[View[Any, Any]]) -> None:
+        self._codec: MessageCodec[Any] = MessageCodec(dict.fromkeys(cls for view in views for cls in view.events))
+
+    def decode(self, record: RawRecord) -> Decoded:
+        """The record, whatever is in it; a broken one carries its error."""
+        found = dict(record.headers)
+        event, error, version, last = None, None, 0, True
+        try:
+            event = self._codec.wanted(found.get("ce_type", b""), record.value)
+            version = int(found.get("ce_sequence", b"0"))
+            k, _, n = found.get("ce_decision", b"1/1").partition(b"/")
+            last = k == n
+        except ContractError as failure:
+            error = failure
+        except ValueError as failure:
+            error = ContractError(f"broken headers: {failure}")
+        try:
+            key = (record.key or b"").decode()
+            time = found.get("ce_time", b"").decode()
+        except UnicodeDecodeError as failure:
+            key, time, error = repr(record.key), "", ContractError(f"the record's key is no UTF-8: {failure}")
+        return Decoded(record.topic, record.partition, record.offset, key, event, error, version, last, time)
+
+
+def whole_decisions(records: list[Decoded]) -> tuple[list[Decoded], list[Decoded]]:
+    """The records up to each partition's last whole decision, and the rest to be kept for the next batch."""
+    ends: dict[tuple[str, int], int] = {}
+    for record in records:
+        if record.last:
+            ends[record.topic, record.partition] = record.offset
+    whole, rest = [], []
+    for record in records:
+        (whole if record.offset <= ends.get((record.topic, record.partition), -1) else rest).append(record)
+    return whole, rest

@@ -1,0 +1,234 @@
+"""Folds one generation of one view: events in, one flush out, nothing remembered that the store does not confirm."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from leftfold.engine.decoded import Decoded
+from leftfold.errors import ContractError, ViewNotBuilt
+from leftfold.flush import BucketFlush, Generation, Mark, Parked, RowChange, covered
+from leftfold.partitioner import partition_of
+from leftfold.ports import ViewStore
+from leftfold.position import Position
+from leftfold.rows import CHECKSUM_MODULUS
+from leftfold.view import View
+
+__all__ = ["Follower", "Kept", "bucket_of"]
+
+MAX_PARKED = 100
+NO_KEY = "\0"
+_Touch: TypeAlias = tuple[int, str, Any, Decoded]
+
+
+class _Unstorable(Exception):
+    """A folded row cannot be encoded; the batch is folded again, event by event, to find and park it."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """A row as last flushed or read, with what the next flush must take back; `row` None = there is none."""
+
+    row: Any
+    digest: int = 0
+    indexed: tuple[str, ...] | None = None
+
+
+@dataclass(slots=True)
+class _Bucket:
+    mark: Mark
+    changes: dict[str, int | None]
+    parked: dict[str, Parked]
+    time: str
+
+
+def bucket_of(generation: Generation, key: str, partition: int) -> int:
+    """The bucket of an encoded row key: its source partition when stream-keyed, else murmur2 of the key."""
+    return partition if generation.stream_keyed else partition_of(key.encode(), generation.buckets)
+
+
+class Follower:
+    """Folds batches into one generation; `marks` are what the store confirmed last.
+
+    Args:
+        most: how many rows stay in memory. max_parked: how many keys may be parked before the view stops.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generation: Generation,
+        store: ViewStore,
+        *,
+        most: int = 100_000,
+        max_parked: int = MAX_PARKED,
+    ) -> None:
+        self.view, self.generation, self.stopped = view, generation, ""
+        self._store, self._most, self._max_parked = store, most, max_parked
+        self._kept: dict[tuple[int, str], Kept] = {}
+        self.marks: dict[int, Mark] = {}
+        self.reread()
+
+    def reread(self) -> None:
+        """Forgets everything and reads the marks again: after a conflict, or when the store went back in time.
+
+        Raises:
+            ViewNotBuilt: a mark is missing, so this generation is lost.
+        """
+        self._kept.clear()
+        self.marks = self._store.marks(self.generation)
+        missing = sorted(set(range(self.generation.buckets)) - set(self.marks))
+        if missing:
+            raise ViewNotBuilt(
+                f"generation {self.generation.id} of view {self.view.name} lost the marks of buckets {missing[:5]}; "
+                f"build it again: leftfold rebuild {self.view.name}"
+            )
+
+    def position(self) -> Position:
+        """Where reading must start so that no bucket misses an event: per partition the least of the marks."""
+        return covered(self.generation, self.marks)
+
+    def checksum(self) -> int:
+        """The view's checksum: the sum of its buckets'."""
+        return sum(mark.checksum for mark in self.marks.values()) % CHECKSUM_MODULUS
+
+    def fold(self, records: Sequence[Decoded], reached: Position) -> bool:
+        """Folds the records and flushes; True when there is nothing left to do for them.
+
+        Every bucket's mark moves to `reached`, touched or not. False: another writer was here or the store went
+        back; `reread` and read the log again from `position()`.
+        """
+        touched = self._touched(records)
+        if self.stopped:
+            return True
+        self._load(touched)
+        try:
+            return self._folded(touched, reached, careful=False)
+        except _Unstorable:
+            return self._folded(touched, reached, careful=True)
+
+    def _folded(self, touched: list[_Touch], reached: Position, *, careful: bool) -> bool:
+        buckets = {b: _Bucket(m, {}, dict(m.parked), m.time) for b, m in self.marks.items()}
+        after: dict[tuple[int, str], Any] = {}
+        for bucket, key, item, record in touched:
+            self._evolve(buckets[bucket], (bucket, key), item, record, after, careful)
+        if sum(len(b.parked) for b in buckets.values()) > self._max_parked:
+            self.stopped = f"more than {self._max_parked} keys are parked; mend the fold and rebuild"
+            return True
+        return self._flush(buckets, after, reached)
+
+    def _touched(self, records: Iterable[Decoded]) -> list[_Touch]:
+        touched: list[_Touch] = []
+        wanted, generation = self.view.events, self.generation
+        for record in records:
+            if record.topic not in generation.topics:
+                continue
+            if record.error is None and not isinstance(record.event, wanted):
+                continue
+            try:
+                if record.error is not None:
+                    raise record.error
+                pairs = list(self.view.touches(record.event, record.key))  # type: ignore[arg-type]  # checked above
+            except Exception as error:  # user code and broken records alike
+                if not generation.stream_keyed:
+                    self.stopped = f"{record.topic}[{record.partition}]@{record.offset}: {error}"
+                    break
+                pairs = [(self.view.keys.encode(record.key or NO_KEY), error)]
+            for key, item in pairs:
+                bucket = bucket_of(generation, key, record.partition)
+                if self.marks[bucket].position.next_offset(record.topic, record.partition) <= record.offset:
+                    touched.append((bucket, key, item, record))
+        return touched
+
+    def _load(self, touched: list[_Touch]) -> None:
+        while len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
+        missing = list(dict.fromkeys((b, k) for b, k, _, _ in touched if (b, k) not in self._kept))
+        if not missing:
+            return
+        rows = self.view.rows
+        for place, fields in zip(missing, self._store.read(self.generation, missing).rows, strict=True):
+            if fields is None:
+                self._kept[place] = Kept(None)
+            else:
+                row = rows.decode(fields)
+                digest = rows.digest(place[1], tuple(fields[c] for c in rows.columns))
+                self._kept[place] = Kept(row, digest, rows.index_entries(row))
+
+    def _evolve(
+        self,
+        bucket: _Bucket,
+        place: tuple[int, str],
+        item: Any,
+        record: Decoded,
+        after: dict[tuple[int, str], Any],
+        careful: bool,
+    ) -> None:
+        key = place[1]
+        parked = bucket.parked.get(key)
+        if parked is not None:
+            bucket.parked[key] = replace(parked, waiting=parked.waiting + 1)
+            return
+        row = after[place] if place in after else self._kept[place].row
+        try:
+            if isinstance(item, Exception):
+                raise item
+            row = self.view.evolve_row(row, item)
+            if careful and row is not None:
+                self.view.rows.encode(row)
+        except Exception as error:  # a fold that fails parks its row, whatever it raises
+            bucket.parked[key] = Parked(record.topic, record.partition, record.offset, f"{type(error).__name__}: {error}")
+            return
+        after[place] = row
+        bucket.changes[key] = record.version if self.generation.stream_keyed else None
+        bucket.time = max(bucket.time, record.time)
+
+    def _flush(self, buckets: dict[int, _Bucket], after: dict[tuple[int, str], Any], reached: Position) -> bool:
+        flushes, kept = [], {}
+        for number, bucket in buckets.items():
+            flush, rows = self._of_bucket(number, bucket, after, reached)
+            flushes.append(flush)
+            kept.update(rows)
+        if not self._store.flush(flushes):
+            return False
+        self._kept.update(kept)
+        self.marks = {flush.bucket: flush.mark for flush in flushes}
+        return True
+
+    def _of_bucket(
+        self, number: int, bucket: _Bucket, after: dict[tuple[int, str], Any], reached: Position
+    ) -> tuple[BucketFlush, dict[tuple[int, str], Kept]]:
+        rows, mark = self.view.rows, bucket.mark
+        checksum, count = mark.checksum, mark.rows
+        changes, kept = [], {}
+        for key, version in bucket.changes.items():
+            place = (number, key)
+            row, before = after[place], self._kept[place]
+            try:
+                fields = None if row is None else rows.encode(row)
+            except Exception as error:
+                raise _Unstorable from error
+            now = Kept(row) if fields is None else Kept(row, rows.digest(key, fields), rows.index_entries(row))
+            checksum += now.digest - before.digest
+            count += (row is not None) - (before.row is not None)
+            kept[place] = now
+            changes.append(RowChange(key, fields, version, before.indexed, now.indexed))
+        for key in bucket.parked.keys() - mark.parked.keys():
+            checksum -= (kept.get((number, key)) or self._kept[number, key]).digest
+        moved = Mark(
+            mark.position | reached.only(self.generation.topics, number if self.generation.stream_keyed else None),
+            checksum % CHECKSUM_MODULUS,
+            secrets.token_hex(8),
+            mark.phase,
+            count,
+            bucket.parked,
+            bucket.time,
+        )
+        return (
+            BucketFlush(
+                self.generation, number, mark.token, moved, rows.columns, rows.indexes, tuple(changes)
+            ),
+            kept,
+        )

@@ -1,0 +1,36 @@
+"""A partition that a lane holds: its streams, the decoded ones at hand, and the end of its events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leftfold.engine.stream import Stream, StreamCodec
+from leftfold.ports import StateStore
+
+__all__ = ["Held"]
+
+
+class Held:
+    """The streams of one partition as committed. `end` is the events end known; `recent` how many stay decoded."""
+
+    def __init__(self, store: StateStore, codec: StreamCodec[Any], initial: Any, *, end: int, recent: int = 20_000) -> None:
+        self.store, self.end = store, end
+        self._codec, self._initial, self._most = codec, initial, recent
+        self._recent: dict[str, Stream[Any]] = {}
+
+    def copy_of(self, key: str, now: float) -> Stream[Any]:
+        """The committed stream as a copy that a batch may change; a new one where there is none."""
+        stream = self._recent.get(key)
+        if stream is not None:
+            return stream.copy()
+        record = self.store.get(key)
+        return Stream(0, self._initial, {}, {}) if record is None else self._codec.decode(record, now)
+
+    def commit(self, streams: dict[str, Stream[Any]], records: list[tuple[str, bytes]]) -> None:
+        """Takes over what a committed batch made of the streams."""
+        self.store.put(records)
+        for key, stream in streams.items():
+            self._recent.pop(key, None)
+            self._recent[key] = stream
+        while len(self._recent) > self._most:
+            del self._recent[next(iter(self._recent))]

@@ -1,0 +1,129 @@
+"""Commands on the wire: how a sender writes one and how a lane reads it."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from leftfold.codec import JSON, MessageCodec, digest
+from leftfold.errors import ContractError
+from leftfold.messages import Command
+from leftfold.ports import Headers, RawRecord
+
+__all__ = ["Received", "command_headers", "command_id", "read_command"]
+
+SPEC_VERSION = ("ce_specversion", b"1.0")
+CONTENT_TYPE = ("content-type", JSON)
+
+
+@dataclass(slots=True, frozen=True)
+class Received:
+    """A command as a lane sees it. `time` and the ids stay bytes: they only travel on into event headers."""
+
+    command: Command
+    key: str
+    id: str
+    digest: str
+    time: bytes
+    correlation: bytes
+    traceparent: bytes
+    expected_version: int | None
+    origin: tuple[str, int, int] | None
+
+
+def command_id() -> str:
+    """A uuid7: sortable by time, from this machine's clock and randomness (RFC 9562 §5.7)."""
+    raw = bytearray(int(time.time() * 1000).to_bytes(6, "big") + os.urandom(10))
+    raw[6] = raw[6] & 0x0F | 0x70
+    raw[8] = raw[8] & 0x3F | 0x80
+    h = raw.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def command_headers(
+    command: Command,
+    *,
+    id: str,
+    source: str,
+    at: bytes,
+    type_: bytes,
+    expected_version: int | None = None,
+    reply_to: bytes = b"",
+    correlation: str = "",
+    traceparent: str = "",
+) -> list[tuple[str, bytes]]:
+    """The CloudEvents headers of a command from a client."""
+    spec = command.__leftfold__
+    headers = [
+        SPEC_VERSION,
+        ("ce_id", id.encode()),
+        ("ce_source", f"/{source}/client".encode()),
+        ("ce_type", type_),
+        ("ce_subject", getattr(command, spec.key).encode()),
+        ("ce_time", at),
+        ("ce_correlationid", (correlation or id).encode()),
+        CONTENT_TYPE,
+    ]
+    if expected_version is not None:
+        headers.append(("expected_version", b"%d" % expected_version))
+    if reply_to:
+        headers.append(("reply_to", reply_to))
+    if traceparent:
+        headers.append(("traceparent", traceparent.encode()))
+    return headers
+
+
+def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
+    """The command in a record.
+
+    Raises:
+        ContractError: the record is no command that this codec knows, or its headers disagree with its body.
+    """
+    found = dict(record.headers)
+    try:
+        id_ = found["ce_id"].decode()
+        at = found["ce_time"]
+        key = record.key.decode() if record.key else ""
+        if datetime.fromisoformat(at.decode()).tzinfo is None:
+            raise ContractError(f"ce_time {at.decode()!r} has no time zone")
+        expected = found.get("expected_version")
+        expected_version = int(expected) if expected is not None else None
+        origin = _origin(found.get("origin"))
+    except KeyError as error:
+        raise ContractError(f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
+    except ValueError as error:
+        raise ContractError(f"unreadable header or key: {error}") from error
+    if not key or key == "@" or not id_:
+        raise ContractError(f"key {key!r} and ce_id {id_!r}: neither may be empty, and '@' is reserved")
+    value = record.value or b""
+    command: Command = codec.decode(found.get("ce_type", b""), value)
+    named = getattr(command, command.__leftfold__.key)
+    if named != key:
+        raise ContractError(f"the record's key is {key!r} but {command.__leftfold__.key} is {named!r}")
+    return Received(
+        command,
+        key,
+        id_,
+        digest(value if expected is None else value + b"@" + expected),
+        at,
+        found.get("ce_correlationid") or found["ce_id"],
+        found.get("traceparent", b""),
+        expected_version,
+        origin,
+    )
+
+
+def _origin(text: bytes | None) -> tuple[str, int, int] | None:
+    """`topic/partition/offset/index` as (`topic/partition`, offset, index)."""
+    if text is None:
+        return None
+    topic, partition, offset, index = text.decode().rsplit("/", 3)
+    return f"{topic}/{int(partition)}", int(offset), int(index)
+
+
+def now_text() -> bytes:
+    """The wall clock as a header value."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z").encode()

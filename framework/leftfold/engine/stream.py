@@ -1,0 +1,104 @@
+"""A stream as a lane holds it: version, state, and the answers given lately; and its record in the state topic."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from leftfold.errors import ContractError
+from leftfold.storage import Storage
+
+__all__ = ["Answer", "Stream", "StreamCodec", "answer"]
+
+S = TypeVar("S")
+KEEP, KEEP_SECONDS, KEEP_MOST = 32, 60.0, 1000
+
+
+@dataclass(slots=True, frozen=True)
+class Answer:
+    """What a command id was answered with: `events` written from version `first` on, or an `error` as in a nack.
+
+    `seen` is this process's monotonic clock in seconds, for the window; `encoded` its part of the state record.
+    """
+
+    digest: str
+    first: int
+    events: int
+    error: dict[str, Any] | None
+    seen: float
+    encoded: bytes
+
+
+def answer(id_: str, digest: str, first: int, events: int, error: dict[str, Any] | None, seen: float) -> Answer:
+    """An answer with its encoded form, `[command id, body digest, first version, n | error]`."""
+    if error is None and id_.isascii() and id_.isprintable() and '"' not in id_ and "\\" not in id_:
+        encoded = f'["{id_}","{digest}",{first},{events}]'.encode()
+    else:
+        encoded = json.dumps([id_, digest, first, events if error is None else error], separators=(",", ":")).encode()
+    return Answer(digest, first, events, error, seen, encoded)
+
+
+@dataclass(slots=True)
+class Stream(Generic[S]):
+    """One stream: `answered` by command id, oldest first; `origins` the highest (offset, index) per origin partition."""
+
+    version: int
+    state: S
+    answered: dict[str, Answer]
+    origins: dict[str, tuple[int, int]]
+
+    def copy(self) -> Stream[S]:
+        """A copy that may change without touching this one."""
+        return Stream(self.version, self.state, dict(self.answered), dict(self.origins))
+
+    def remember(self, id_: str, given: Answer) -> int:
+        """Adds an answer and drops those out of the window; returns how many young ones had to go."""
+        self.answered[id_] = given
+        dropped = 0
+        while len(self.answered) > KEEP:
+            oldest = next(iter(self.answered))
+            young = given.seen - self.answered[oldest].seen <= KEEP_SECONDS
+            if young and len(self.answered) <= KEEP_MOST:
+                break
+            del self.answered[oldest]
+            dropped += young
+        return dropped
+
+
+class StreamCodec(Generic[S]):
+    """Reads and writes state records, `{version, state, answered, origins}`."""
+
+    def __init__(self, storage: Storage[S]) -> None:
+        self._storage = storage
+
+    def encode(self, stream: Stream[S]) -> bytes:
+        """The record's value."""
+        return b'{"version":%d,"state":%b,"answered":[%b],"origins":%b}' % (
+            stream.version,
+            self._storage.encode(stream.state),
+            b",".join([a.encoded for a in stream.answered.values()]),
+            json.dumps(stream.origins, separators=(",", ":")).encode() if stream.origins else b"{}",
+        )
+
+    def decode(self, value: bytes, seen: float) -> Stream[S]:
+        """The stream behind a record; its answers count as given at `seen`.
+
+        Raises:
+            ContractError: the record is not one that `encode` wrote for this state type.
+        """
+        try:
+            fields = json.loads(value)
+            version, state = int(fields["version"]), json.dumps(fields["state"])
+            answered = {
+                id_: answer(id_, digest, first, *_outcome(outcome), seen)
+                for id_, digest, first, outcome in fields["answered"]
+            }
+            origins = {source: (offset, index) for source, (offset, index) in fields["origins"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
+        return Stream(version, self._storage.decode(state), answered, origins)
+
+
+def _outcome(outcome: int | dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
+    return (outcome, None) if isinstance(outcome, int) else (0, outcome)

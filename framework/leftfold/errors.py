@@ -1,0 +1,149 @@
+"""Everything that Leftfold raises, in one tree.
+
+LeftfoldError
+├── DomainError              a rule said no; declared by the command, typed fields, never retried
+├── ConflictError            the stream is not at the expected version; read again and decide again
+├── OutcomeUnknown           the deadline passed and the command may have happened; send again with the same id
+├── DecisionFailed           `decide` raised something that is no DomainError; a bug in the service
+├── ContractError            bytes, types, versions or ids break the contract; the message is dead-lettered
+├── StaleViewError           the view has not reached the position asked for
+├── ViewNotBuilt             no generation of the view with this code's schema is live yet
+├── ConfigurationError       a definition or a setting is wrong (exit 78)
+└── InfrastructureError      a broker, a server or a disk is not there (exit 69)
+    └── Fenced               another process has taken over; this one must end (exit 75)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from typing import Any, ClassVar, dataclass_transform
+
+__all__ = [
+    "ConfigurationError",
+    "ConflictError",
+    "ContractError",
+    "DecisionFailed",
+    "DomainError",
+    "Fenced",
+    "InfrastructureError",
+    "LeftfoldError",
+    "OutcomeUnknown",
+    "StaleViewError",
+    "ViewNotBuilt",
+]
+
+
+class LeftfoldError(Exception):
+    """Anything that Leftfold raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False)
+class DomainError(LeftfoldError):
+    """A business rule said no: subclass it with typed fields and a message template.
+
+    Two errors are equal when they are of one class with equal fields. A template names fields only:
+    `class BasketClosed(DomainError, message="basket {basket_id} is already checked out")`.
+    """
+
+    __template: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, message: str = "") -> None:
+        super().__init_subclass__()
+        dataclasses.dataclass(kw_only=True, eq=False, repr=False)(cls)
+        cls.__template = message or cls.__name__
+        names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]  # just made one
+        used = {name for _, name, _, _ in string.Formatter().parse(cls.__template) if name is not None}
+        if used - names:
+            raise ConfigurationError(
+                f"{cls.__name__}: the message names {sorted(used - names)}, which are no fields of the error; "
+                f"declare them or take them out of the message"
+            )
+
+    def _fields(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, DomainError) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *map(repr, self._fields().values())))
+
+    def __str__(self) -> str:
+        return self.__template.format_map(self._fields())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._fields().items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._fields())
+
+
+def _rebuild(cls: type[DomainError], fields: dict[str, Any]) -> DomainError:
+    return cls(**fields)
+
+
+class ConflictError(LeftfoldError):
+    """The stream was not at the version that the sender expected.
+
+    Args:
+        key: the stream key. expected, actual: stream versions, 0 = the stream does not exist.
+    """
+
+    def __init__(self, key: str, expected: int, actual: int) -> None:
+        super().__init__(
+            f"stream {key!r} is at version {actual}, not at {expected}; read it again and decide on what it is now"
+        )
+        self.key, self.expected, self.actual = key, expected, actual
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.key, self.expected, self.actual)
+
+
+class OutcomeUnknown(LeftfoldError):
+    """No answer came in time: the command may have happened or may yet; sending again with `id=command_id` is safe."""
+
+    def __init__(self, command_id: str, why: str = "no answer before the deadline") -> None:
+        super().__init__(
+            f"the outcome of command {command_id} is not known: {why}; send it again with id={command_id!r}"
+        )
+        self.command_id, self.why = command_id, why
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.command_id, self.why)
+
+
+class DecisionFailed(LeftfoldError):
+    """`decide` or `evolve` raised something that is not a declared DomainError; nothing was written."""
+
+
+class ContractError(LeftfoldError):
+    """Bytes, headers, types, versions or ids are not what the contract says."""
+
+
+class StaleViewError(LeftfoldError):
+    """A view did not reach the position asked for within the timeout."""
+
+
+class ViewNotBuilt(LeftfoldError):
+    """No generation of this view is live for this code; run a tail or a rebuild."""
+
+
+class ConfigurationError(LeftfoldError):
+    """A definition or setting is wrong; the message names it and the mend."""
+
+    exit_code = 78
+
+
+class InfrastructureError(LeftfoldError):
+    """A server, a disk or the network is not there; the message names it and what to try."""
+
+    exit_code = 69
+
+
+class Fenced(InfrastructureError):
+    """Another process owns this work now, or a call outlived its deadline; end and let the supervisor restart."""
+
+    exit_code = 75

@@ -1,0 +1,148 @@
+"""The values of the bucket protocol: generations, marks and flushes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from leftfold.position import Position
+from leftfold.rows import Fields
+
+__all__ = ["BucketFlush", "Generation", "Mark", "Parked", "Phase", "Registry", "RowChange", "Snapshot", "covered"]
+
+
+class Phase(StrEnum):
+    """Where a generation is in its life: bulk → sealed → live → kept."""
+
+    BULK = "bulk"
+    SEALED = "sealed"
+    LIVE = "live"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True)
+class Parked:
+    """Why a row key (or a stream, when its key cannot be told) does not move on: the first event it could not digest."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: str
+    waiting: int = 1
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One complete copy of a view in the store.
+
+    `buckets` is fixed for its life, `topics` are the physical topics it reads, `partitions` how many each has.
+    """
+
+    view: str
+    id: str
+    hash: str
+    stream_keyed: bool
+    buckets: int
+    topics: Mapping[str, int]
+    phase: Phase = Phase.SEALED
+    created: str = ""
+
+    def in_phase(self, phase: Phase) -> Generation:
+        """The same generation in another phase."""
+        return replace(self, phase=phase)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Every generation of a view by id, and the live one of each schema hash."""
+
+    generations: Mapping[str, Generation] = field(default_factory=dict)
+    live: Mapping[str, str] = field(default_factory=dict)
+
+    def with_generation(self, generation: Generation) -> Registry:
+        """The registry with one more or one changed generation."""
+        return replace(self, generations={**self.generations, generation.id: generation})
+
+    def without(self, generation_id: str) -> Registry:
+        """The registry without a generation; a live pointer to it goes too."""
+        return Registry(
+            {i: g for i, g in self.generations.items() if i != generation_id},
+            {h: i for h, i in self.live.items() if i != generation_id},
+        )
+
+    def pointed(self, generation: Generation) -> Registry:
+        """The registry with this generation live and its predecessor kept."""
+        before = self.live.get(generation.hash)
+        generations = {**self.generations, generation.id: generation.in_phase(Phase.LIVE)}
+        if before is not None and before != generation.id and before in generations:
+            generations[before] = generations[before].in_phase(Phase.KEPT)
+        return Registry(generations, {**self.live, generation.hash: generation.id})
+
+    def live_of(self, hash_: str) -> Generation | None:
+        """The live generation of a schema hash."""
+        return self.generations.get(self.live.get(hash_, ""))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What a bucket knows of itself; written in the same transaction as its rows.
+
+    `checksum` is the sum of its rows' digests mod 2^128, `rows` how many there are, `token` names the last flush,
+    `time` is the latest event time folded in (RFC 3339, '' = none).
+    """
+
+    position: Position
+    checksum: int = 0
+    token: str = ""
+    phase: Phase = Phase.SEALED
+    rows: int = 0
+    parked: Mapping[str, Parked] = field(default_factory=dict)
+    time: str = ""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one read saw: which generation was live for the hash ('' = none), marks by bucket, and rows as asked.
+
+    Each row is at or after its bucket's mark here. A row's hash holds its columns and, when stream-keyed, `@version`.
+    """
+
+    live: str
+    marks: Mapping[int, Mark]
+    rows: tuple[Mapping[bytes, bytes] | None, ...]
+
+
+@dataclass(frozen=True)
+class RowChange:
+    """A row's new fields (None = deleted) with its index entries before and after."""
+
+    key: str
+    fields: Fields | None
+    version: int | None
+    before: tuple[str, ...] | None
+    after: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class BucketFlush:
+    """Everything one flush does to one bucket, and the token it must find there."""
+
+    generation: Generation
+    bucket: int
+    expected: str
+    mark: Mark
+    columns: Fields
+    indexes: tuple[str, ...]
+    changes: tuple[RowChange, ...] = ()
+
+
+def covered(generation: Generation, marks: Mapping[int, Mark]) -> Position:
+    """What every bucket of a generation has folded in: per partition the least of the marks concerned."""
+    offsets: dict[str, dict[int, int]] = {}
+    for topic, count in generation.topics.items():
+        for partition in range(count):
+            concerned = [marks[partition]] if generation.stream_keyed else marks.values()
+            least = min(mark.position.next_offset(topic, partition) for mark in concerned)
+            offsets.setdefault(topic, {})[partition] = least
+    return Position(offsets)

@@ -1,0 +1,135 @@
+"""How row keys become text: typed scalars or tuples of them, percent-encoded, so that no key can steer a Redis key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.messages import Event
+
+__all__ = ["KeyCodec", "item_type", "key_type"]
+
+K = TypeVar("K")
+_SAFE = re.compile(r"[A-Za-z0-9_.~-]+")
+_KINDS: dict[type, Callable[[str], Any]] = {
+    str: str,
+    int: int,
+    UUID: UUID,
+    Decimal: Decimal,
+    datetime: datetime.fromisoformat,
+    date: date.fromisoformat,
+}
+
+
+class KeyCodec(Generic[K]):
+    """Encodes keys of one type; a tuple's parts are joined by `/`.
+
+    Args:
+        type_: str, int, UUID, Decimal, date, datetime, an Enum, or a tuple of these. where: named in errors.
+    """
+
+    def __init__(self, type_: Any, where: str) -> None:
+        self.composite = get_origin(type_) is tuple
+        self.parts: tuple[Any, ...] = get_args(type_) if self.composite else (type_,)
+        for part in self.parts:
+            if part not in _KINDS and not (isinstance(part, type) and issubclass(part, Enum)):
+                raise ConfigurationError(
+                    f"{where}: a key of {part} cannot be written; use str, int, UUID, Decimal, date, datetime, "
+                    f"an Enum or a tuple[...] of these"
+                )
+        self.name = "/".join(part.__name__ for part in self.parts)
+        self.plain = self.parts == (str,) and not self.composite
+
+    def encode(self, key: K) -> str:
+        """The key as text that holds only letters, digits and `_.~-%/`.
+
+        Raises:
+            ContractError: the key is empty or of another type.
+        """
+        if self.plain and type(key) is str:
+            return _quoted(key)
+        parts: Sequence[Any] = key if self.composite and isinstance(key, tuple) else (key,)
+        if len(parts) != len(self.parts):
+            raise ContractError(f"{key!r} is no key of ({self.name})")
+        return "/".join(_quoted(self._text(part, kind)) for part, kind in zip(parts, self.parts, strict=True))
+
+    def _text(self, part: Any, kind: type) -> str:
+        if not isinstance(part, kind) or isinstance(part, bool):
+            raise ContractError(f"{part!r} is no {kind.__name__}, which this view's key is made of ({self.name})")
+        match part:
+            case Enum():
+                return str(part.value)
+            case datetime() | date():
+                return part.isoformat()
+            case _:
+                return str(part)
+
+    def decode(self, text: str) -> K:
+        """The key behind the text."""
+        values = [self._value(unquote(part), kind) for part, kind in zip(text.split("/"), self.parts, strict=True)]
+        return tuple(values) if self.composite else values[0]  # type: ignore[return-value]  # by the key's own type
+
+    def _value(self, text: str, kind: type) -> Any:
+        if issubclass(kind, Enum):
+            return next(member for member in kind if str(member.value) == text)
+        return _KINDS[kind](text)
+
+
+def _quoted(text: str) -> str:
+    if _SAFE.fullmatch(text):
+        return text
+    if not text:
+        raise ContractError("a row key may not be empty")
+    return quote(text, safe="")
+
+
+class _Probe:
+    """Stands in for an event to see which field a plain `lambda e: e.field` reads."""
+
+    def __init__(self, field: str = "") -> None:
+        self.field = field
+
+    def __getattr__(self, name: str) -> _Probe:
+        if self.field or name.startswith("__"):
+            raise AttributeError(name)
+        return _Probe(name)
+
+
+def key_type(key: Callable[..., Any], events: Iterable[type[Event]], where: str) -> Any:
+    """The type a key function returns: from its annotation, or from the field a plain lambda reads."""
+    returns = get_type_hints(key).get("return") if hasattr(key, "__annotations__") else None
+    if returns is not None:
+        return returns
+    try:
+        read = key(_Probe())
+        fields = read if isinstance(read, tuple) else (read,)
+        types = {tuple(cls.model_fields[f.field].annotation for f in fields) for cls in events}
+        if len(types) != 1:
+            raise KeyError(f"the events disagree on it: {types}")
+    except Exception as error:
+        raise ConfigurationError(
+            f"{where}: cannot tell the type of its key ({error!r}); write the key as a function with a return "
+            f"type: def key(event: ...) -> str: ..."
+        ) from error
+    (found,) = types
+    return tuple[found] if isinstance(read, tuple) else found[0]
+
+
+def item_type(each: Callable[..., Any], where: str) -> tuple[Any, Any]:
+    """The key and item types of `each`, from its annotation `-> Iterable[tuple[K, Item]]`."""
+    returns = get_type_hints(each).get("return")
+    for arg in get_args(returns):
+        if get_origin(arg) is tuple and len(get_args(arg)) == 2:
+            key, item = get_args(arg)
+            return key, item
+    raise ConfigurationError(
+        f"{where}: each= needs a function that says what it yields: "
+        f"def {getattr(each, '__name__', 'each')}(event: ...) -> Iterable[tuple[str, Line]]: ..."
+    )

@@ -1,0 +1,31 @@
+"""Real servers for one machine: a Kafka broker and a Redis as child processes under one data directory.
+
+`up` leaves them running until `down`; `embedded` ties them to the calling process. Nothing here is needed where the
+addresses of other servers are configured.
+"""
+
+from leftfold.local.jars import spark_jars
+from leftfold.local.java import java_home
+from leftfold.local.progress import Progress, StderrProgress
+from leftfold.local.servers import ALL, Servers, down, embedded, kill, restart, up
+from leftfold.local.settings import Listener, LocalSettings
+from leftfold.local.status import ServerStatus, Status, status
+
+__all__ = [
+    "ALL",
+    "Listener",
+    "LocalSettings",
+    "Progress",
+    "ServerStatus",
+    "Servers",
+    "Status",
+    "StderrProgress",
+    "down",
+    "embedded",
+    "java_home",
+    "kill",
+    "restart",
+    "spark_jars",
+    "status",
+    "up",
+]

@@ -1,0 +1,35 @@
+"""Small files: written as a whole or not at all, and read from their end."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+__all__ = ["tail", "write_whole"]
+
+_TAIL_BYTES = 64 * 1024
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file so that readers see the old or the new text, never a part; only the owner may read it."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def tail(path: Path, lines: int = 12) -> str:
+    """Return the last lines of a log, without the frames of Java stack traces; empty when there is no log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    told = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "... "))]
+    return "\n".join(told[-lines:])

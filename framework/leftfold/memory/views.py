@@ -1,0 +1,112 @@
+"""A ViewStore in dicts: what the bucket protocol asks for, in the fewest lines; adapter writers read this first."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from leftfold.flush import BucketFlush, Generation, Mark, Registry, RowChange, Snapshot
+
+__all__ = ["MemoryViewStore"]
+
+
+@dataclass
+class _Bucket:
+    mark: Mark
+    rows: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
+    indexed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class MemoryViewStore:
+    """Keeps views in this process; one thread uses it."""
+
+    def __init__(self) -> None:
+        self._registries: dict[str, Registry] = {}
+        self._buckets: dict[tuple[str, str, int], _Bucket] = {}
+
+    def registry(self, view: str) -> Registry:
+        """The generations of a view."""
+        return self._registries.get(view, Registry())
+
+    def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
+        """Replaces the registry if it is still `before`."""
+        if self.registry(view) != before:
+            return False
+        self._registries[view] = after
+        return True
+
+    def marks(self, generation: Generation) -> dict[int, Mark]:
+        """The marks that are there."""
+        found = ((b, self._of(generation, b)) for b in range(generation.buckets))
+        return {number: bucket.mark for number, bucket in found if bucket is not None}
+
+    def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
+        """Writes first marks if none is there."""
+        if self.marks(generation):
+            return False
+        for number, mark in marks.items():
+            self._buckets[generation.view, generation.id, number] = _Bucket(mark)
+        return True
+
+    def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
+        """Rows, marks and the live generation."""
+        buckets = {number: self._of(generation, number) for number, _ in keys}
+        return Snapshot(
+            self.registry(generation.view).live.get(generation.hash, ""),
+            {number: bucket.mark for number, bucket in buckets.items() if bucket is not None},
+            tuple(bucket.rows.get(key) if (bucket := buckets[number]) else None for number, key in keys),
+        )
+
+    async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
+        """`read` for asyncio."""
+        return self.read(generation, keys)
+
+    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
+        """All buckets or none."""
+        for flush in flushes:
+            bucket = self._of(flush.generation, flush.bucket)
+            if bucket is None or bucket.mark.token != flush.expected:
+                return False
+        for flush in flushes:
+            bucket = self._buckets[flush.generation.view, flush.generation.id, flush.bucket]
+            bucket.mark = flush.mark
+            for change in flush.changes:
+                _apply(bucket, flush, change)
+        return True
+
+    def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
+        """Row keys behind `after`."""
+        found = self._of(generation, bucket)
+        ordered = sorted(found.rows, key=str.encode) if found else []
+        start = bisect_right(ordered, after) if after else 0
+        return ordered[start : start + limit]
+
+    def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
+        """Row keys by indexed value."""
+        found = self._of(generation, bucket)
+        return sorted(k for k, entries in found.indexed.items() if f"{index}\0{value}" in entries) if found else []
+
+    def unlink(self, generation: Generation) -> None:
+        """Forgets a generation."""
+        for key in [k for k in self._buckets if k[:2] == (generation.view, generation.id)]:
+            del self._buckets[key]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+    def _of(self, generation: Generation, bucket: int) -> _Bucket | None:
+        return self._buckets.get((generation.view, generation.id, bucket))
+
+
+def _apply(bucket: _Bucket, flush: BucketFlush, change: RowChange) -> None:
+    if change.fields is None or change.after is None:
+        bucket.rows.pop(change.key, None)
+        bucket.indexed.pop(change.key, None)
+        return
+    row = dict(zip(flush.columns, change.fields, strict=True))
+    if change.version is not None:
+        row[b"@version"] = b"%d" % change.version
+    bucket.rows[change.key] = row
+    bucket.indexed[change.key] = tuple(f"{n}\0{v}" for n, v in zip(flush.indexes, change.after, strict=True))

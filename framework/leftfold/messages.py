@@ -1,0 +1,137 @@
+"""The messages users write: events are facts, commands are requests; both are frozen pydantic models with a key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from typing_extensions import dataclass_transform
+
+from leftfold.errors import ConfigurationError, DomainError
+
+__all__ = ["Command", "Event", "Json", "MessageSpec", "Upcast"]
+
+Json: TypeAlias = dict[str, JsonValue]
+Upcast: TypeAlias = Callable[[Json], Json]
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+
+    @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
+    class _Frozen(ModelMetaclass): ...
+else:
+    _Frozen = type(BaseModel)
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class MessageSpec:
+    """What the class keywords of a message said, inherited where not said again."""
+
+    category: str = ""
+    key: str = ""
+    name: str = ""
+    version: int = 1
+    upcasts: Mapping[int, Upcast] = field(default_factory=dict)
+    rejects: tuple[type[DomainError], ...] = ()
+
+    @property
+    def type(self) -> str:
+        """The wire name, `{category}.{Name}.v{n}`: part of the format, never a Python path."""
+        return f"{self.category}.{self.name}.v{self.version}"
+
+
+def _check(cls: type[BaseModel], spec: MessageSpec) -> None:
+    where = f"{cls.__name__}:"
+    if not spec.category and not spec.key:
+        return
+    if not _NAME.fullmatch(spec.category):
+        raise ConfigurationError(
+            f"{where} category={spec.category!r} must be lower case letters, digits, _ and -, such as 'baskets'"
+        )
+    if not spec.key:
+        raise ConfigurationError(f"{where} a category without a key; add key='<the field that names the stream>'")
+    if spec.key not in cls.model_fields:
+        fields = ", ".join(cls.model_fields) or "none"
+        raise ConfigurationError(f"{where} key={spec.key!r} is no field of it (fields: {fields})")
+    if cls.model_fields[spec.key].annotation is not str:
+        raise ConfigurationError(f"{where} the key field {spec.key!r} must be a plain str, since it is the Kafka key")
+    if spec.version < 1 or set(spec.upcasts) != set(range(1, spec.version)):
+        missing = sorted(set(range(1, spec.version)) - set(spec.upcasts)) or sorted(spec.upcasts)
+        raise ConfigurationError(
+            f"{where} version={spec.version} needs one upcast from each earlier version, no more and no fewer; "
+            f"look at {', '.join(f'upcasts={{{v}: ...}}' for v in missing)}"
+        )
+
+
+class Event(BaseModel, metaclass=_Frozen):
+    """A fact in the past tense; subclass it with `category=` and `key=` (inherited), and frozen fields.
+
+    Metadata (ids, times of writing, versions) is in `Recorded`, never here, so events compare by value.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    __leftfold__: ClassVar[MessageSpec] = MessageSpec()
+
+    def __init_subclass__(
+        cls,
+        *,
+        category: str = "",
+        key: str = "",
+        name: str = "",
+        version: int = 1,
+        upcasts: Mapping[int, Upcast] = {},  # noqa: B006  # never written to
+    ) -> None:
+        super().__init_subclass__()
+        above = cls.__leftfold__
+        cls.__leftfold__ = MessageSpec(
+            category or above.category, key or above.key, name or cls.__name__, version, dict(upcasts)
+        )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        _check(cls, cls.__leftfold__)
+
+
+class Command(BaseModel, metaclass=_Frozen):
+    """A request in the imperative; unknown fields are refused, and `rejects` lists the errors it may be answered with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    __leftfold__: ClassVar[MessageSpec] = MessageSpec()
+
+    def __init_subclass__(
+        cls,
+        *,
+        category: str = "",
+        key: str = "",
+        name: str = "",
+        version: int = 1,
+        upcasts: Mapping[int, Upcast] = {},  # noqa: B006  # never written to
+        rejects: tuple[type[DomainError], ...] = (),
+    ) -> None:
+        super().__init_subclass__()
+        above = cls.__leftfold__
+        cls.__leftfold__ = MessageSpec(
+            category or above.category,
+            key or above.key,
+            name or cls.__name__,
+            version,
+            dict(upcasts),
+            tuple(dict.fromkeys((*above.rejects, *rejects))),
+        )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        _check(cls, cls.__leftfold__)
+        rejects = cls.__leftfold__.rejects
+        wrong = [r for r in rejects if not (isinstance(r, type) and issubclass(r, DomainError))]
+        if wrong:
+            raise ConfigurationError(f"{cls.__name__}: rejects={wrong[0]!r} is no subclass of DomainError")
+        if len({r.__name__ for r in rejects}) < len(rejects):
+            raise ConfigurationError(
+                f"{cls.__name__}: two errors in rejects have one name; the wire knows them by it, so rename one"
+            )

@@ -1,0 +1,35 @@
+"""The names on the wire: topics and groups. Part of the format; changed only with a migration."""
+
+from __future__ import annotations
+
+__all__ = ["commands", "dead", "events", "group", "replies", "state"]
+
+
+def commands(category: str) -> str:
+    """The topic of a category's commands."""
+    return f"{category}.commands"
+
+
+def events(category: str) -> str:
+    """The topic of a category's events: never compacted, kept for ever."""
+    return f"{category}.events"
+
+
+def state(category: str, version: int) -> str:
+    """The compacted topic of a category's stream states, one per decider version."""
+    return f"{category}.state.v{version}"
+
+
+def dead(category: str) -> str:
+    """The topic of commands that nobody can decide."""
+    return f"{category}.dead"
+
+
+def replies(app: str) -> str:
+    """The topic on which clients of an App wait for answers."""
+    return f"{app}.replies"
+
+
+def group(app: str, category: str) -> str:
+    """The consumer group of the workers of a category."""
+    return f"leftfold.{app}.{category}"

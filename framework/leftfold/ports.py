@@ -1,0 +1,103 @@
+"""What technology owes us, on one page. Adapters live in kafka/, redis/ and memory.py; the engine knows only this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+from leftfold.flush import BucketFlush, Generation, Mark, Registry, Snapshot
+from leftfold.position import Position
+
+__all__ = ["Headers", "LogReader", "RawRecord", "StateStore", "ViewStore"]
+
+Headers: TypeAlias = Sequence[tuple[str, bytes]]
+
+
+class RawRecord(NamedTuple):
+    """One record as it stands in a topic. `time` is the broker's or sender's timestamp in ms since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    time: int = 0
+
+
+class LogReader(Protocol):
+    """Reads committed records of event topics from given offsets; one thread uses it."""
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has. Raises InfrastructureError when it does not exist."""
+
+    def ends(self, topics: Iterable[str]) -> Position:
+        """The next offset of every partition, stable or not (the high watermark), partitions at 0 included."""
+
+    def seek(self, position: Position) -> None:
+        """Reads on from these offsets; only the partitions named here are read."""
+
+    def poll(self, limit: int, timeout: float) -> list[RawRecord]:
+        """Waits up to `timeout` seconds for the first record, then takes what is there, `limit` at most."""
+
+    def position(self) -> Position:
+        """Where each partition goes on: past the last record, and past markers and aborted records at an end."""
+
+    def close(self) -> None:
+        """Lets go of connections."""
+
+
+class StateStore(Protocol):
+    """The state records of one partition that a lane holds, by stream key."""
+
+    def get(self, key: str) -> bytes | None:
+        """The encoded state record, None when the stream does not exist."""
+
+    def put(self, records: Iterable[tuple[str, bytes]]) -> None:
+        """Remembers records, the later of two with one key."""
+
+    def items(self) -> Iterator[tuple[str, bytes]]:
+        """Every record, in no particular order."""
+
+    def __len__(self) -> int:
+        """How many streams there are."""
+
+
+class ViewStore(Protocol):
+    """Rows, indexes, marks and the registry of views, under the bucket protocol."""
+
+    def registry(self, view: str) -> Registry:
+        """The generations of a view and which is live for each hash."""
+
+    def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
+        """Replaces the registry if it is still `before`; False when someone else was faster."""
+
+    def marks(self, generation: Generation) -> dict[int, Mark]:
+        """The marks of a generation's buckets, without those that are missing."""
+
+    def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
+        """Writes the marks of a new generation if none of them is there; False when one is."""
+
+    def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
+        """The rows named by (bucket, encoded key), their buckets' marks and the live generation, in one round trip."""
+
+    async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
+        """`read` for asyncio."""
+
+    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
+        """Writes rows, index moves and marks of many buckets, all or none.
+
+        False, with nothing written, when a bucket's token is not the one this flush expects.
+        """
+
+    def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
+        """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""
+
+    def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
+        """The encoded row keys whose indexed field has this ordered value, in byte order."""
+
+    def unlink(self, generation: Generation) -> None:
+        """Removes every key of a generation."""
+
+    def close(self) -> None:
+        """Lets go of connections."""

@@ -1,0 +1,87 @@
+"""How far along the log something is: the only currency for receipts, marks, tokens and as-of cuts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from leftfold.errors import ContractError
+
+__all__ = ["Position"]
+
+Offsets = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True)
+class Position:
+    """A vector `{topic: {partition: next offset}}`; what it does not name counts as 0."""
+
+    offsets: Offsets = field(default_factory=dict)
+
+    @classmethod
+    def at(cls, topic: str, partition: int, next_offset: int) -> Position:
+        """One partition's position: everything below `next_offset` is included."""
+        return cls({topic: {partition: next_offset}})
+
+    def next_offset(self, topic: str, partition: int) -> int:
+        """The first offset of the partition that is not included, 0 when it is not named."""
+        return self.offsets.get(topic, {}).get(partition, 0)
+
+    def covers(self, other: Position) -> bool:
+        """Whether everything in `other` is included here."""
+        return all(
+            self.next_offset(topic, partition) >= offset
+            for topic, partitions in other.offsets.items()
+            for partition, offset in partitions.items()
+        )
+
+    def only(self, topics: Iterable[str], partition: int | None = None) -> Position:
+        """This position restricted to some topics, and to one partition of each if named."""
+        wanted = set(topics)
+        return Position({
+            topic: {p: o for p, o in partitions.items() if partition is None or p == partition}
+            for topic, partitions in self.offsets.items()
+            if topic in wanted
+        })
+
+    def __or__(self, other: Position) -> Position:
+        """The smallest position that covers both."""
+        merged = {topic: dict(partitions) for topic, partitions in self.offsets.items()}
+        for topic, partitions in other.offsets.items():
+            mine = merged.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                mine[partition] = max(mine.get(partition, 0), offset)
+        return Position(merged)
+
+    def __and__(self, other: Position) -> Position:
+        """The largest position that both cover; what only one names counts as 0 and is left out."""
+        return Position({
+            topic: {p: min(o, other.offsets[topic][p]) for p, o in partitions.items() if p in other.offsets[topic]}
+            for topic, partitions in self.offsets.items()
+            if topic in other.offsets
+        })
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted topics and partitions, no spaces."""
+        return json.dumps(
+            {t: {str(p): ps[p] for p in sorted(ps)} for t, ps in sorted(self.offsets.items())}, separators=(",", ":")
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Position:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ContractError: the text is no JSON object of objects of whole numbers.
+        """
+        try:
+            return cls({t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(text).items()})
+        except (ValueError, AttributeError, TypeError) as error:
+            raise ContractError(f"{text!r} is no position; it looks like {{'topic': {{'0': 12}}}}") from error
+
+    def __str__(self) -> str:
+        return " ".join(
+            f"{topic}[{','.join(f'{p}:{o}' for p, o in sorted(partitions.items()))}]"
+            for topic, partitions in sorted(self.offsets.items())
+        )

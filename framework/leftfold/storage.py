@@ -1,0 +1,189 @@
+"""How state and rows become bytes: checked types, canonical JSON, unions tagged by class name.
+
+pydantic-core does the work; the schema it derives is adjusted so that equal values give equal bytes (sets and
+mappings are sorted) and so that a union of classes says which one it holds (`"@": "ClassName"`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import SchemaSerializer, SchemaValidator, core_schema
+
+from leftfold.errors import ConfigurationError, ContractError
+
+__all__ = ["Storage"]
+
+T = TypeVar("T")
+TAG = "@"
+SCALARS = (str, int, bool, Decimal, datetime, date, time, timedelta, UUID, NoneType)
+
+
+class Storage(Generic[T]):
+    """Encodes and decodes values of one storable type as canonical JSON.
+
+    Raises:
+        ConfigurationError: the type, or one inside it, cannot be stored; the message names where and why.
+    """
+
+    def __init__(self, type_: Any, where: str) -> None:
+        _check(type_, where, set())
+        self.where = where
+        try:
+            adapter: TypeAdapter[T] = TypeAdapter(type_)
+        except Exception as error:  # pydantic raises several kinds for types it cannot express
+            raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
+        schema = _adjust(adapter.core_schema, {})
+        self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
+        self._validator = SchemaValidator(schema)
+        self._serializer = SchemaSerializer(schema)
+        self.encode: Callable[[T], bytes] = self._serializer.to_json
+
+    def decode(self, data: bytes | str) -> T:
+        """The value behind the bytes.
+
+        Raises:
+            ContractError: the bytes are no such value.
+        """
+        try:
+            return self._validator.validate_json(data)  # type: ignore[no-any-return]  # pydantic-core is untyped here
+        except ValidationError as error:
+            raise ContractError(f"{self.where}: stored bytes are no such value: {error}") from error
+
+
+def is_record(type_: object) -> bool:
+    """Whether the type is a dataclass or a pydantic model, that is, something with named fields."""
+    return isinstance(type_, type) and (dataclasses.is_dataclass(type_) or issubclass(type_, BaseModel))
+
+
+def record_fields(type_: type) -> dict[str, Any]:
+    """The fields of a dataclass or model with their resolved types, in order."""
+    hints = get_type_hints(type_, include_extras=True)
+    names = type_.model_fields if issubclass(type_, BaseModel) else [f.name for f in dataclasses.fields(type_)]
+    return {name: hints[name] for name in names}
+
+
+def _check(type_: Any, where: str, seen: set[type]) -> None:
+    origin, args = get_origin(type_), get_args(type_)
+    if hasattr(type_, "__value__"):
+        _check(type_.__value__, where, seen)
+    elif origin is Annotated:
+        _check(args[0], where, seen)
+    elif origin in (Union, UnionType):
+        _check_union(args, where)
+        for arg in args:
+            _check(arg, where, seen)
+    elif origin in (tuple, frozenset):
+        for arg in args:
+            if arg is not Ellipsis:
+                _check(arg, where, seen)
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        for arg in args:
+            _check(arg, where, seen)
+    elif is_record(type_):
+        _check_record(type_, where, seen)
+    elif not (type_ in SCALARS or get_origin(type_) or (isinstance(type_, type) and issubclass(type_, Enum))):
+        raise ConfigurationError(
+            f"{where}: {getattr(type_, '__name__', type_)} cannot be stored; use frozen dataclasses (or frozen "
+            f"models) of str, int, bool, Decimal, aware datetime, date, UUID, Enum, X | None, tuples, frozensets, "
+            f"mappings and such dataclasses{_hint(type_)}"
+        )
+    elif origin in (list, set):
+        raise ConfigurationError(f"{where}: {type_} can be changed in place; use tuple[...] or frozenset[...]")
+
+
+def _hint(type_: Any) -> str:
+    hints = {float: "; money and quantities are Decimal", list: "; a list is a tuple here", set: "; a set is frozenset"}
+    return hints.get(type_, "") if isinstance(type_, type) else ""
+
+
+def _check_union(args: tuple[Any, ...], where: str) -> None:
+    records = [a for a in args if is_record(a)]
+    others = [a for a in args if a is not NoneType and not is_record(a)]
+    if records and others or len(others) > 1:
+        raise ConfigurationError(
+            f"{where}: a union may be X | None or of dataclasses, tagged by class name; "
+            f"{' | '.join(getattr(a, '__name__', str(a)) for a in args)} is neither"
+        )
+    if len({r.__name__ for r in records}) < len(records):
+        raise ConfigurationError(f"{where}: two classes of one union have one name; the tag is the name, so rename one")
+
+
+def _check_record(type_: type, where: str, seen: set[type]) -> None:
+    if type_ in seen:
+        return
+    seen.add(type_)
+    frozen = (
+        type_.model_config.get("frozen", False)
+        if issubclass(type_, BaseModel)
+        else type_.__dataclass_params__.frozen  # type: ignore[attr-defined]  # every dataclass has it
+    )
+    if not frozen:
+        raise ConfigurationError(f"{where}: {type_.__name__} is not frozen; write @dataclass(frozen=True)")
+    try:
+        fields = record_fields(type_)
+    except NameError as error:
+        raise ConfigurationError(f"{where}: {type_.__name__}: {error}; import the type at module level") from error
+    for name, hint in fields.items():
+        _check(hint, f"{where}: {type_.__name__}.{name}", seen)
+
+
+def _adjust(schema: Any, classes: Mapping[str, type]) -> Any:
+    """Pydantic's schema with sorted sets and mappings, aware times and tagged unions; `classes` by definition ref."""
+    if isinstance(schema, (list, tuple)):
+        return type(schema)(_adjust(s, classes) for s in schema)
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "definitions":
+        classes = {d["ref"]: cls for d in schema["definitions"] if (cls := _class_of(d, {}))}
+    done = {k: v if k in ("metadata", "serialization") else _adjust(v, classes) for k, v in schema.items()}
+    match done.get("type"):
+        case "frozenset" | "set":
+            done["serialization"] = _wrap(lambda value, handler: sorted(handler(value), key=_text))
+        case "dict":
+            done["serialization"] = _wrap(lambda value, handler: dict(sorted(handler(value).items())))
+        case "datetime":
+            done["tz_constraint"] = "aware"
+        case "union":
+            return _tagged(done, classes)
+    return done
+
+
+def _wrap(function: Callable[[Any, Any], Any]) -> Any:
+    return core_schema.wrap_serializer_function_ser_schema(function)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _class_of(choice: Any, classes: Mapping[str, type]) -> type | None:
+    if isinstance(choice, tuple):
+        choice = choice[0]
+    if choice.get("type") == "definition-ref":
+        return classes.get(choice["schema_ref"])
+    cls = choice.get("cls")
+    return cls if choice.get("type") in ("dataclass", "model") and isinstance(cls, type) else None
+
+
+def _tagged(union: dict[str, Any], classes: Mapping[str, type]) -> Any:
+    named = {cls.__name__: (cls, choice) for choice in union["choices"] if (cls := _class_of(choice, classes))}
+    if len(named) < 2:
+        return union
+    return core_schema.tagged_union_schema(
+        {name: {**choice, "serialization": _wrap(_tagging(cls))} for name, (cls, choice) in named.items()},
+        discriminator=lambda v: v.get(TAG) if isinstance(v, dict) else type(v).__name__,
+    )
+
+
+def _tagging(cls: type) -> Callable[[Any, Any], Any]:
+    return lambda value, handler: {TAG: cls.__name__, **handler(value)} if type(value) is cls else handler(value)

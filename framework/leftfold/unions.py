@@ -1,0 +1,96 @@
+"""The classes behind a closed union, and whether a function has an arm for each of them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from leftfold.errors import ConfigurationError
+from leftfold.messages import Command, Event
+
+__all__ = ["members", "missing_arms"]
+
+M = TypeVar("M", bound=Event | Command)
+
+
+def members(union: object, of: type[M], where: str) -> tuple[type[M], ...]:
+    """The classes of a union, a single class or a type alias, in order.
+
+    Raises:
+        ConfigurationError: one of them is no concrete subclass of `of` with a category.
+    """
+    classes = tuple(dict.fromkeys(_flat(union)))
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, of)):
+            raise ConfigurationError(f"{where}: {cls!r} is no subclass of {of.__name__}")
+        if not cls.__leftfold__.category:
+            raise ConfigurationError(f"{where}: {cls.__name__} has no category; give its class category= and key=")
+    return classes  # type: ignore[return-value]  # each was just checked
+
+
+def _flat(union: object) -> Iterator[Any]:
+    if hasattr(union, "__value__"):
+        union = union.__value__
+    if get_origin(union) is Annotated:
+        union = get_args(union)[0]
+    if get_origin(union) in (Union, UnionType):
+        for member in get_args(union):
+            yield from _flat(member)
+    else:
+        yield union
+
+
+def missing_arms(function: Callable[..., Any], argument: int, classes: Sequence[type]) -> tuple[str, ...]:
+    """The names of classes for which the function's `match` on one argument has no arm.
+
+    A function without source, without such a match, or with a catch-all arm is taken to be complete.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return ()
+    node = tree.body[0]
+    if not isinstance(node, ast.FunctionDef) or len(node.args.args) <= argument:
+        return ()
+    name = node.args.args[argument].arg
+    named: set[str] = set()
+    found = False
+    for match in ast.walk(node):
+        if isinstance(match, ast.Match) and isinstance(match.subject, ast.Name) and match.subject.id == name:
+            found = True
+            for case in match.cases:
+                arms = _names(case.pattern)
+                if arms is None:
+                    return ()
+                named |= arms
+    names = _resolved(function, named)
+    return tuple(c.__name__ for c in classes if not any(issubclass(c, n) for n in names)) if found else ()
+
+
+def _names(pattern: ast.pattern) -> set[str] | None:
+    match pattern:
+        case ast.MatchClass(cls=cls):
+            return {ast.unparse(cls)}
+        case ast.MatchOr(patterns=patterns):
+            arms = [_names(p) for p in patterns]
+            return None if None in arms else {n for arm in arms if arm is not None for n in arm}
+        case ast.MatchAs(pattern=inner):
+            return None if inner is None else _names(inner)
+        case _:
+            return set()
+
+
+def _resolved(function: Callable[..., Any], names: set[str]) -> list[type]:
+    scope = {**getattr(function, "__globals__", {}), **inspect.getclosurevars(function).nonlocals}
+    found = []
+    for name in names:
+        value: Any = scope.get(name.split(".")[0])
+        for part in name.split(".")[1:]:
+            value = getattr(value, part, None)
+        if isinstance(value, type):
+            found.append(value)
+    return found

@@ -1,0 +1,1 @@
+"""What the chain wants to know: one module per view, each with its row, its fold and its questions."""

@@ -1,0 +1,1 @@
+"""The baskets service: from an empty basket to a receipt."""

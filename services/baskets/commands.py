@@ -1,0 +1,126 @@
+"""What may be asked of a basket, and the rules that may say no. `at` is the asker's time; the service has no clock."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+from leftfold import Command, DomainError
+
+__all__ = [
+    "AddItem",
+    "AmountOutOfBounds",
+    "ApplyCoupon",
+    "BasketAlreadyOpen",
+    "BasketClosed",
+    "BasketCommand",
+    "BasketNotOpen",
+    "CheckOut",
+    "CouponAlreadyApplied",
+    "EmptyBasket",
+    "OpenBasket",
+    "ProductAlreadyAdded",
+    "QuantityOutOfBounds",
+    "UnknownLine",
+]
+
+
+class BasketNotOpen(DomainError, message="basket {basket_id} was never opened"):
+    """A basket is opened before anything goes into it."""
+
+    basket_id: str
+
+
+class BasketAlreadyOpen(DomainError, message="basket {basket_id} is already open"):
+    """A basket is opened once."""
+
+    basket_id: str
+
+
+class BasketClosed(DomainError, message="basket {basket_id} is already checked out"):
+    """Nothing happens to a basket after its checkout."""
+
+    basket_id: str
+
+
+class EmptyBasket(DomainError, message="basket {basket_id} has no lines to check out"):
+    """A receipt has at least one line."""
+
+    basket_id: str
+
+
+class ProductAlreadyAdded(DomainError, message="basket {basket_id} already has a line for product {product_id}"):
+    """The register posts one line per product, with all its units."""
+
+    basket_id: str
+    product_id: str
+
+
+class UnknownLine(DomainError, message="basket {basket_id} has no line for product {product_id}"):
+    """A coupon belongs to a line that is there."""
+
+    basket_id: str
+    product_id: str
+
+
+class CouponAlreadyApplied(DomainError, message="product {product_id} in basket {basket_id} already has a coupon"):
+    """A line takes one coupon."""
+
+    basket_id: str
+    product_id: str
+
+
+class QuantityOutOfBounds(
+    DomainError, message="{quantity} units of product {product_id} are not within {least} to {most}"
+):
+    """A line has a believable number of units, and none only if it sells nothing."""
+
+    product_id: str
+    quantity: int
+    least: int
+    most: int
+
+
+class AmountOutOfBounds(DomainError, message="${amount} for product {product_id} is not within ${least} to ${most}"):
+    """A price, discount or coupon is a believable amount of dollars."""
+
+    product_id: str
+    amount: Decimal
+    least: Decimal
+    most: Decimal
+
+
+class _BasketCommand(Command, category="baskets", key="basket_id", rejects=(BasketClosed,)):
+    basket_id: str
+    at: datetime
+
+
+class OpenBasket(_BasketCommand, rejects=(BasketAlreadyOpen,)):
+    """Take a basket in a store."""
+
+    household_id: str
+    store_id: str
+
+
+class AddItem(_BasketCommand, rejects=(BasketNotOpen, ProductAlreadyAdded, QuantityOutOfBounds, AmountOutOfBounds)):
+    """Post all units of one product; `sales_value` is the price for all of them after the loyalty discount."""
+
+    product_id: str
+    quantity: int
+    sales_value: Decimal
+    retail_disc: Decimal = Decimal("0.00")
+
+
+class ApplyCoupon(_BasketCommand, rejects=(BasketNotOpen, UnknownLine, CouponAlreadyApplied, AmountOutOfBounds)):
+    """Hand in a manufacturer's coupon for a line; the chain may match it."""
+
+    product_id: str
+    coupon_disc: Decimal
+    coupon_match_disc: Decimal = Decimal("0.00")
+
+
+class CheckOut(_BasketCommand, rejects=(BasketNotOpen, EmptyBasket)):
+    """Pay, and turn the basket into a receipt."""
+
+
+BasketCommand = OpenBasket | AddItem | ApplyCoupon | CheckOut
