@@ -66,7 +66,7 @@ def decide(
     """
     given = stream.answered.get(received.id)
     if given is not None:
-        if given.digest != received.digest:
+        if given.digest and given.digest != received.digest:
             return Refused(
                 ContractError(f"command id {received.id!r} was used before with another body; ids are used once"), False
             )

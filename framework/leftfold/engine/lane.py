@@ -20,7 +20,7 @@ __all__ = ["Lane"]
 
 Partitioner = Callable[[bytes], int]
 OVERHEAD = 2048
-STATE_HEADERS = (CONTENT_TYPE,)
+STATE_HEADERS = [CONTENT_TYPE]
 
 
 class Lane:
@@ -63,6 +63,12 @@ class Lane:
         batch = self._decided(records, careful=False)
         if any(len(state.value or b"") > self._room for state in batch.states):
             batch = self._decided(records, careful=True)
+        return batch
+
+    def bury(self, record: RawRecord, reason: str) -> Batch:
+        """A batch that dead-letters one record without looking into it."""
+        batch = Batch()
+        self._bury(batch, record, ContractError(reason))
         return batch
 
     def commit(self, batch: Batch, ends: Mapping[int, int]) -> None:

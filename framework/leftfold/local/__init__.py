@@ -4,10 +4,12 @@
 addresses of other servers are configured.
 """
 
+from leftfold.local.announcement import Servers
 from leftfold.local.jars import spark_jars
 from leftfold.local.java import java_home
 from leftfold.local.progress import Progress, StderrProgress
-from leftfold.local.servers import ALL, Servers, down, embedded, kill, restart, up
+from leftfold.local.server import kill, restart
+from leftfold.local.servers import ALL, down, embedded, up
 from leftfold.local.settings import Listener, LocalSettings
 from leftfold.local.status import ServerStatus, Status, status
 

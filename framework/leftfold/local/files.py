@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["tail", "write_whole"]
+__all__ = ["last_lines", "tail", "write_whole"]
 
 _TAIL_BYTES = 64 * 1024
 
@@ -24,12 +24,17 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """Return the last lines of a log, without the frames of Java stack traces; empty when there is no log."""
+    """Return the `last_lines` of a log; empty when there is no log."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
+    return last_lines(text, lines)
+
+
+def last_lines(text: str, lines: int = 12) -> str:
+    """Return the last lines of a text, without empty lines and the frames of Java stack traces."""
     told = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "... "))]
     return "\n".join(told[-lines:])

@@ -26,7 +26,7 @@ def held(path: Path, *, seconds: float, busy: str) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + seconds
     try:
-        while not _taken(descriptor):
+        while not _taken(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 raise InfrastructureError(busy)
             time.sleep(_POLL_SECONDS)
@@ -36,20 +36,20 @@ def held(path: Path, *, seconds: float, busy: str) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Say whether a live process holds the lock file."""
+    """Say whether a live process holds the lock file; asking never makes another asker see it held."""
     try:
         descriptor = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
-        return not _taken(descriptor)
+        return not _taken(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
 
 
-def _taken(descriptor: int) -> bool:
+def _taken(descriptor: int, how: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

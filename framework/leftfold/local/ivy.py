@@ -11,6 +11,7 @@ from xml.sax.saxutils import quoteattr
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local.java import java_home
 from leftfold.local.settings import LocalSettings
+from leftfold.local.trust import trust_flags
 from leftfold.local.wheel import wheel_path
 
 __all__ = ["fetch", "resolve"]
@@ -36,6 +37,8 @@ _MODULE = """<ivy-module version="2.0">
   </dependencies>
 </ivy-module>
 """
+_UNTRUSTED = "unable to find valid certification path"
+_ARRIVED = re.compile(r"\[SUCCESSFUL ].*!.*\.jar")
 _REASON = re.compile(r"Server access error.*|\(sha1 or md5\).*|invalid sha1.*|.*[:;].*: not found|.*Exception.*")
 
 
@@ -49,44 +52,50 @@ def fetch(coordinates: Iterable[str], directory: Path, settings: LocalSettings, 
         InfrastructureError: a jar is not to be had; the message says why and what to try.
         ConfigurationError: no Java, no pyspark, or the Ivy settings file is missing.
     """
-    _run(coordinates, directory, settings, transitive=False, pattern="[artifact]-[revision].[ext]", step=step)
+    pattern = "[artifact]-[revision].[ext]"
+    _run(_command(coordinates, directory, settings, transitive=False, pattern=pattern), directory, step)
 
 
 def resolve(roots: Iterable[str], directory: Path, settings: LocalSettings, *, transitive: bool) -> dict[str, Path]:
     """Bring these jars and, if asked, everything they depend on; return their coordinates and files."""
     pattern = _SEPARATOR.join(("[organisation]", "[artifact]", "[revision].[ext]"))
-    _run(roots, directory, settings, transitive=transitive, pattern=pattern, step=lambda _: None)
+    _run(_command(roots, directory, settings, transitive=transitive, pattern=pattern), directory, lambda _: None)
     files = sorted((directory / "jars").glob("*.jar"))
     return {":".join(file.stem.split(_SEPARATOR)): file for file in files}
 
 
-def _run(
-    coordinates: Iterable[str],
-    directory: Path,
-    settings: LocalSettings,
-    *,
-    transitive: bool,
-    pattern: str,
-    step: Callable[[int], None],
-) -> None:
+def _command(
+    coordinates: Iterable[str], directory: Path, settings: LocalSettings, *, transitive: bool, pattern: str
+) -> list[str]:
     module, rules = directory / "ivy.xml", directory / "ivysettings.xml"
     module.write_text(_module(coordinates, transitive=transitive), "utf-8")
     rules.write_text(_SETTINGS.format(poms="true" if transitive else "false"), "utf-8")
-    command = [
+    return [
         *(str(java_home(settings) / "bin" / "java"), "-jar", str(_ivy())),
         *("-ivy", str(module), "-settings", str(_mirror(settings) or rules), "-cache", str(directory / "cache")),
         *("-confs", "jars", "-retrieve", f"{directory}/jars/{pattern}"),
     ]
+
+
+def _run(command: list[str], directory: Path, step: Callable[[int], None]) -> None:
+    done, told = _attempt(command, step)
+    if not done and any(_UNTRUSTED in line for line in told):
+        java, *rest = command
+        done, told = _attempt([java, *trust_flags(directory / "trust.jks"), *rest], step)
+    if not done:
+        raise InfrastructureError(_failure(told))
+
+
+def _attempt(command: list[str], step: Callable[[int], None]) -> tuple[bool, list[str]]:
     told, arrived = [], 0
+    step(arrived)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
-        assert ivy.stdout is not None
-        for line in ivy.stdout:
+        for line in ivy.stdout or ():
             told.append(line.strip())
-            if "[SUCCESSFUL ]" in line and ".jar(" in line:
+            if _ARRIVED.search(line):
                 arrived += 1
                 step(arrived)
-    if ivy.returncode != 0:
-        raise InfrastructureError(_failure(told))
+    return ivy.returncode == 0, told
 
 
 def _module(coordinates: Iterable[str], *, transitive: bool) -> str:
@@ -98,11 +107,9 @@ def _module(coordinates: Iterable[str], *, transitive: bool) -> str:
 
 def _failure(told: list[str]) -> str:
     reasons = list(dict.fromkeys(line for line in told if _REASON.fullmatch(line)))
-    untrusted = " (this Java does not know the certificate of your proxy: try the Java of your system)"
     return (
-        f"Ivy could not bring the jars: {'; '.join(reasons[-2:]) or ' '.join(told[-3:])}"
-        f"{untrusted if any('PKIX' in line for line in told) else ''}. Check the network, or name a mirror with "
-        "LEFTFOLD_IVY_SETTINGS=<Ivy settings file>, or fetch them where there is a network with "
+        f"Ivy could not bring the jars: {'; '.join(reasons[-2:]) or ' '.join(told[-3:])}. Check the network, or name "
+        "a mirror with LEFTFOLD_IVY_SETTINGS=<Ivy settings file>, or fetch the jars where there is a network with "
         "`python -m leftfold.local.jars DIRECTORY` and set LEFTFOLD_JARS=DIRECTORY here"
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import shutil
 import tempfile
@@ -49,7 +48,7 @@ def _make(home: Path, runtime: Path, java: str) -> None:
     (work / "bin" / "java").write_text(java, "utf-8")
     (work / "bin" / "java").chmod(0o755)
     try:
-        os.rename(work, home)
+        work.rename(home)
     except OSError:
         # Another process was faster; what it made is the same.
         shutil.rmtree(work)

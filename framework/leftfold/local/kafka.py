@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.local.files import write_whole
+from leftfold.local.files import last_lines, write_whole
 from leftfold.local.jars import jars
 from leftfold.local.java import java_home
 from leftfold.local.kafka_config import logging_properties, server_properties
@@ -62,7 +62,9 @@ def takes_transactions(address: str, seconds: float) -> bool:
     try:
         from confluent_kafka import KafkaException, Producer
     except ImportError as error:
-        raise ConfigurationError("confluent-kafka is not installed; install it: pip install 'leftfold[kafka]'") from error
+        raise ConfigurationError(
+            "confluent-kafka is not installed; install it: pip install 'leftfold[kafka]'"
+        ) from error
     producer = Producer({"bootstrap.servers": address, "transactional.id": "leftfold.local.probe", "log_level": 0})
     try:
         producer.init_transactions(seconds)
@@ -84,6 +86,6 @@ def _format(home: Path, java: tuple[str, ...], properties: str) -> None:
     command = [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise InfrastructureError(f"Kafka could not format {new}: {(done.stderr + done.stdout).strip()[-600:]}")
+        raise InfrastructureError(f"Kafka could not format {new}: {last_lines(done.stdout + done.stderr)}")
     config.unlink()
     new.replace(home / "data")

@@ -10,12 +10,15 @@ from leftfold.local.settings import LocalSettings
 __all__ = ["logging_properties", "server_properties"]
 
 # One node holds one copy of everything. Few internal partitions make the first transaction and the first group quick;
-# the scan every second ends the transactions of dead writers soon; the log of events is kept by topic settings.
+# the scan every second ends the transactions of dead writers soon; after a crash the broker may register anew only when
+# its old session has ended.
 _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
     "num.partitions": "1",
     "default.replication.factor": "1",
     "min.insync.replicas": "1",

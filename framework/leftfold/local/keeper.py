@@ -29,6 +29,8 @@ DETACHED = "detached"
 EMBEDDED = "embedded"
 
 _WAKE_SECONDS = 0.5
+_POLL_SECONDS = 0.005
+_LOCK_SECONDS = 5.0
 _NOT_STARTED = 127
 _PR_SET_PDEATHSIG = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
@@ -110,7 +112,7 @@ class Keeper:
             try:
                 # A keeper has one thread, which is what makes a function between fork and exec safe, and the death
                 # signal, which follows the thread that forked, mean the death of the keeper.
-                process = subprocess.Popen(  # noqa: S603
+                process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -127,7 +129,7 @@ class Keeper:
     def _notice_ends(self) -> None:
         ended = [name for name, server in self._servers.items() if server.ended()]
         for name in ended:
-            _log(f"{name} ended with {self._servers[name].record['exit']}; start it again with: leftfold up")
+            _log(f"{name} ended with {self._servers[name].record['exit']}")
         if ended:
             self._tell()
 
@@ -137,7 +139,7 @@ class Keeper:
                 server.send(number)
             deadline = time.monotonic() + seconds
             while self._running() and time.monotonic() < deadline:
-                time.sleep(0.01)
+                time.sleep(_POLL_SECONDS)
         for name in ("servers.json", "keeper.json"):
             (self._data / name).unlink(missing_ok=True)
         _log("stopped")
@@ -167,14 +169,26 @@ def main() -> int:
         # The process that asked reaps this one at once; the keeper itself belongs to init.
         os._exit(0)
     lock = os.open(data / "keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _lock(lock):
         _log(f"another keeper has {data}")
         return 1
     _log(f"keeping {data}, {kind}, pid {os.getpid()}")
     Keeper(data, kind, lock).run()
     return 0
+
+
+def _lock(descriptor: int) -> bool:
+    # Those who ask whether a keeper lives hold the lock for a moment.
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+        else:
+            return True
 
 
 def _die_with_parent() -> Callable[[], None] | None:

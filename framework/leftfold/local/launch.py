@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from leftfold.errors import InfrastructureError
@@ -14,7 +15,7 @@ from leftfold.local import keeper
 from leftfold.local.files import tail
 from leftfold.local.record import Record, read_record, wait_free
 
-__all__ = ["start_keeper", "stop_keeper", "wait_answer"]
+__all__ = ["end_keeper", "start_keeper", "stop_keeper", "wait_answer"]
 
 _ANSWER_SECONDS = 15.0
 _GRACE_SECONDS = 5.0
@@ -59,10 +60,23 @@ def wait_answer(data: Path, request: str) -> Record:
 def stop_keeper(data: Path, pid: int, seconds: float) -> None:
     """Make a keeper stop its servers within some seconds and end; after that, end them hard."""
     for number, wait in ((signal.SIGTERM, seconds + _GRACE_SECONDS), (signal.SIGKILL, _GRACE_SECONDS)):
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            pass
         if wait_free(data, wait):
             return
     raise InfrastructureError(f"the servers of {data} do not end; look at {data / 'keeper.log'}")
+
+
+def end_keeper(data: Path, process: subprocess.Popen[bytes], seconds: float) -> None:
+    """End the keeper that `start_keeper` started, whichever its kind."""
+    if process.stdin is None:
+        record = read_record(data)
+        if record is not None:
+            stop_keeper(data, record.pid, seconds)
+        return
+    # Not by closing its input alone: a child that this process has forked since holds that open too.
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=seconds + _GRACE_SECONDS)
+    process.kill()
+    process.communicate()

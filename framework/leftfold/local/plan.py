@@ -10,7 +10,7 @@ from pathlib import Path
 
 from leftfold.local.files import write_whole
 
-__all__ = ["ServerPlan", "renew_plan", "write_plan"]
+__all__ = ["ServerPlan", "drop_plan", "write_plan"]
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,25 @@ class ServerPlan:
 
 
 def write_plan(data: Path, plans: Iterable[ServerPlan], *, stop_seconds: float) -> str:
-    """Write which servers are to run and return the id under which the keeper reports that they were started."""
-    return _write(data, [asdict(plan) for plan in plans], stop_seconds)
+    """Write which servers are to run, beside those of the plan before, and return the id of this request.
 
-
-def renew_plan(data: Path) -> str:
-    """Ask for the same servers once more and return the new id."""
-    plan = json.loads((data / "plan.json").read_text("utf-8"))
-    return _write(data, plan["servers"], plan["stop_seconds"])
-
-
-def _write(data: Path, servers: object, stop_seconds: float) -> str:
+    The keeper reports the id once the servers were started.
+    """
+    servers = {**_planned(data), **{plan.name: asdict(plan) for plan in plans}}
     request = uuid.uuid4().hex
-    plan = {"request": request, "stop_seconds": stop_seconds, "servers": servers}
+    plan = {"request": request, "stop_seconds": stop_seconds, "servers": list(servers.values())}
     write_whole(data / "plan.json", json.dumps(plan, default=str, indent=2) + "\n")
     return request
+
+
+def drop_plan(data: Path) -> None:
+    """Forget the servers of a keeper that is gone."""
+    (data / "plan.json").unlink(missing_ok=True)
+
+
+def _planned(data: Path) -> dict[str, object]:
+    try:
+        plan = json.loads((data / "plan.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    return {server["name"]: server for server in plan["servers"]}

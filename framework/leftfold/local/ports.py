@@ -39,11 +39,10 @@ class Ports:
         """
         port = wanted or self._kept.get(name) or self._choose()
         if not is_free(port):
-            owner = name.partition(".")[0]
+            mend = f"set LEFTFOLD_LOCAL_{name.upper()}_PORT" if wanted else f"remove {name!r} from {self._file}"
             raise ConfigurationError(
-                f"port {port} of the embedded {name} (kept in {self._file}) is taken by another program; end that "
-                f"program, or remove {name!r} from the file for a new port, or set "
-                f"LEFTFOLD_LOCAL_{owner.upper()}_PORT"
+                f"port {port} of the embedded {name} is taken by another program; end that program, or {mend} "
+                "for another port"
             )
         if self._kept.get(name) != port:
             self._kept[name] = port

@@ -15,7 +15,8 @@ __all__ = ["Probe", "cause", "wait_ended", "wait_ready"]
 Probe = Callable[[str, float], bool]
 """Asks the server at an address, for at most some seconds, whether it is ready for work."""
 
-_PROBE_SECONDS = 5.0
+_FIRST_PROBE_SECONDS = 0.2
+_LAST_PROBE_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
 
@@ -26,12 +27,17 @@ def wait_ready(data: Path, name: str, probe: Probe, seconds: float) -> str:
         InfrastructureError: it ended, or took longer; the message shows the end of its log.
     """
     deadline = time.monotonic() + seconds
+    # Short at first: a client that comes too early waits longer before its next attempt than a new one needs.
+    patience = _FIRST_PROBE_SECONDS
     while True:
         server = _server(data, name)
         if server.exit is not None:
             raise InfrastructureError(f"the embedded {name} ended with {server.exit} at its start: {cause(server)}")
-        if probe(server.address, _PROBE_SECONDS):
+        started = time.monotonic()
+        if probe(server.address, patience):
             return server.address
+        if time.monotonic() - started >= patience:
+            patience = min(2 * patience, _LAST_PROBE_SECONDS)
         if time.monotonic() > deadline:
             raise InfrastructureError(
                 f"the embedded {name} at {server.address} is not ready after {seconds:.0f} s: {cause(server)}"

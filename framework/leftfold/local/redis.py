@@ -45,9 +45,10 @@ def plan_redis(settings: LocalSettings, data: Path) -> ServerPlan:
     config = _CONFIG.format(host=HOST, port=port, directory=_quoted(str(home / "data")), log=_quoted(str(log)))
     secret = settings.redis_password.get_secret_value() if settings.redis_password is not None else ""
     write_whole(home / "redis.conf", config + (f"requirepass {_quoted(secret)}\n" if secret else ""))
+    login = f":{quote(secret, safe='')}@" if secret else ""
     return ServerPlan(
         name="redis",
-        address=f"redis://{f':{quote(secret, safe='')}@' if secret else ''}{HOST}:{port}/0",
+        address=f"redis://{login}{HOST}:{port}/0",
         command=(str(server), str(home / "redis.conf")),
         console=console,
         logs=(log, console),

@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.errors import ConfigurationError
 from leftfold.local import keeper
-from leftfold.local.files import write_whole
+from leftfold.local.announcement import Servers, announce
 from leftfold.local.flock import held
 from leftfold.local.kafka import plan_kafka, takes_transactions
-from leftfold.local.launch import start_keeper, stop_keeper, wait_answer
-from leftfold.local.plan import ServerPlan, renew_plan, write_plan
+from leftfold.local.launch import end_keeper, start_keeper, stop_keeper, wait_answer
+from leftfold.local.plan import ServerPlan, drop_plan, write_plan
 from leftfold.local.progress import Progress, StderrProgress
-from leftfold.local.readiness import Probe, wait_ended, wait_ready
+from leftfold.local.readiness import Probe, wait_ready
 from leftfold.local.record import Record, read_record
 from leftfold.local.redis import answers_ping, plan_redis
 from leftfold.local.settings import LocalSettings
 
-__all__ = ["ALL", "Servers", "down", "embedded", "kill", "restart", "up"]
+__all__ = ["ALL", "PROBES", "down", "embedded", "up"]
 
 ALL = frozenset({"kafka", "redis"})
 """The servers there are."""
 
+PROBES: dict[str, Probe] = {"kafka": takes_transactions, "redis": answers_ping}
+"""What tells that each of them is ready for work."""
+
 # The first start fetches the jars.
 _BUSY_SECONDS = 900.0
-_PROBES: dict[str, Probe] = {"kafka": takes_transactions, "redis": answers_ping}
-
-
-@dataclass(frozen=True)
-class Servers:
-    """Where the servers of a data directory are: `host:port` and `redis://host:port/0`, empty if not wanted."""
-
-    kafka: str
-    redis: str
-    data: Path
 
 
 def up(
@@ -86,8 +77,8 @@ def embedded(
     try:
         yield servers
     finally:
-        stop_keeper(data, process.pid, settings.stop_timeout)
-        process.communicate()
+        if process is not None:
+            end_keeper(data, process, settings.stop_timeout)
 
 
 def down(data: Path, *, settings: LocalSettings | None = None) -> bool:
@@ -106,51 +97,28 @@ def down(data: Path, *, settings: LocalSettings | None = None) -> bool:
         return record is not None
 
 
-def restart(data: Path, name: str, *, seconds: float = 60.0) -> None:
-    """Stop one server in order if it runs, start it again on its port, and wait until it is ready."""
-    data = data.resolve()
-    record = _kept(data, name)
-    if name in record.running:
-        os.kill(record.servers[name].pid, signal.SIGTERM)
-    if not wait_ended(data, name, seconds):
-        raise InfrastructureError(f"the embedded {name} of {data} does not end within {seconds:.0f} s")
-    request = renew_plan(data)
-    os.kill(record.pid, signal.SIGHUP)
-    wait_answer(data, request)
-    wait_ready(data, name, _PROBES[name], seconds)
-
-
-def kill(data: Path, name: str, *, seconds: float = 10.0) -> None:
-    """End one server as by a crash and wait until it is gone; `up` or `restart` brings it back."""
-    data = data.resolve()
-    record = _kept(data, name)
-    if name in record.running:
-        os.kill(record.servers[name].pid, signal.SIGKILL)
-    wait_ended(data, name, seconds)
-
-
 def _launch(
     data: Path, settings: LocalSettings, kind: str, progress: Progress | None, want: frozenset[str]
 ) -> tuple[Servers, subprocess.Popen[bytes] | None]:
     record, process = read_record(data), None
     missing = want - (record.running if record is not None else frozenset())
     plans = [_plan(name, data, settings, progress or StderrProgress()) for name in sorted(missing)]
-    request = write_plan(data, plans, stop_seconds=settings.stop_timeout)
     if record is None:
-        process = start_keeper(data, kind)
-    else:
-        os.kill(record.pid, signal.SIGHUP)
+        drop_plan(data)
     try:
-        wait_answer(data, request)
+        if plans:
+            request = write_plan(data, plans, stop_seconds=settings.stop_timeout)
+            if record is None:
+                process = start_keeper(data, kind)
+            else:
+                os.kill(record.pid, signal.SIGHUP)
+            wait_answer(data, request)
         for name in sorted(want):
-            wait_ready(data, name, _PROBES[name], settings.start_timeout)
-        return _tell(data), process
+            wait_ready(data, name, PROBES[name], settings.start_timeout)
+        return announce(data), process
     except BaseException:
-        started = read_record(data) if record is None else None
-        if started is not None:
-            stop_keeper(data, started.pid, settings.stop_timeout)
         if process is not None:
-            process.communicate()
+            end_keeper(data, process, settings.stop_timeout)
         raise
 
 
@@ -162,22 +130,6 @@ def _plan(name: str, data: Path, settings: LocalSettings, progress: Progress) ->
             return plan_redis(settings, data)
         case _:
             raise ConfigurationError(f"there is no embedded server {name!r}; there are {', '.join(sorted(ALL))}")
-
-
-def _tell(data: Path) -> Servers:
-    record = read_record(data)
-    servers = {} if record is None else {name: record.servers[name] for name in record.running}
-    addresses = {name: server.address for name, server in servers.items()}
-    pids = {name: server.pid for name, server in servers.items()}
-    write_whole(data / "servers.json", json.dumps({**addresses, "pids": pids}, indent=2) + "\n")
-    return Servers(kafka=addresses.get("kafka", ""), redis=addresses.get("redis", ""), data=data)
-
-
-def _kept(data: Path, name: str) -> Record:
-    record = read_record(data)
-    if record is None or name not in record.servers:
-        raise InfrastructureError(f"no {name} is kept in {data}; start it: leftfold up")
-    return record
 
 
 def _prepare(data: Path) -> Path:

@@ -1,0 +1,76 @@
+"""How commands are sent, in memory and in production alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from leftfold.envelope import Receipt
+from leftfold.errors import LeftfoldError
+from leftfold.messages import Command
+
+__all__ = ["Client"]
+
+
+class Client(Protocol):
+    """Sends commands and waits for their answers; any number of threads and tasks may share one.
+
+    A command with an `id` that was decided before is not decided again but answered as it was then, so whatever
+    raises OutcomeUnknown is safely sent again with the same id.
+    """
+
+    def send(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """Sends one command and waits for its answer.
+
+        Args:
+            id: an idempotency key; a fresh one is made when there is none.
+            expected_version: the stream's version that this command presumes; 0 = it does not exist yet.
+            timeout: seconds to wait for the answer.
+
+        Raises:
+            DomainError: a rule said no; one of those that the command declares.
+            ConflictError: the stream is at another version.
+            OutcomeUnknown: no answer in time; the command may have happened, or may yet.
+            ContractError: the command cannot be sent, or no worker can read it.
+            InfrastructureError: there is no broker or no such topic, and nothing was sent.
+        """
+
+    async def asend(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
+
+    def send_many(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        ids: Iterable[str] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        timeout: float = 10.0,
+    ) -> list[Receipt | LeftfoldError]:
+        """Sends commands one behind the other without waiting in between; those of one stream stay in order.
+
+        Args:
+            ids, expected_versions: one for each command. timeout: seconds to wait for each answer.
+
+        Returns:
+            What `send` would have returned or raised for each command, in their order.
+
+        Raises:
+            InfrastructureError: there is no broker or no such topic.
+        """

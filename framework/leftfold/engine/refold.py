@@ -1,0 +1,92 @@
+"""Brings restored streams up to their events: what a state topic lacks is folded from the log."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from leftfold.codec import MessageCodec
+from leftfold.decider import Decider
+from leftfold.engine.stream import Stream, StreamCodec, answer
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.ports import RawRecord, StateStore
+
+__all__ = ["Refold"]
+
+
+class Refold:
+    """Folds one partition's events into its state store; streams that already hold an event skip it.
+
+    `changed` are the streams that the state topic does not have yet. What was answered is rebuilt as far as events
+    tell: command ids that wrote something, without their bodies' digests.
+    """
+
+    def __init__(self, decider: Decider[Any, Any, Any], store: StateStore) -> None:
+        self._decider, self.store = decider, store
+        self._events: MessageCodec[Any] = MessageCodec(decider.events)
+        self._streams = StreamCodec(decider.state)
+        self.changed: dict[str, Stream[Any]] = {}
+
+    def stream(self, key: str) -> Stream[Any]:
+        """The stream as far as it is folded."""
+        if key in self.changed:
+            return self.changed[key]
+        record = self.store.get(key)
+        if record is None:
+            return Stream(0, self._decider.initial_state, {}, {})
+        return self._streams.decode(record, 0.0)
+
+    def add(self, record: RawRecord) -> None:
+        """Folds one event.
+
+        Raises:
+            InfrastructureError: events before it are missing, so no complete state can be made.
+            ContractError: the event cannot be read or folded; the partition must not be served.
+        """
+        where = f"{record.topic}[{record.partition}]@{record.offset}"
+        found = dict(record.headers)
+        key = (record.key or b"").decode()
+        try:
+            version = int(found["ce_sequence"])
+            k, n = (int(part) for part in found["ce_decision"].split(b"/"))
+            command_id = found["ce_causationid"].decode()
+        except (KeyError, ValueError) as error:
+            raise ContractError(f"{where}: broken headers ({error!r}); the partition is not served") from error
+        stream = self.stream(key)
+        if version <= stream.version:
+            return
+        if version != stream.version + 1:
+            raise InfrastructureError(
+                f"{where}: stream {key!r} goes on at version {version}, but only {stream.version} are known; events "
+                f"before it are missing, so the partition is not served"
+            )
+        event = self._events.decode(found.get("ce_type", b""), record.value)
+        try:
+            stream.state = self._decider.evolve(stream.state, event)
+        except Exception as error:
+            raise ContractError(
+                f"{where}: {self._decider.name}.evolve failed on {event!r}: {error!r}; the partition is not served"
+            ) from error
+        stream.version = version
+        if command_id not in stream.answered:
+            stream.remember(command_id, answer(command_id, "", version - k + 1, n, None, 0.0))
+        self.changed[key] = stream
+
+    def adopt(self, key: str, record: bytes) -> None:
+        """Takes answers and origins from another decider version's record of the stream."""
+        stream = self.stream(key)
+        fields = json.loads(record)
+        for id_, digest, first, outcome in fields["answered"]:
+            error = outcome if isinstance(outcome, dict) else None
+            events = 0 if isinstance(outcome, dict) else outcome
+            stream.answered[id_] = answer(id_, digest, first, events, error, 0.0)
+        for source, (offset, index) in fields["origins"].items():
+            stream.origins[source] = max((offset, index), stream.origins.get(source, (-1, -1)))
+        self.changed[key] = stream
+
+    def take(self, most: int) -> list[tuple[str, bytes]]:
+        """Up to `most` changed streams as records for the state topic; they count as unchanged from then on."""
+        keys = list(self.changed)[:most]
+        records = [(key, self._streams.encode(self.changed.pop(key))) for key in keys]
+        self.store.put(records)
+        return records

@@ -1,0 +1,98 @@
+"""Reads the answers to a client's commands on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from leftfold.kafka.errors import translated
+from leftfold.kafka.logs import QuietLog
+from leftfold.kafka.pending import Pending
+from leftfold.kafka.records import KafkaMessage
+from leftfold.kafka.settings import KafkaSettings
+
+__all__ = ["Answers"]
+
+_MANY = 500
+_IDLE = 0.1
+_log = logging.getLogger(__name__)
+
+
+class Answers:
+    """Follows one partition of a reply topic from where it ends now, and resolves what is pending.
+
+    Args:
+        partitions: of the reply topic. tick: called in the reading thread, ten times a second at least.
+    """
+
+    def __init__(
+        self, settings: KafkaSettings, topic: str, partitions: int, pending: Pending, tick: Callable[[], None]
+    ) -> None:
+        self._pending, self._tick = pending, tick
+        self._consumer = Consumer(_config(settings), logger=QuietLog("replies"))
+        place = TopicPartition(topic, random.randrange(partitions))
+        self.reply_to = f"{topic}/{place.partition}".encode()
+        try:
+            place.offset = self._consumer.get_watermark_offsets(place, timeout=settings.request_timeout)[1]
+            self._consumer.assign([place])
+        except KafkaException as error:
+            self._consumer.close()
+            raise translated(
+                error,
+                doing=f"reading {topic}",
+                brokers=settings.bootstrap_servers,
+                waited=settings.request_timeout,
+            ) from error
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"leftfold answers {topic}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops reading."""
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                first = self._consumer.poll(_IDLE)
+                self._tick()
+                if first is not None:
+                    self._take(first)
+                    for message in self._consumer.consume(_MANY, 0):
+                        self._take(message)
+            except Exception:
+                # Whoever waits is told at his deadline; the next answers may be readable.
+                _log.exception("reading answers")
+                self._stop.wait(_IDLE)
+
+    def _take(self, message: KafkaMessage) -> None:
+        error = message.error()
+        if error is not None:
+            _log.warning("reading answers: %s", error)
+            return
+        for name, value in reversed(message.headers() or ()):
+            if name == "ce_causationid" and isinstance(value, bytes):
+                self._pending.resolve(value, message.value() or b"")
+                return
+
+
+def _config(settings: KafkaSettings) -> dict[str, object]:
+    return {
+        **settings.librdkafka(),
+        "group.id": f"leftfold.replies.{uuid4()}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        # Answers are written outside transactions; nobody's open transaction may hold them back.
+        "isolation.level": "read_uncommitted",
+        "auto.offset.reset": "earliest",
+        "check.crcs": True,
+        "fetch.queue.backoff.ms": 2,
+        "reconnect.backoff.max.ms": 1000,
+    }

@@ -1,0 +1,175 @@
+"""What a Kafka cluster says about itself: topics, partition counts, ends, configurations and groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.errors import kafka_error, translated
+from leftfold.kafka.logs import QuietLog
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.position import Position
+
+__all__ = ["Cluster"]
+
+T = TypeVar("T")
+_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+
+class Cluster:
+    """Asks the brokers, on behalf of any thread; nothing is remembered between two questions.
+
+    Every method raises InfrastructureError when no broker answers within `settings.request_timeout`.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings, self._timeout = settings, settings.request_timeout
+        self._admin = AdminClient(settings.librdkafka(), logger=QuietLog("admin"))
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self._admin.poll(0)
+
+    def brokers(self) -> int:
+        """How many brokers there are."""
+        return len(self._asked("counting brokers", lambda: self._admin.list_topics(timeout=self._timeout)).brokers)
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """The number of partitions of each of these topics; one that does not exist is left out."""
+        names = list(dict.fromkeys(topics))
+        if not names:
+            return {}
+        asked = self._asked(
+            f"describing {', '.join(names)}",
+            lambda: self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout),
+        )
+        found = ((name, self._found(name, future)) for name, future in asked.items())
+        return {name: len(topic.partitions) for name, topic in found if topic is not None}
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has.
+
+        Raises:
+            InfrastructureError: it does not exist.
+        """
+        counts = self.partition_counts([topic])
+        if topic not in counts:
+            raise InfrastructureError(
+                f"topic {topic} does not exist at {self._settings.bootstrap_servers}; "
+                f"run the App that owns its category, or make its topics: leftfold topics ensure --app package.module:app"
+            )
+        return counts[topic]
+
+    def topics(self) -> dict[str, int]:
+        """Every topic with its number of partitions."""
+        found = self._asked("listing topics", lambda: self._admin.list_topics(timeout=self._timeout)).topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    def ends(self, topics: Iterable[str]) -> Position:
+        """The high watermark of every partition: behind transactions that are still open, too.
+
+        Raises:
+            InfrastructureError: a topic does not exist.
+        """
+        offsets: dict[str, dict[int, int]] = {}
+        for topic in dict.fromkeys(topics):
+            latest = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(self.partitions(topic))}
+            asked = self._asked(f"asking for the ends of {topic}", lambda latest=latest: self._listed(latest))
+            offsets[topic] = {
+                tp.partition: self._answer(f"asking for the end of {topic}[{tp.partition}]", future).offset
+                for tp, future in asked.items()
+            }
+        return Position(offsets)
+
+    def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The whole configuration of each of these topics, which must exist."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
+        if not resources:
+            return {}
+        asked = self._asked(
+            "reading topic configurations",
+            lambda: self._admin.describe_configs(resources, request_timeout=self._timeout),
+        )
+        found = {r.name: self._answer(f"reading the configuration of {r.name}", f) for r, f in asked.items()}
+        return {name: {key: str(entry.value) for key, entry in entries.items()} for name, entries in found.items()}
+
+    def max_record_bytes(self, topic: str) -> int:
+        """What a batch of records of this topic may weigh at most (its `max.message.bytes`)."""
+        return int(self.configs([topic])[topic]["max.message.bytes"])
+
+    def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
+        """Makes a topic; False when it is there already, perhaps made by somebody else just now."""
+        new = NewTopic(topic, partitions, replication, config=dict(config))
+        asked = self._asked(
+            f"making {topic}",
+            lambda: self._admin.create_topics(
+                [new], operation_timeout=self._timeout, request_timeout=2 * self._timeout
+            ),
+        )
+        try:
+            asked[topic].result(3 * self._timeout)
+        except KafkaException as error:
+            if kafka_error(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise self._translated(error, f"making {topic}") from error
+        return True
+
+    def owners(self, category: str) -> dict[str, int]:
+        """The groups of workers of a category and how many members each has."""
+        pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
+        listed = self._answer(
+            "listing groups",
+            self._asked("listing groups", lambda: self._admin.list_consumer_groups(request_timeout=self._timeout)),
+        )
+        names = [group.group_id for group in listed.valid if pattern.fullmatch(group.group_id)]
+        if not names:
+            return {}
+        asked = self._asked(
+            f"describing {', '.join(names)}",
+            lambda: self._admin.describe_consumer_groups(names, request_timeout=self._timeout),
+        )
+        return {name: len(self._answer(f"describing {name}", future).members) for name, future in asked.items()}
+
+    def _listed(self, latest: dict[TopicPartition, Any]) -> dict[TopicPartition, Future[Any]]:
+        found: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
+            latest, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout
+        )
+        return found
+
+    def _found(self, topic: str, future: Future[Any]) -> Any | None:
+        try:
+            return future.result(2 * self._timeout)
+        except KafkaException as error:
+            if kafka_error(error).code() in _ABSENT:
+                return None
+            raise self._translated(error, f"describing {topic}") from error
+
+    def _asked(self, doing: str, ask: Callable[[], T]) -> T:
+        # Log lines queue up in the client until somebody polls it.
+        self._admin.poll(0)
+        try:
+            return ask()
+        except KafkaException as error:
+            raise self._translated(error, doing) from error
+
+    def _answer(self, doing: str, future: Future[T]) -> T:
+        try:
+            return future.result(2 * self._timeout)
+        except KafkaException as error:
+            raise self._translated(error, doing) from error
+
+    def _translated(self, error: KafkaException, doing: str) -> Exception:
+        return translated(error, doing=doing, brokers=self._settings.bootstrap_servers, waited=self._timeout)

@@ -1,0 +1,178 @@
+"""Reads committed records of topics, from given offsets on, without belonging to a group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.errors import translated
+from leftfold.kafka.logs import QuietLog
+from leftfold.kafka.records import KafkaMessage, split
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.ports import RawRecord
+from leftfold.position import Position
+
+__all__ = ["KafkaLogReader", "reader_config"]
+
+_HOLE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_RECHECK = 1.0
+
+
+def reader_config(settings: KafkaSettings) -> dict[str, Any]:
+    """The configuration of a consumer that reads by assignment, commits nothing and never skips anything."""
+    return {
+        **settings.librdkafka(),
+        "group.id": f"leftfold.reader.{uuid4()}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "check.crcs": True,
+        "enable.partition.eof": True,
+        # At the end of a partition a fetch waits this long, with everything that queues behind it.
+        "fetch.wait.max.ms": 10,
+        # The default, 1 s, is how long a partition pauses whenever the local queue is full: 4 times slower.
+        "fetch.queue.backoff.ms": 2,
+        "reconnect.backoff.max.ms": 1000,
+    }
+
+
+class KafkaLogReader:
+    """A LogReader on Kafka; one thread uses it.
+
+    A broker that goes away is waited for inside `poll`; `trouble` says so meanwhile. A few hundred records per poll
+    are fastest: larger lists outgrow the processor's cache (measured: 450,000/s with 200, 170,000/s with 2000).
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._trouble, self._checked = "", 0.0
+        self._consumer = Consumer({**reader_config(settings), "error_cb": self._error}, logger=QuietLog("reader"))
+        self._cluster = Cluster(settings)
+        self._next: dict[tuple[str, int], int] = {}
+        self._failure: KafkaMessage | None = None
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be read right now, empty when all is well."""
+        return self._trouble
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has.
+
+        Raises:
+            InfrastructureError: it does not exist, or no broker answers.
+        """
+        return self._cluster.partitions(topic)
+
+    def ends(self, topics: Iterable[str]) -> Position:
+        """The high watermark of every partition: behind transactions that are still open, too."""
+        return self._cluster.ends(topics)
+
+    def seek(self, position: Position) -> None:
+        """Reads on from these offsets, and only the partitions named here."""
+        self._next = {(t, p): o for t, offsets in position.offsets.items() for p, o in offsets.items()}
+        self._failure = None
+        try:
+            self._consumer.assign([TopicPartition(t, p, o) for (t, p), o in self._next.items()])
+        except KafkaException as error:
+            raise translated(error, doing=f"reading from {position}") from error
+
+    def poll(self, limit: int, timeout: float) -> list[RawRecord]:
+        """Waits for the first record, then takes what is there; empty also when only the position has moved.
+
+        Raises:
+            InfrastructureError: the next record has been deleted, or its topic is gone.
+        """
+        self._raise_failure()
+        deadline = time.monotonic() + timeout
+        while True:
+            first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+            if first is None:
+                self._recheck()
+                return []
+            rest = self._consumer.consume(limit - 1, 0) if limit > 1 else []
+            records, others = split([first, *rest])
+            moved = self._moved(records, others)
+            if records or moved:
+                return records
+            self._raise_failure()
+
+    def position(self) -> Position:
+        """Where each partition goes on."""
+        position: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in self._next.items():
+            position.setdefault(topic, {})[partition] = offset
+        return Position(position)
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self._consumer.close()
+        self._cluster.close()
+
+    def _moved(self, records: list[RawRecord], others: list[KafkaMessage]) -> bool:
+        """Advances the position; whether the end of a partition lies behind its last record."""
+        going = self._next
+        for record in records:
+            going[record[0], record[1]] = record[2] + 1
+        moved = False
+        for message in others:
+            error = message.error()
+            place = (message.topic() or "", message.partition() or 0)
+            if error is None or error.code() != KafkaError._PARTITION_EOF:
+                self._failure = message
+            elif place in going and (message.offset() or 0) > going[place]:
+                going[place] = message.offset() or 0
+                moved = True
+        if records or others:
+            self._trouble = ""
+        return moved
+
+    def _raise_failure(self) -> None:
+        """Raises what `poll` met behind the records that it has returned; only `seek` mends it."""
+        message = self._failure
+        if message is None or (error := message.error()) is None:
+            return
+        topic, partition = message.topic() or "", message.partition() or 0
+        if error.code() in _HOLE:
+            raise self._hole(topic, partition, error)
+        if error.code() == KafkaError._BAD_MSG:
+            raise ContractError(f"{topic}[{partition}] holds bytes that are no records: {error.str()}")
+        raise translated(error, doing=f"reading {topic}[{partition}]")
+
+    def _hole(self, topic: str, partition: int, error: KafkaError) -> InfrastructureError:
+        wanted = self._next.get((topic, partition))
+        try:
+            low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=self._settings.request_timeout
+            )
+        except KafkaException:
+            return InfrastructureError(f"a hole in the log: {topic}[{partition}]@{wanted} is not there: {error.str()}")
+        what = (
+            "what lies before has been deleted, and a fold that skips it would be wrong; restore it from the archive, "
+            "and set retention.ms=-1"
+            if wanted is not None and wanted < low
+            else "it is shorter than it was: somebody has made the topic anew, or lost records"
+        )
+        return InfrastructureError(
+            f"a hole in the log: {topic}[{partition}] is to be read from {wanted}, but holds {low} to {high}; {what}"
+        )
+
+    def _error(self, error: KafkaError) -> None:
+        self._trouble = f"{error.str()} ({error.name()})"
+
+    def _recheck(self) -> None:
+        """librdkafka tells when brokers are lost but not when they are back, so ask, once a second at most."""
+        if self._trouble and time.monotonic() - self._checked > _RECHECK:
+            self._checked = time.monotonic()
+            try:
+                self._consumer.list_topics(next(iter(self._next), ("",))[0] or None, timeout=0.2)
+            except KafkaException:
+                return
+            self._trouble = ""

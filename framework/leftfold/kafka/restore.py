@@ -1,0 +1,212 @@
+"""Restores partitions before they are served: complete, or not at all.
+
+The order is the point (design §4): the stable committed offset first, then the high watermarks, then the state up to
+them, then the events that the state lacks. A worker that captured the state's end before the offset was stable would
+miss what its predecessor committed in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.engine.refold import Refold
+from leftfold.engine.statemark import MARK, StateMark
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.hanging import end_hanging
+from leftfold.kafka.offsets import Left, read_metadata
+from leftfold.ports import LogReader, StateStore
+from leftfold.position import Position
+
+__all__ = ["RestorePorts", "Restoration", "Restored"]
+
+READ = 5000
+
+
+@dataclass
+class Restored:
+    """A partition on its way to being served."""
+
+    partition: int
+    refold: Refold
+    committed: int = 0
+    left: Left = field(default_factory=lambda: read_metadata(None))
+    mark: StateMark | None = None
+    state_end: int = 0
+    events_end: int = 0
+
+    @property
+    def start(self) -> int:
+        """The first command to decide."""
+        return max(self.committed, self.mark.commands if self.mark else 0)
+
+
+@dataclass(frozen=True)
+class RestorePorts:
+    """What a restoration reads with: the member's own consumer, one that sees uncommitted ends, and a log reader."""
+
+    member: Consumer
+    uncommitted: Consumer
+    open_log: Callable[[], LogReader]
+    topics: Callable[[], Mapping[str, int]]
+    producer: Callable[[str], Producer]
+
+
+class Restoration:
+    """Restores some partitions of one category in small steps, so that held ones go on being served.
+
+    Args:
+        deadline: seconds after which a restore that is not complete refuses to serve.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        category: str,
+        partitions: list[int],
+        new_store: Callable[[], StateStore],
+        ports: RestorePorts,
+        *,
+        deadline: float = 60.0,
+    ) -> None:
+        self._app, self._ports = app, ports
+        self._decider = app.decider(category)
+        self._commands, self._events = names.commands(category), names.events(category)
+        self._state = names.state(category, self._decider.version)
+        self.found = {p: Restored(p, Refold(self._decider, new_store())) for p in partitions}
+        self._began, self._deadline, self._waited = time.monotonic(), deadline, 0.0
+        self._log: LogReader | None = None
+        self._seen: dict[int, int] = {}
+        self._phase: Callable[[], bool] = self._committed
+
+    def drop(self, partition: int) -> None:
+        """The partition is not ours any more."""
+        self.found.pop(partition, None)
+
+    def step(self) -> bool:
+        """Does a little; True once every partition is complete.
+
+        Raises:
+            InfrastructureError: not complete within the deadline, or events are missing.
+        """
+        if not self.found:
+            return True
+        if time.monotonic() - self._began > self._deadline:
+            raise InfrastructureError(
+                f"{self._commands}{sorted(self.found)}: not restored within {self._deadline:.0f} s "
+                f"({self._phase.__name__.strip('_')}); nothing is served from a state that may be short"
+            )
+        return self._phase()
+
+    def close(self) -> None:
+        """Lets go of the reader."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _committed(self) -> bool:
+        wanted = [TopicPartition(self._commands, p) for p in self.found]
+        try:
+            stable = self._ports.member.committed(wanted, timeout=1.0)
+        except KafkaException:
+            self._end_hanging()
+            return False
+        if any(tp.error is not None for tp in stable):
+            self._end_hanging()
+            return False
+        for tp in stable:
+            restored = self.found[tp.partition]
+            restored.committed, restored.left = max(tp.offset, 0), read_metadata(tp.metadata)
+        self._phase = self._watermarks
+        return False
+
+    def _watermarks(self) -> bool:
+        start: dict[int, int] = {}
+        for partition, restored in self.found.items():
+            low, restored.state_end = self._ends(self._state, partition)
+            start[partition] = low
+            _, restored.events_end = self._ends(self._events, partition)
+        self._log = self._ports.open_log()
+        self._log.seek(Position({self._state: start}))
+        self._phase = self._states
+        return False
+
+    def _ends(self, topic: str, partition: int) -> tuple[int, int]:
+        low, high = self._ports.uncommitted.get_watermark_offsets(TopicPartition(topic, partition), timeout=5.0)
+        return low, high
+
+    def _states(self) -> bool:
+        log = self._reader()
+        records = log.poll(READ, 0.02)
+        for record in records:
+            restored = self.found.get(record.partition)
+            if restored is None or record.value is None or record.key is None:
+                continue
+            if record.key == MARK:
+                restored.mark = StateMark.decode(record.value)
+            else:
+                restored.refold.store.put([(record.key.decode(), record.value)])
+        if self._short(log, self._state, {p: r.state_end for p, r in self.found.items()}):
+            if not records:
+                self._end_hanging()
+            return False
+        log.seek(Position({self._events: {p: r.mark.events if r.mark else 0 for p, r in self.found.items()}}))
+        self._phase = self._event_tail
+        return False
+
+    def _event_tail(self) -> bool:
+        log = self._reader()
+        for record in log.poll(READ, 0.02):
+            restored = self.found.get(record.partition)
+            if restored is not None:
+                restored.refold.add(record)
+        if self._short(log, self._events, {p: r.events_end for p, r in self.found.items()}):
+            return False
+        others = [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._decider.name}.state.v")]
+        for topic in others:
+            self._adopt(topic)
+        return True
+
+    def _adopt(self, topic: str) -> None:
+        """Takes answers from another decider version that has decided more recently, in a rolling upgrade."""
+        log = self._reader()
+        spans = {p: self._ends(topic, p) for p in self.found}
+        log.seek(Position({topic: {p: low for p, (low, _) in spans.items()}}))
+        marks: dict[int, StateMark] = {}
+        records: dict[int, dict[str, bytes]] = {p: {} for p in self.found}
+        while self._short(log, topic, {p: high for p, (_, high) in spans.items()}):
+            for record in log.poll(READ, 0.02):
+                if record.key == MARK and record.value is not None:
+                    marks[record.partition] = StateMark.decode(record.value)
+                elif record.key is not None and record.value is not None:
+                    records[record.partition][record.key.decode()] = record.value
+            if time.monotonic() - self._began > self._deadline:
+                raise InfrastructureError(f"{topic} was not read within {self._deadline:.0f} s")
+        for partition, restored in self.found.items():
+            if marks.get(partition, StateMark()).commands > restored.start:
+                for key, value in records[partition].items():
+                    restored.refold.adopt(key, value)
+                restored.mark = StateMark(marks[partition].commands, restored.mark.events if restored.mark else 0)
+
+    def _short(self, log: LogReader, topic: str, ends: Mapping[int, int]) -> bool:
+        position = log.position()
+        return any(position.next_offset(topic, p) < end for p, end in ends.items())
+
+    def _reader(self) -> LogReader:
+        if self._log is None:
+            raise InfrastructureError("this restoration is closed")
+        return self._log
+
+    def _end_hanging(self) -> None:
+        """After a second of no progress, ends the transactions of writers that died with one open."""
+        now = time.monotonic()
+        if not self._waited:
+            self._waited = now
+        elif now - self._waited > 1.0:
+            self._waited = now + 5.0
+            end_hanging(self._ports.member, self._ports.uncommitted, self._ports.producer, self._state, self.found)

@@ -1,0 +1,151 @@
+"""How to reach a Kafka cluster, said once and rendered for every client library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from leftfold.errors import ConfigurationError
+from leftfold.kafka.properties import read_properties
+
+__all__ = ["KafkaSettings"]
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+_LOGIN = {"PLAIN": "plain.PlainLoginModule"}
+_SCRAM = "scram.ScramLoginModule"
+
+
+class KafkaSettings(BaseSettings):
+    """Where the brokers are and how to log in; arguments win over the environment, which wins over `properties`.
+
+    Args:
+        bootstrap_servers: `host:port,host:port`.
+        properties: path of a Confluent `client.properties`, taken as it is, in librdkafka's or Java's spelling.
+        security_protocol, sasl_*, ssl_*: as the properties of these names; files are PEM.
+        client_id: what brokers call this client in their logs and quotas.
+        replication_factor: of topics made by us; 3 where there are as many brokers, else as many as there are.
+        request_timeout: seconds after which a broker that does not answer counts as not there.
+
+    Raises:
+        ConfigurationError: no server is named, or a property is unknown or cannot be rendered for every library.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="LEFTFOLD_KAFKA_", env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    bootstrap_servers: str
+    properties: Path | None = None
+    security_protocol: Protocol = "PLAINTEXT"
+    sasl_mechanism: Mechanism | None = None
+    sasl_username: str | None = None
+    sasl_password: SecretStr | None = None
+    ssl_ca_location: Path | None = None
+    ssl_certificate_location: Path | None = None
+    ssl_key_location: Path | None = None
+    ssl_key_password: SecretStr | None = None
+    ssl_endpoint_identification_algorithm: Literal["https", "none"] = "https"
+    client_id: str = "leftfold"
+    replication_factor: int | None = Field(default=None, ge=1)
+    request_timeout: float = Field(default=5.0, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_properties(cls, given: dict[str, Any]) -> dict[str, Any]:
+        path = given.get("properties")
+        found = {**read_properties(Path(path)), **given} if path else given
+        if not found.get("bootstrap_servers"):
+            raise ConfigurationError(
+                f"{path or 'the settings'} name no Kafka broker; set LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=host:port, "
+                f"or start one here: leftfold up"
+            )
+        return found
+
+    @model_validator(mode="after")
+    def _complete(self) -> KafkaSettings:
+        sasl = self.security_protocol.startswith("SASL_")
+        login = {
+            "sasl_mechanism": self.sasl_mechanism,
+            "sasl_username": self.sasl_username,
+            "sasl_password": self.sasl_password,
+        }
+        for name, value in login.items():
+            if sasl and not value:
+                raise ConfigurationError(f"security_protocol={self.security_protocol} needs {name}")
+            if not sasl and value:
+                raise ConfigurationError(
+                    f"{name} is set but security_protocol={self.security_protocol} does not log in; "
+                    f"use SASL_SSL, or SASL_PLAINTEXT if the network may read the password"
+                )
+        if bool(self.ssl_certificate_location) != bool(self.ssl_key_location):
+            raise ConfigurationError("ssl_certificate_location and ssl_key_location belong together; set both")
+        return self
+
+    def librdkafka(self) -> dict[str, Any]:
+        """The configuration of a confluent-kafka client; it holds the password, so never log it."""
+        config: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
+            "client.id": self.client_id,
+            "sasl.mechanism": self.sasl_mechanism,
+            "sasl.username": self.sasl_username,
+            "sasl.password": _shown(self.sasl_password),
+            "ssl.ca.location": _text(self.ssl_ca_location),
+            "ssl.certificate.location": _text(self.ssl_certificate_location),
+            "ssl.key.location": _text(self.ssl_key_location),
+            "ssl.key.password": _shown(self.ssl_key_password),
+        }
+        if "SSL" in self.security_protocol:
+            config["ssl.endpoint.identification.algorithm"] = self.ssl_endpoint_identification_algorithm
+        return {name: value for name, value in config.items() if value is not None}
+
+    def java(self) -> dict[str, str]:
+        """The configuration of a Java client, such as Spark's connector (its options want the prefix `kafka.`)."""
+        config = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
+            "client.id": self.client_id,
+        }
+        if self.sasl_mechanism is not None:
+            config["sasl.mechanism"] = self.sasl_mechanism
+            config["sasl.jaas.config"] = self._jaas()
+        if "SSL" in self.security_protocol:
+            config.update(self._java_ssl())
+        return config
+
+    def _jaas(self) -> str:
+        module = _LOGIN.get(self.sasl_mechanism or "", _SCRAM)
+        user, password = _quoted(self.sasl_username or ""), _quoted(_shown(self.sasl_password) or "")
+        return f"org.apache.kafka.common.security.{module} required username={user} password={password};"
+
+    def _java_ssl(self) -> dict[str, str]:
+        """PEM as Java clients take it since KIP-651: a CA file by place, certificate and PKCS#8 key by content."""
+        algorithm = self.ssl_endpoint_identification_algorithm
+        config = {"ssl.endpoint.identification.algorithm": "" if algorithm == "none" else algorithm}
+        if self.ssl_ca_location is not None:
+            config |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ssl_ca_location)}
+        if self.ssl_certificate_location is not None and self.ssl_key_location is not None:
+            config["ssl.keystore.type"] = "PEM"
+            config["ssl.keystore.certificate.chain"] = self.ssl_certificate_location.read_text("utf-8")
+            config["ssl.keystore.key"] = self.ssl_key_location.read_text("utf-8")
+        if self.ssl_key_password is not None:
+            config["ssl.key.password"] = self.ssl_key_password.get_secret_value()
+        return config
+
+
+def _shown(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret is not None else None
+
+
+def _text(path: Path | None) -> str | None:
+    return str(path) if path is not None else None
+
+
+def _quoted(text: str) -> str:
+    """A value of a JAAS line, which is read by java.io.StreamTokenizer: backslash escapes within double quotes."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,120 @@
+"""Makes the topics of an App, and refuses those that are not as its guarantees need them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.configs import COMMANDS, DEAD, EVENTS, REPLIES, STATE, TopicConfig
+from leftfold.kafka.settings import KafkaSettings
+
+__all__ = ["Topic", "ensure", "topics_of"]
+
+_REPLICAS = 3
+# What a guarantee rests on; the rest is a matter of taste, and of the operator.
+_STRICT = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type"})
+_CHECKED = (EVENTS, STATE, DEAD)
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as an App wants it; any number of partitions will do where `fixed` is False."""
+
+    name: str
+    partitions: int
+    config: TopicConfig
+    fixed: bool = True
+
+
+def topics_of(app: App) -> list[Topic]:
+    """The topics that an App owns."""
+    count = app.partitions
+    found = [Topic(names.replies(app.name), count, REPLIES, fixed=False)]
+    for decider in app.deciders:
+        category = decider.name
+        found += [
+            Topic(names.commands(category), count, COMMANDS),
+            Topic(names.events(category), count, EVENTS),
+            Topic(names.state(category, decider.version), count, STATE),
+            Topic(names.dead(category), count, DEAD),
+        ]
+    return found
+
+
+def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[str, int]:
+    """Makes what is missing of an App's topics, and checks what is there; the partition count of each topic it uses.
+
+    Raises:
+        ConfigurationError: a topic has another number of partitions than the App, or is configured to lose records.
+        InfrastructureError: a category that this App only reads has no log, or no broker answers.
+    """
+    wanted = topics_of(app)
+    read = [names.events(category) for category in sorted(_read_only(app))]
+    with Cluster(settings) as cluster:
+        there = cluster.partition_counts([topic.name for topic in wanted] + read)
+        _check_read(app, read, there)
+        missing = [topic for topic in wanted if topic.name not in there]
+        if missing:
+            _make(cluster, settings, missing)
+            there = _wait_made(cluster, [topic.name for topic in wanted] + read, timeout)
+        _check(app, wanted, there, cluster.configs(t.name for t in wanted if t.config in _CHECKED))
+    return there
+
+
+def _read_only(app: App) -> set[str]:
+    owned = {decider.name for decider in app.deciders}
+    return {category for view in app.views for category in view.categories} - owned
+
+
+def _make(cluster: Cluster, settings: KafkaSettings, missing: list[Topic]) -> None:
+    replication = settings.replication_factor or min(_REPLICAS, cluster.brokers())
+    # With three replicas one may be away; a write is known to two before it is answered.
+    safety = {"min.insync.replicas": "2"} if replication >= _REPLICAS else {}
+    for topic in missing:
+        cluster.create(topic.name, topic.partitions, replication, {**topic.config, **safety})
+
+
+def _wait_made(cluster: Cluster, topics: list[str], timeout: float) -> dict[str, int]:
+    deadline = time.monotonic() + timeout
+    while True:
+        there = cluster.partition_counts(topics)
+        absent = [name for name in topics if not there.get(name)]
+        if not absent:
+            return there
+        if time.monotonic() > deadline:
+            raise InfrastructureError(f"{', '.join(absent)}: made, but not seen by the brokers within {timeout:g} s")
+        time.sleep(0.02)
+
+
+def _check_read(app: App, read: list[str], there: Mapping[str, int]) -> None:
+    absent = [name for name in read if name not in there]
+    if absent:
+        raise InfrastructureError(
+            f"app {app.name} reads {', '.join(absent)}, which no App has made yet; run the App that owns it first "
+            f"(leftfold topics ensure --app package.module:app), or add its decider to this one"
+        )
+
+
+def _check(
+    app: App, wanted: list[Topic], there: Mapping[str, int], configs: Mapping[str, Mapping[str, str]]
+) -> None:
+    for topic in wanted:
+        count = there[topic.name]
+        if topic.fixed and count != topic.partitions:
+            raise ConfigurationError(
+                f"topic {topic.name} has {count} partitions, but app {app.name} says partitions={topic.partitions}; "
+                f"keys would move between them, so either say partitions={count}, or move the streams: "
+                f"leftfold topics repartition {topic.name.split('.')[0]} --partitions {topic.partitions}"
+            )
+        for name, value in topic.config.items():
+            found = configs.get(topic.name, {}).get(name, value)
+            if name in _STRICT and found != value:
+                raise ConfigurationError(
+                    f"topic {topic.name} has {name}={found}, and must have {name}={value}: with any other value "
+                    f"records that state is folded from are lost or misdated; set it with kafka-configs --alter"
+                )

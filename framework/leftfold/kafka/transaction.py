@@ -1,0 +1,193 @@
+"""One transaction at a time, with a producer that is replaced whenever it may have a request still under way."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from leftfold.engine.batch import Outgoing
+from leftfold.errors import Fenced
+from leftfold.kafka.watchdog import Watchdog
+
+__all__ = ["Aborted", "Committed", "Result", "Transactions", "Unknown"]
+
+_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+_TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The transaction is committed; `ends` are the next offsets of the watched topic by partition."""
+
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Aborted:
+    """Nothing of the transaction will ever be seen."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """It may be committed or not; the stable committed offset tells. `ends` as for Committed."""
+
+    why: str
+    ends: Mapping[int, int]
+
+
+Result = Committed | Aborted | Unknown
+
+
+class Transactions:
+    """Runs transactions under one transactional id.
+
+    Rotate when dirty: after any exception, any REQTMOUT, FAIL or TXNERR log line, an error callback or a slow call,
+    the next transaction gets a new producer with the same id, whose `init_transactions` fences every straggler. A
+    late EndTxn could otherwise commit a later, aborted transaction (librdkafka#5423).
+
+    Args:
+        timeout: seconds that one call may take before its outcome counts as unknown.
+        rotate: False only in the tests that show what happens without it.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        id_: str,
+        watchdog: Watchdog,
+        *,
+        timeout: float = 10.0,
+        rotate: bool = True,
+    ) -> None:
+        self.id, self._timeout, self._rotates, self._watchdog = id_, timeout, rotate, watchdog
+        self._slow = float(config.get("socket.timeout.ms", 10_000)) / 2000
+        self._log = _listening_logger(self, id_)
+        self._config = {
+            "enable.idempotence": True,
+            "transaction.timeout.ms": 10_000,
+            "socket.timeout.ms": 10_000,
+            "retry.backoff.ms": 10,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 1_048_576,
+            "compression.type": "none",
+            "partitioner": "murmur2_random",
+            **config,
+            "transactional.id": id_,
+            "error_cb": self._error,
+        }
+        self.dirty = ""
+        self.rotations = -1
+        self._producer = self._new()
+
+    def run(
+        self,
+        writes: Iterable[tuple[str, Sequence[Outgoing]]],
+        offsets: Sequence[TopicPartition],
+        group: Any,
+        *,
+        watch: str = "",
+    ) -> Result:
+        """Writes records and offsets in one transaction; `watch` is the topic whose ends are wanted.
+
+        Raises:
+            Fenced: another producer has this id; the process must end and never take the id again.
+        """
+        self._producer.poll(0)
+        if self.dirty and self._rotates:
+            self._producer = self._new()
+        ends: dict[int, int] = {}
+        try:
+            with self._watchdog.within(4 * self._timeout, f"a transaction of {self.id}"):
+                self._call(self._producer.begin_transaction)
+                for topic, records in writes:
+                    self._produce(topic, records, ends if topic == watch else None)
+                if left := self._call(self._producer.flush, self._timeout):
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records not delivered"))
+                self._call(self._producer.send_offsets_to_transaction, list(offsets), group, self._timeout)
+        except (KafkaException, BufferError) as error:
+            self._spoiled(error)
+            self._producer = self._new()
+            return Aborted(str(error))
+        try:
+            with self._watchdog.within(2 * self._timeout, f"a commit of {self.id}"):
+                self._call(self._producer.commit_transaction, self._timeout)
+        except KafkaException as error:
+            self._spoiled(error)
+            self._producer = self._new()
+            return Unknown(str(error), ends)
+        self._producer.poll(0)
+        return Committed(ends)
+
+    def close(self) -> None:
+        """Lets go of the producer."""
+        self._log.handlers.clear()
+        del self._producer
+
+    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
+        produce = self._producer.produce
+        last = {record.partition: index for index, record in enumerate(records)} if ends is not None else {}
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None and ends is not None:
+                ends[int(message.partition() or 0)] = int(message.offset() or 0) + 1
+
+        for index, (partition, key, value, headers) in enumerate(records):
+            if last.get(partition) == index:
+                produce(topic, value, key, partition, delivered, headers=headers)
+            else:
+                produce(topic, value, key, partition, headers=headers)
+
+    def _call(self, function: Any, *args: Any) -> Any:
+        began = time.monotonic()
+        result = function(*args)
+        if time.monotonic() - began > self._slow:
+            self.dirty = f"{function.__name__} took {time.monotonic() - began:.1f} s"
+        return result
+
+    def _new(self) -> Producer:
+        """A producer with this id, initialised: everything that an earlier one had open is ended."""
+        self.dirty = ""
+        self.rotations += 1
+        with self._watchdog.within(6 * self._timeout, f"init_transactions of {self.id}"):
+            producer = Producer(self._config, logger=self._log)
+            try:
+                producer.init_transactions(3 * self._timeout)
+            except KafkaException as error:
+                raise Fenced(f"cannot take transactional id {self.id}: {error}") from error
+        self.dirty = ""
+        return producer
+
+    def _spoiled(self, error: Exception) -> None:
+        self.dirty = str(error)
+        if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
+            raise Fenced(
+                f"{self.id} is fenced: another worker took over its partitions, or it was too slow; this process ends"
+            ) from error
+
+    def _error(self, error: KafkaError) -> None:
+        self.dirty = str(error)
+
+
+class _Listening(logging.Handler):
+    def __init__(self, transactions: Transactions) -> None:
+        super().__init__()
+        self._transactions = transactions
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line.startswith(_TROUBLE):
+            self._transactions.dirty = line
+
+
+def _listening_logger(transactions: Transactions, id_: str) -> logging.Logger:
+    logger = logging.Logger(f"leftfold.kafka.{id_}")
+    logger.addHandler(_Listening(transactions))
+    return logger

@@ -1,0 +1,234 @@
+"""The worker of one category: a lane around its consumer, its transactions and its state, exactly once (design §4)."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.engine.batch import Batch, Outgoing
+from leftfold.engine.lane import STATE_HEADERS, Lane
+from leftfold.engine.statemark import MARK, StateMark
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.member import Member
+from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
+from leftfold.kafka.restore import Restoration, Restored
+from leftfold.kafka.served import Served
+from leftfold.kafka.transaction import Aborted, Committed, Result, Transactions, Unknown
+from leftfold.kafka.workshop import Workshop
+from leftfold.ports import RawRecord
+
+__all__ = ["Report", "Worker"]
+
+Report = Callable[[str, Mapping[str, Any]], None]
+DEATHS = 3
+REFOLDED = 2000
+
+
+class Worker:
+    """Decides one category's commands until `stop` is set; more workers share its partitions.
+
+    Args:
+        workshop: makes the clients it works with. batch: commands per transaction at most.
+        report: told what an operator should know: (what, details).
+    """
+
+    def __init__(
+        self,
+        app: App,
+        category: str,
+        workshop: Workshop,
+        *,
+        stop: threading.Event,
+        batch: int = 2000,
+        report: Report = lambda what, details: None,
+    ) -> None:
+        self._app, self._category, self._shop, self._stop, self._report = app, category, workshop, stop, report
+        self._batch, self.counts = batch, Counter[str]()
+        decider = app.decider(category)
+        self._commands, self._events = names.commands(category), names.events(category)
+        self._state, self._dead = names.state(category, decider.version), names.dead(category)
+        self._served: dict[int, Served] = {}
+        self._restorations: list[Restoration] = []
+        self._aborts = 0
+        self._lane = workshop.lane(app, decider)
+        self._transactions = workshop.transactions(f"{app.name}.{category}")
+        self._replies = workshop.replies(self.counts)
+        self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
+
+    def run(self) -> None:
+        """Works until told to stop, then leaves every partition clean.
+
+        Raises:
+            Fenced: this process must end and be started again. ConfigurationError: the topics are not as they were.
+            InfrastructureError: a partition cannot be restored.
+        """
+        try:
+            while not self._stop.is_set():
+                self.step()
+        finally:
+            self._close()
+
+    def step(self, wait: float = 0.1) -> int:
+        """Fetches and decides one batch, and restores new partitions a little further; returns how many commands."""
+        self._shop.check_counts(self._app, self._category)
+        small = any(served.small > 0 for served in self._served.values())
+        limit = min(self._batch, Served.SMALL) if small else self._batch
+        records = self._member.fetch(limit, 0.0 if self._restorations else wait)
+        if records:
+            self._decide(records)
+        self._restore()
+        return len(records)
+
+    @property
+    def served(self) -> frozenset[int]:
+        """The partitions that are restored and decided for."""
+        return frozenset(self._served)
+
+    def _restore(self) -> None:
+        restoring = {p for r in self._restorations for p in r.found}
+        new = sorted(self._member.new - restoring)
+        if new:
+            self._restorations.append(
+                Restoration(self._app, self._category, new, self._shop.new_store, self._shop.restore_ports(self._member))
+            )
+        for restoration in list(self._restorations):
+            if restoration.step():
+                self._restorations.remove(restoration)
+                restoration.close()
+                for restored in restoration.found.values():
+                    self._serve(restored)
+                self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
+
+    def _serve(self, restored: Restored) -> None:
+        """Writes what was folded, then starts; a partition whose write does not commit is restored again."""
+        partition, refold = restored.partition, restored.refold
+        known = restored.mark.events if restored.mark else 0
+        while refold.changed:
+            records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
+            events = known if refold.changed else restored.events_end
+            mark = self._mark(partition, restored.start, events)
+            offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
+            result = self._run([(self._state, [mark, *records])], [offset])
+            if not isinstance(result, Committed):
+                return
+        self._lane.hold(partition, refold.store, end=restored.events_end)
+        self._served[partition] = Served(restored.start, restored.left)
+        self._member.serve(partition, restored.start)
+
+    def _decide(self, records: list[RawRecord]) -> None:
+        alone = [r for r in records if self._served[r.partition].lonely > 0]
+        together = [r for r in records if self._served[r.partition].lonely <= 0]
+        if together:
+            self._begin({r.partition for r in together})
+            self._commit(together, self._lane.process(together))
+        for record in alone:
+            if record.partition in self._served and self._served[record.partition].next <= record.offset:
+                self._decide_alone(record)
+
+    def _begin(self, partitions: set[int]) -> None:
+        """Marks partitions as begun, so that a successor knows what may have killed this process."""
+        unmarked = {p: self._served[p] for p in partitions if not self._served[p].begun}
+        if unmarked:
+            self._member.commit({p: (served.next, started()) for p, served in unmarked.items()})
+            for served in unmarked.values():
+                served.begin(started())
+
+    def _decide_alone(self, record: RawRecord) -> None:
+        """Decides one command whose neighbourhood killed a worker; after three deaths at it, it is dead-lettered."""
+        served = self._served[record.partition]
+        if served.attempts >= DEATHS:
+            batch = self._lane.bury(record, f"a worker died {served.attempts} times at this command")
+        else:
+            served.attempts += 1
+            self._member.commit({record.partition: (served.next, attempt(served.attempts))})
+            served.begin(attempt(served.attempts))
+            batch = self._lane.process([record])
+        self._commit([record], batch)
+
+    def _commit(self, records: Sequence[RawRecord], batch: Batch) -> None:
+        nexts = {record.partition: record.offset + 1 for record in records}
+        token = new_token()
+        marks = [self._mark(p, offset, self._lane.held[p].end) for p, offset in nexts.items()]
+        writes = [(self._state, marks + batch.states), (self._events, batch.events), (self._dead, batch.dead)]
+        offsets = [TopicPartition(self._commands, p, offset, token) for p, offset in nexts.items()]
+        match self._run(writes, offsets):
+            case Committed(ends=ends):
+                self._apply(batch, nexts, token, ends)
+            case Aborted(why=why):
+                self._rewind(nexts, why)
+            case Unknown(why=why, ends=ends):
+                self._resolve(batch, nexts, token, ends, why)
+        for record in records:
+            if record.partition in self._served:
+                self._served[record.partition].spend()
+
+    def _run(self, writes: list[tuple[str, list[Outgoing]]], offsets: list[TopicPartition]) -> Result:
+        group = self._member.consumer.consumer_group_metadata()
+        return self._transactions.run(writes, offsets, group, watch=self._events)
+
+    def _mark(self, partition: int, commands: int, events: int) -> Outgoing:
+        mark = StateMark(commands, events, self._transactions.id)
+        return Outgoing(partition, MARK, mark.encode(), STATE_HEADERS)
+
+    def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:
+        self._aborts = 0
+        self._lane.commit(batch, ends)
+        for partition, offset in nexts.items():
+            self._served[partition].move(offset, token)
+        self.counts += batch.counts
+        self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
+
+    def _rewind(self, nexts: Mapping[int, int], why: str) -> None:
+        """Nothing was written: the same commands are fetched again."""
+        self.counts["aborted"] += 1
+        self._aborts += 1
+        self._report("transaction aborted", {"why": why, "in a row": self._aborts})
+        self._member.rewind({p: self._served[p].next for p in nexts if p in self._served})
+        self._stop.wait(min(1.0, 0.02 * 2**self._aborts))
+
+    def _resolve(
+        self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str
+    ) -> None:
+        """Asks the stable committed offsets what became of a commit."""
+        self._report("commit outcome unknown", {"why": why})
+        self.counts["unknown"] += 1
+        found = {tp.partition: tp for tp in self._shop.stable(self._member, list(nexts))}
+        mine = {p for p in nexts if found[p].metadata == token}
+        if mine == set(nexts):
+            self._apply(batch, nexts, token, ends)
+        elif all(found[p].metadata == self._served[p].metadata for p in nexts):
+            self._rewind(nexts, why)
+        else:
+            for partition in nexts:
+                self._drop(partition)
+                self._member.forsake(partition)
+
+    def _leave(self, partitions: list[int], ours: bool) -> None:
+        clean = {p: (self._served[p].next, CLEAN) for p in partitions if p in self._served and self._served[p].begun}
+        if ours and clean:
+            try:
+                self._member.commit(clean)
+            except KafkaException as error:
+                self._report("not left clean", {"why": str(error)})
+        for partition in partitions:
+            self._drop(partition)
+            for restoration in self._restorations:
+                restoration.drop(partition)
+
+    def _drop(self, partition: int) -> None:
+        self._served.pop(partition, None)
+        self._lane.drop(partition)
+
+    def _close(self) -> None:
+        self._replies.flush(2.0)
+        self._member.close()
+        for restoration in self._restorations:
+            restoration.close()
+        self._transactions.close()
+        self._shop.close()

@@ -1,0 +1,149 @@
+"""Makes the clients that a worker works with, all from one set of settings."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.decider import Decider
+from leftfold.engine.lane import Lane
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.kafka.member import Member
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.replies import Replies
+from leftfold.kafka.restore import RestorePorts
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.transaction import Transactions
+from leftfold.kafka.watchdog import Watchdog
+from leftfold.memory.states import MemoryStates
+from leftfold.partitioner import partition_of
+from leftfold.ports import LogReader, StateStore
+
+__all__ = ["Workshop"]
+
+CHECK_SECONDS = 10.0
+
+
+class Workshop:
+    """The making of a lane's clients. One per lane; its process id part makes transactional ids unique.
+
+    Args:
+        process: a uuid of this process start. lane: the lane's number in it.
+        new_store: makes the state store of one partition.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        process: str = "",
+        lane: int = 0,
+        new_store: Callable[[], StateStore] = MemoryStates,
+        max_bytes: int = 1_000_000,
+    ) -> None:
+        self.settings, self.new_store, self._max_bytes = settings, new_store, max_bytes
+        self._suffix = f"{process or uuid4().hex}.{lane}"
+        self._config: dict[str, Any] = {**settings.librdkafka()}
+        self._watchdog = Watchdog()
+        self._uncommitted = Consumer({
+            **self._config,
+            "group.id": f"leftfold-uncommitted-{uuid4().hex}",
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+        })
+        self._checked = float("-inf")
+
+    def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
+        """The lane of a category."""
+        return Lane(
+            app.name,
+            decider,
+            partition_of=lambda key: partition_of(key, app.partitions),
+            clock=time.monotonic,
+            max_bytes=self._max_bytes,
+        )
+
+    def transactions(self, prefix: str) -> Transactions:
+        """Transactions under this process's own id, `{app}.{category}.{uuid of this process start}.{lane}`."""
+        return Transactions(self._config, f"{prefix}.{self._suffix}", self._watchdog)
+
+    def replies(self, counts: Counter[str]) -> Replies:
+        """The sender of answers."""
+        return Replies(self._config, self._partitions, counts)
+
+    def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
+        """A membership in a group."""
+        return Member(self._config, group, topic, leave)
+
+    def restore_ports(self, member: Member) -> RestorePorts:
+        """What a restoration reads with."""
+        return RestorePorts(member.consumer, self._uncommitted, self.open_log, self._topics, self._producer)
+
+    def open_log(self) -> LogReader:
+        """A reader of committed records."""
+        return KafkaLogReader(self.settings)
+
+    def stable(self, member: Member, partitions: list[int]) -> list[TopicPartition]:
+        """The stable committed offsets, waited for.
+
+        Raises:
+            InfrastructureError: they did not become stable within 60 s.
+        """
+        deadline = time.monotonic() + 60.0
+        while time.monotonic() < deadline:
+            try:
+                found = member.committed(partitions, 5.0)
+            except KafkaException:
+                continue
+            if not any(tp.error for tp in found):
+                return found
+        raise InfrastructureError(f"the offsets of {member.topic} did not become stable within 60 s")
+
+    def check_counts(self, app: App, category: str) -> None:
+        """Compares partition counts with the App's, every ten seconds.
+
+        Raises:
+            ConfigurationError: they differ; deciding on would put one key into two partitions.
+        """
+        if time.monotonic() - self._checked < CHECK_SECONDS:
+            return
+        version = app.decider(category).version
+        wanted = (names.commands, names.events, names.dead)
+        for topic in (*(name(category) for name in wanted), names.state(category, version)):
+            count = self._partitions(topic)
+            if count and count != app.partitions:
+                raise ConfigurationError(
+                    f"{topic} has {count} partitions, but app {app.name} declares {app.partitions}; keys would move "
+                    f"to other partitions. Set partitions={count}, or repartition: leftfold topics repartition "
+                    f"{category}"
+                )
+        self._checked = time.monotonic()
+
+    def close(self) -> None:
+        """Lets go of what is shared."""
+        self._uncommitted.close()
+        self._watchdog.close()
+
+    def _partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 when it does not exist or no broker answers."""
+        try:
+            found = self._uncommitted.list_topics(topic, timeout=5.0).topics[topic]
+        except KafkaException:
+            return 0
+        return 0 if found.error else len(found.partitions)
+
+    def _topics(self) -> Mapping[str, int]:
+        topics = self._uncommitted.list_topics(timeout=10.0).topics
+        return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def _producer(self, transactional_id: str) -> Producer:
+        return Producer({
+            **self._config, "transactional.id": transactional_id, "transaction.timeout.ms": 10_000
+        })

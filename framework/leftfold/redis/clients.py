@@ -1,0 +1,48 @@
+"""redis-py clients for everything that is not a flush: pooled, never retrying on their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+import redis
+from leftfold.redis.commands import Client
+from leftfold.redis.settings import RedisSettings
+
+__all__ = ["open_async_client", "open_client"]
+
+
+def open_client(settings: RedisSettings) -> Client:
+    """A client for threads; more readers than connections wait for one."""
+    pool: Any = redis.BlockingConnectionPool.from_url(
+        settings.url, retry=Retry(NoBackoff(), 0), **_connection(settings)
+    )
+    client: Client = redis.Redis.from_pool(pool)
+    return client
+
+
+def open_async_client(settings: RedisSettings) -> redis.asyncio.Redis:
+    """A client for the running event loop."""
+    pool: Any = redis.asyncio.BlockingConnectionPool.from_url(
+        settings.url, retry=AsyncRetry(NoBackoff(), 0), **_connection(settings)
+    )
+    return redis.asyncio.Redis.from_pool(pool)
+
+
+def _connection(settings: RedisSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "max_connections": settings.connections,
+        "timeout": settings.timeout,
+        "socket_timeout": settings.timeout,
+        "socket_connect_timeout": settings.connect_timeout,
+        "protocol": 2,
+    }
+    if settings.password is not None:
+        options["password"] = settings.password.get_secret_value()
+    if settings.encrypted and settings.ca_file is not None:
+        options["ssl_ca_certs"] = str(settings.ca_file)
+    return options

@@ -1,0 +1,63 @@
+"""One asyncio client per event loop, closed when its loop shuts down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import TypeAlias
+
+import redis.asyncio
+
+from leftfold.redis.clients import open_async_client
+from leftfold.redis.settings import RedisSettings
+
+__all__ = ["LoopClients"]
+
+_Held: TypeAlias = AsyncGenerator[redis.asyncio.Redis, None]
+
+
+class LoopClients:
+    """Hands out the client of the running loop.
+
+    Each client lives in an asynchronous generator: `asyncio.run` and every other well-behaved runner ends those before
+    it closes the loop, which is the only moment when connections of a loop can be closed properly.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[redis.asyncio.Redis, _Held]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def get(self) -> redis.asyncio.Redis:
+        """The client of this loop, opened at the first call."""
+        loop = asyncio.get_running_loop()
+        found = self._clients.get(loop)
+        if found is None:
+            held = self._hold(loop)
+            found = await anext(held), held
+            self._clients[loop] = found
+        return found[0]
+
+    async def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
+        client = open_async_client(self._settings)
+        try:
+            yield client
+        finally:
+            self._clients.pop(loop, None)
+            await client.aclose()
+
+    def close(self) -> None:
+        """Asks every loop that still runs to close its client; does not wait for them."""
+        for loop, (_, held) in list(self._clients.items()):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._end, held)
+        self._clients.clear()
+
+    def _end(self, held: _Held) -> None:
+        task = asyncio.get_running_loop().create_task(_aclose(held))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+
+async def _aclose(held: _Held) -> None:
+    await held.aclose()

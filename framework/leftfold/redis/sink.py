@@ -1,0 +1,126 @@
+"""Rows in bulk: how the tasks of a rebuild fill the buckets they own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from leftfold.errors import Fenced
+from leftfold.flush import Generation, Phase
+from leftfold.redis.failures import refuse_errors, translated
+from leftfold.redis.keys import BucketKeys
+from leftfold.redis.packing import EXEC, MULTI, UNWATCH, RowPacker, SortedSets, packed
+from leftfold.redis.settings import RedisSettings
+from leftfold.redis.wire import Dial, Wire, dial
+from leftfold.rows import Fields
+
+__all__ = ["BulkRow", "BulkSink"]
+
+CHUNK_ROWS = 500
+CHUNK_BYTES = 512 * 1024
+
+
+class BulkRow(NamedTuple):
+    """A finished row: its encoded key, its fields, its stream's version if stream-keyed, its value per index."""
+
+    key: str
+    fields: Fields
+    version: int | None = None
+    entries: tuple[str, ...] = ()
+
+
+class BulkSink:
+    """Writes rows of buckets whose mark says `bulk`, chunk by chunk; one thread uses it.
+
+    Each chunk is a transaction under a WATCH of the mark. A chunk is packed while the server works on the one before,
+    but never sent before the answer behind that one's EXEC said `bulk`: with two in flight, one could land behind a
+    seal. A task that is run again writes the same rows again, which changes nothing.
+    """
+
+    def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
+        self._settings, self._dial = settings, dial
+        self._wire: Wire | None = None
+
+    def write(
+        self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
+    ) -> int:
+        """Writes rows of one bucket and returns how many; each key comes once.
+
+        Raises:
+            Fenced: the bucket is sealed or gone; the chunk under way was not written.
+            InfrastructureError: the server cannot be reached or refuses; chunks up to some point are written.
+        """
+        keys, count, completed = BucketKeys(generation, bucket), 0, False
+        packer, where = RowPacker(keys, columns), f"bucket {bucket} of {generation.view} {generation.id}"
+        watch = [packed(b"WATCH", keys.mark), packed(b"HGET", keys.mark, b"phase")]
+        try:
+            with translated(self._settings):
+                wire = self._connected()
+                wire.send([UNWATCH, *watch])
+                for chunk in _chunks(rows):
+                    commands = [MULTI, *_packed_chunk(chunk, packer, SortedSets(keys, indexes)), EXEC, *watch]
+                    self._confirm(wire.receive(), where)
+                    wire.send(commands)
+                    count += len(chunk)
+                self._confirm(wire.receive(), where)
+            completed = True
+        finally:
+            if not completed:
+                self.close()
+        return count
+
+    def close(self) -> None:
+        """Closes the connection; the next write opens another."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def may_write(self, phase: bytes | None) -> bool:
+        """Whether a bucket in this phase takes bulk rows."""
+        return phase == Phase.BULK.value.encode()
+
+    def _connected(self) -> Wire:
+        if self._wire is None:
+            self._wire = Wire(self._settings, self._dial)
+        return self._wire
+
+    def _confirm(self, replies: list[Any], where: str) -> None:
+        """Checks the answers [… EXEC or UNWATCH, WATCH, phase] before anything more is sent."""
+        refuse_errors(self._settings, replies)
+        landed, _, phase = replies[-3:]
+        if landed is None or not self.may_write(phase):
+            now = "gone" if phase is None else phase.decode()
+            raise Fenced(
+                f"{where} is {now}, not bulk: this rebuild was finished or abandoned without this task; end it"
+            )
+
+
+def _packed_chunk(chunk: Iterable[BulkRow], packer: RowPacker, sets: SortedSets) -> Iterator[bytes]:
+    for key, fields, version, entries in chunk:
+        yield packer.put(key, fields, version)
+        sets.list(key, True)
+        if entries:
+            sets.move(key, None, entries)
+    yield from sets.commands()
+
+
+def _chunks(rows: Iterable[BulkRow]) -> Iterator[list[BulkRow]]:
+    chunk: list[BulkRow] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(map(len, row[1]))
+        if len(chunk) >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,38 @@
+"""Removing a generation without looking at anybody else's keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leftfold.flush import Generation
+from leftfold.redis.commands import Client
+from leftfold.redis.keys import BucketKeys
+
+__all__ = ["unlink"]
+
+_CHUNK = 500
+
+
+def unlink(client: Client, generation: Generation) -> None:
+    """Removes every key of a generation; when interrupted, running it again removes the rest."""
+    for bucket in range(generation.buckets):
+        _unlink_bucket(client, BucketKeys(generation, bucket))
+
+
+def _unlink_bucket(client: Client, keys: BucketKeys) -> None:
+    """Removes the mark first, which fences every writer; then the indexes, which are named after fields of the rows."""
+    client.execute_command("UNLINK", keys.mark)
+    while listed := _first(client, keys):
+        rows = [keys.rows + key for key in listed]
+        fields: Any = client.execute_command("HKEYS", rows[0])
+        with client.pipeline() as pipe:
+            if fields:
+                pipe.execute_command("UNLINK", *(keys.listed + field for field in fields))
+            pipe.execute_command("UNLINK", *rows)
+            pipe.execute_command("ZREM", keys.listed, *listed)
+            pipe.execute()
+
+
+def _first(client: Client, keys: BucketKeys) -> list[bytes]:
+    listed: list[bytes] = client.execute_command("ZRANGE", keys.listed, 0, _CHUNK - 1)
+    return listed

@@ -1,0 +1,71 @@
+"""What the tests of the embedded servers share: directories, settings and looks at processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from leftfold.local import LocalSettings, down
+from leftfold.local.lock import locked
+from leftfold.local.jars import spark_jars
+
+WAIT_SECONDS = 15.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give a data directory whose servers are gone when the module ends."""
+    directory = tmp_path_factory.mktemp("data")
+    yield directory
+    down(directory)
+
+
+@pytest.fixture(scope="module")
+def settings(data: Path) -> LocalSettings:
+    """Give the user's own settings with that data directory."""
+    return LocalSettings(data=data)
+
+
+@pytest.fixture(scope="session")
+def spark_files() -> dict[str, Path]:
+    """Give the real jars of the smaller configuration by their coordinates."""
+    return {jar.coordinates: path for jar, path in zip(locked("spark"), spark_jars(), strict=True)}
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool], str], None]:
+    """Give a wait for a condition, which fails saying what was awaited."""
+
+    def wait(condition: Callable[[], bool], awaited: str) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS} s for {awaited}"
+            time.sleep(0.02)
+
+    return wait
+
+
+@pytest.fixture
+def runs() -> Callable[[int], bool]:
+    """Give a look at whether a process runs; one that only waits to be reaped does not."""
+
+    def look(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    return look
+
+
+@pytest.fixture
+def script_environment() -> dict[str, str]:
+    """Give the environment in which another Python finds this Leftfold."""
+    import leftfold.local
+
+    return {**os.environ, "PYTHONPATH": str(Path(leftfold.local.__file__).parents[2])}

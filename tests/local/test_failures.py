@@ -1,0 +1,74 @@
+"""What users are told when the embedded servers cannot run."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.local import LocalSettings, embedded, status, up
+from leftfold.local.readiness import cause
+from leftfold.local.record import ServerRecord
+
+REDIS = frozenset({"redis"})
+KAFKA = frozenset({"kafka"})
+
+
+def test_a_kept_port_that_somebody_else_took_is_named_with_the_file_that_keeps_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        (tmp_path / "ports.json").write_text(json.dumps({"redis": port}), "utf-8")
+        with pytest.raises(ConfigurationError, match=rf"port {port} of the embedded redis .*ports\.json"):
+            up(LocalSettings(data=tmp_path), want=REDIS)
+        with pytest.raises(ConfigurationError, match=f"port {port} of the embedded redis .*LEFTFOLD_LOCAL_REDIS_PORT"):
+            up(LocalSettings(data=tmp_path, redis_port=port), want=REDIS)
+    assert status(tmp_path).keeper is None
+
+
+def test_a_data_directory_that_is_a_file_is_named_with_its_setting(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigurationError, match=f"{file} cannot be written.*LEFTFOLD_DATA"):
+        up(LocalSettings(data=file))
+
+
+def test_an_unknown_server_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no embedded server 'zookeeper'; there are kafka, redis"):
+        up(LocalSettings(data=tmp_path), want=frozenset({"zookeeper"}))
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            LocalSettings(kafka_properties={"log.segment.bytes": "nonsense"}),
+            "Invalid value nonsense for configuration log.segment",
+        ),
+        (LocalSettings(kafka_memory="nonsense"), "Invalid maximum heap size: -Xmxnonsense"),
+    ],
+)
+def test_a_broker_that_dies_at_its_start_shows_its_log_and_leaves_nothing_running(
+    data: Path, settings: LocalSettings, told: str
+) -> None:
+    with (
+        pytest.raises(InfrastructureError, match=f"(?s){data}/kafka.*{told}"),
+        embedded(data, settings=settings, want=KAFKA),
+    ):
+        pass
+    assert status(data).keeper is None
+
+
+def test_a_full_disk_is_named_before_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "ERROR LogDirFailureChannel: java.io.IOException: No space left on device\n\tat java.base/x\n", "utf-8"
+    )
+    server = ServerRecord(pid=1, address="127.0.0.1:1", since=0.0, exit=1, logs=(log,))
+    assert cause(server) == (
+        "the disk is full; free some space or set LEFTFOLD_DATA to a larger one\n"
+        f"{log}:\nERROR LogDirFailureChannel: java.io.IOException: No space left on device"
+    )

@@ -1,0 +1,128 @@
+"""The jars: locked, verified, and to be had without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.local import LocalSettings, spark_jars
+from leftfold.local.lock import locked, read_jar
+
+MIRROR = """<ivysettings>
+  <settings defaultResolver="mirror"/>
+  <resolvers>
+    <filesystem name="mirror"><artifact pattern="{directory}/[artifact]-[revision].[ext]"/></filesystem>
+  </resolvers>
+</ivysettings>
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, spark_files: dict[str, Path]) -> Path:
+    """Give a directory with the four jars of Spark's connector."""
+    target = tmp_path / "jars"
+    target.mkdir()
+    for path in spark_files.values():
+        shutil.copy(path, target)
+    return target
+
+
+@pytest.fixture
+def mirrored(tmp_path: Path, directory: Path) -> LocalSettings:
+    """Give settings that know an empty cache and a mirror."""
+    file = tmp_path / "ivysettings.xml"
+    file.write_text(MIRROR.format(directory=directory), "utf-8")
+    return LocalSettings(ivy_settings=file, cache_home=tmp_path / "cache")
+
+
+def damage(file: Path) -> str:
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    return read_jar("spark", "a:b:1", file).sha256
+
+
+def test_the_lock_names_a_broker_and_a_connector_with_clients_of_their_own() -> None:
+    versions = {
+        conf: {jar.coordinates for jar in locked(conf) if ":kafka-clients:" in jar.coordinates}
+        for conf in ("kafka", "spark")
+    }
+    assert versions == {
+        "kafka": {"org.apache.kafka:kafka-clients:4.3.1"},
+        "spark": {"org.apache.kafka:kafka-clients:3.9.2"},
+    }
+    assert all(
+        len(bytes.fromhex(jar.sha256)) == hashlib.sha256().digest_size and jar.size > 0
+        for conf in versions
+        for jar in locked(conf)
+    )
+
+
+def test_a_directory_with_the_jars_needs_no_network(directory: Path, tmp_path: Path) -> None:
+    settings = LocalSettings(jars=directory, cache_home=tmp_path / "none", path="")
+    assert {path.parent for path in spark_jars(settings)} == {directory}
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_directory_with_the_jars_is_named_by_the_environment(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEFTFOLD_JARS", str(directory))
+    assert LocalSettings().jars == directory
+
+
+def test_a_jar_missing_from_the_directory_is_named_with_the_command_that_brings_it(directory: Path) -> None:
+    (directory / "kafka-clients-3.9.2.jar").unlink()
+    with pytest.raises(ConfigurationError, match=r"lacks kafka-clients-3\.9\.2\.jar.*python -m leftfold\.local\.jars"):
+        spark_jars(LocalSettings(jars=directory))
+
+
+def test_a_damaged_jar_is_named_with_both_digests(directory: Path) -> None:
+    file = directory / "commons-pool2-2.13.1.jar"
+    locked_digest = read_jar("spark", "a:b:1", file).sha256
+    found = damage(file)
+    with pytest.raises(InfrastructureError, match=rf"{file}.*{found}.*{locked_digest}"):
+        spark_jars(LocalSettings(jars=directory))
+
+
+def test_a_mirror_is_asked_once_and_then_the_cache_serves(mirrored: LocalSettings) -> None:
+    told: list[str] = []
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: spark_jars(mirrored, progress=told.append), range(2))
+    assert first == second
+    assert [path.name for path in first] == [jar.file for jar in locked("spark")]
+    assert told[0] == "fetching 4 jars for Spark's Kafka connector 4.2.0 (once, 10 MB) ... 0/4"
+    assert told.count("fetched 4 jars for Spark's Kafka connector 4.2.0 (once, 10 MB)") == 1
+
+
+def test_a_cache_that_lost_a_jar_is_filled_again(mirrored: LocalSettings) -> None:
+    lost = spark_jars(mirrored, progress=lambda _: None)[0]
+    lost.unlink()
+    assert spark_jars(mirrored, progress=lambda _: None)[0] == lost
+    assert lost.is_file()
+
+
+def test_a_wrong_jar_from_a_mirror_is_refused_and_not_kept(mirrored: LocalSettings, directory: Path) -> None:
+    file = directory / "commons-pool2-2.13.1.jar"
+    good = file.read_bytes()
+    found = damage(file)
+    with pytest.raises(InfrastructureError, match=rf"commons-pool2-2\.13\.1\.jar.*{found}"):
+        spark_jars(mirrored, progress=lambda _: None)
+    file.write_bytes(good)
+    assert spark_jars(mirrored, progress=lambda _: None)[0].read_bytes() == good
+
+
+def test_a_mirror_without_a_jar_is_reported_with_the_ways_out(mirrored: LocalSettings, directory: Path) -> None:
+    (directory / "kafka-clients-3.9.2.jar").unlink()
+    ways = "kafka-clients;3.9.2: not found.*LEFTFOLD_IVY_SETTINGS.*LEFTFOLD_JARS"
+    with pytest.raises(InfrastructureError, match=ways):
+        spark_jars(mirrored, progress=lambda _: None)
+
+
+def test_a_mirror_setting_that_names_no_file_is_refused(mirrored: LocalSettings) -> None:
+    wrong = mirrored.model_copy(update={"ivy_settings": Path("/nowhere.xml")})
+    with pytest.raises(ConfigurationError, match=r"LEFTFOLD_IVY_SETTINGS names /nowhere\.xml"):
+        spark_jars(wrong, progress=lambda _: None)

@@ -1,0 +1,121 @@
+"""`up`, `down` and `status`: servers that outlive the process that started them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import redis
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from leftfold.local import LocalSettings, Servers, down, kill, restart, status, up
+
+pytestmark = pytest.mark.servers
+
+READ_SECONDS = 10.0
+
+
+def write(servers: Servers, name: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers.kafka})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(READ_SECONDS)
+    producer = Producer({"bootstrap.servers": servers.kafka, "acks": "all"})
+    producer.produce(name, b"kept")
+    assert producer.flush(READ_SECONDS) == 0
+    with redis.Redis.from_url(servers.redis) as client:
+        client.set(name, "kept")
+
+
+def read(servers: Servers, name: str) -> tuple[bytes | None, bytes | None]:
+    consumer = Consumer({"bootstrap.servers": servers.kafka, "group.id": "test", "log_level": 0})
+    consumer.assign([TopicPartition(name, 0, 0)])
+    message = consumer.poll(READ_SECONDS)
+    consumer.close()
+    with redis.Redis.from_url(servers.redis) as client:
+        row = client.get(name)
+    assert isinstance(row, bytes | None)
+    value = message.value() if message is not None else None
+    assert isinstance(value, bytes | None)
+    return value, row
+
+
+def pids(data: Path) -> dict[str, int]:
+    return {server.name: server.pid for server in status(data).servers}
+
+
+def test_servers_are_told_in_a_file_and_by_status(settings: LocalSettings) -> None:
+    servers = up(settings)
+    told = json.loads((settings.data / "servers.json").read_text("utf-8"))
+    seen = status(settings.data)
+    assert told == {"kafka": servers.kafka, "redis": servers.redis, "pids": pids(settings.data)}
+    assert [(server.name, server.address, server.up) for server in seen.servers] == [
+        ("kafka", servers.kafka, True),
+        ("redis", servers.redis, True),
+    ]
+    assert all(server.log.is_file() and server.uptime > 0 for server in seen.servers)
+    assert seen.kind == "detached"
+
+
+def test_a_second_up_finds_the_running_servers(settings: LocalSettings) -> None:
+    first = up(settings)
+    before = pids(settings.data)
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(up, [settings, settings])) == [first, first]
+    assert pids(settings.data) == before
+
+
+def test_data_and_ports_survive_down_and_up(settings: LocalSettings, runs: Callable[[int], bool]) -> None:
+    first = up(settings)
+    write(first, "survives-down")
+    before = pids(settings.data)
+    assert down(settings.data)
+    assert not any(map(runs, before.values()))
+    assert not (settings.data / "servers.json").exists()
+    assert status(settings.data).servers == ()
+    assert not down(settings.data)
+    assert up(settings) == first
+    assert read(first, "survives-down") == (b"kept", b"kept")
+
+
+def test_data_survive_a_crash_of_the_servers_and_up_starts_what_is_missing(settings: LocalSettings) -> None:
+    servers = up(settings)
+    write(servers, "survives-crash")
+    kill(settings.data, "kafka")
+    kill(settings.data, "redis")
+    down_now = status(settings.data).servers
+    assert [server.up for server in down_now] == [False, False]
+    assert all(server.reason.startswith("ended with -9") for server in down_now)
+    assert up(settings) == servers
+    assert read(servers, "survives-crash") == (b"kept", b"kept")
+
+
+def test_a_restarted_server_keeps_its_port_and_leaves_the_other_alone(settings: LocalSettings) -> None:
+    servers = up(settings)
+    before = pids(settings.data)
+    restart(settings.data, "redis")
+    after = pids(settings.data)
+    assert after["redis"] != before["redis"]
+    assert after["kafka"] == before["kafka"]
+    assert json.loads((settings.data / "servers.json").read_text("utf-8"))["pids"] == after
+    assert up(settings) == servers
+
+
+def test_servers_die_with_a_killed_keeper_and_the_next_up_starts_afresh(
+    settings: LocalSettings, runs: Callable[[int], bool], wait_until: Callable[[Callable[[], bool], str], None]
+) -> None:
+    servers = up(settings)
+    before = pids(settings.data)
+    keeper = status(settings.data).keeper
+    assert keeper is not None
+    os.kill(keeper, signal.SIGKILL)
+    wait_until(lambda: not any(map(runs, before.values())), "the end of the servers of a killed keeper")
+    assert (settings.data / "servers.json").exists()
+    assert status(settings.data).servers == ()
+    assert up(settings) == servers
+    assert all(map(runs, pids(settings.data).values()))

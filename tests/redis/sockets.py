@@ -1,0 +1,45 @@
+"""Real sockets that count, and that break on demand."""
+
+from __future__ import annotations
+
+import socket
+
+from leftfold.redis import RedisSettings
+from leftfold.redis.wire import dial
+
+__all__ = ["Line"]
+
+
+class _Socket(socket.socket):
+    """A socket that reports to its line."""
+
+    line: Line
+
+    def sendall(self, data: bytes, flags: int = 0) -> None:  # type: ignore[override]  # only bytes are sent
+        """Sends everything, or what the line lets through, and then is dead."""
+        line = self.line
+        line.writes += 1
+        share, line.let_through = line.let_through, None
+        super().sendall(data if share is None else data[: int(len(data) * share)], flags)
+        if share is not None:
+            line.sent_until_broken = int(len(data) * share)
+            self.shutdown(socket.SHUT_RDWR if share < 1 else socket.SHUT_RD)
+
+
+class Line:
+    """Dials sockets, counts their writes, and breaks the next write when told.
+
+    `let_through` is the share of the next write that still goes out; 1 loses only the answer.
+    """
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.sent_until_broken = 0
+        self.let_through: float | None = None
+
+    def dial(self, settings: RedisSettings) -> socket.socket:
+        """Opens a connection as the adapter would."""
+        plain = dial(settings)
+        watched = _Socket(plain.family, plain.type, plain.proto, fileno=plain.detach())
+        watched.line = self
+        return watched
