@@ -25,6 +25,11 @@ class BasketSummary:
     coupons: Decimal = Decimal("0.00")
     checked_out_at: datetime | None = None
 
+    @property
+    def due(self) -> Decimal:
+        """What the household pays itself."""
+        return self.total - self.coupons
+
 
 def evolve(row: BasketSummary | None, event: BasketEvent) -> BasketSummary:
     """The basket after one more event of its own stream."""

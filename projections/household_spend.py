@@ -9,8 +9,9 @@ from enum import Enum
 
 from events.baskets import BasketCheckedOut
 from leftfold import FoldView
+from leftfold.reading import Views
 
-__all__ = ["HouseholdSpend", "Segment", "add", "household_spend"]
+__all__ = ["HouseholdSpend", "Segment", "add", "household_spend", "in_segment"]
 
 
 class Segment(Enum):
@@ -61,5 +62,10 @@ household_spend = FoldView(
     row=HouseholdSpend,
     key=lambda e: e.household_id,
     evolve=add,
-    indexes=("segment", "total"),
+    indexes=("segment",),
 )
+
+
+def in_segment(views: Views, segment: Segment) -> dict[str, HouseholdSpend]:
+    """The households of a segment by id."""
+    return views[household_spend].find(segment=segment)

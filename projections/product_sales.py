@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from heapq import nlargest
+from operator import attrgetter
 
 from events.baskets import BasketCheckedOut, Line
 from leftfold import SpreadView
+from leftfold.reading import Views
 
-__all__ = ["ProductSales", "lines", "product_sales", "sell"]
+__all__ = ["ProductSales", "best_sellers", "lines", "product_sales", "sell"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ def sell(row: ProductSales | None, line: Line) -> ProductSales:
     )
 
 
-product_sales = SpreadView(
-    "product_sales", events=BasketCheckedOut, row=ProductSales, each=lines, evolve=sell, indexes=("sales_value",)
-)
+product_sales = SpreadView("product_sales", events=BasketCheckedOut, row=ProductSales, each=lines, evolve=sell)
+
+
+def best_sellers(views: Views, count: int) -> list[ProductSales]:
+    """The products that bring in most, the best first; it reads the whole view."""
+    rows = (row for _, row in views[product_sales].items())
+    return nlargest(count, rows, key=attrgetter("sales_value"))

@@ -7,8 +7,9 @@ from decimal import Decimal
 
 from events.baskets import BasketCheckedOut
 from leftfold import FoldView
+from leftfold.reading import Views
 
-__all__ = ["StoreTotals", "ring_up", "store_totals"]
+__all__ = ["StoreTotals", "ring_up", "store_totals", "takings"]
 
 
 @dataclass(frozen=True)
@@ -44,5 +45,9 @@ store_totals = FoldView(
     row=StoreTotals,
     key=lambda e: e.store_id,
     evolve=ring_up,
-    indexes=("sales_value",),
 )
+
+
+def takings(views: Views) -> Decimal:
+    """What all stores together take."""
+    return sum((row.sales_value for _, row in views[store_totals].items()), Decimal("0.00"))

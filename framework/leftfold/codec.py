@@ -21,17 +21,15 @@ __all__ = ["MessageCodec", "digest", "event_id", "header", "read_recorded", "utc
 
 M = TypeVar("M", bound=Event | Command)
 JSON = b"application/json"
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _NAMESPACE = uuid5(NAMESPACE_URL, "leftfold").bytes
 
 
 def event_id(category: str, key: str, command_id: str, index: int) -> str:
     """A uuid5 of category, key, command id and index: the same decision always gives the same event ids."""
     name = f"{category}/{len(key)}:{key}/{command_id}/{index}".encode()
-    raw = bytearray(sha1(_NAMESPACE + name, usedforsecurity=False).digest()[:16])
-    raw[6] = raw[6] & 0x0F | 0x50
-    raw[8] = raw[8] & 0x3F | 0x80
-    h = raw.hex()
-    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+    h = sha1(_NAMESPACE + name, usedforsecurity=False).hexdigest()
+    return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-{_VARIANT[h[16]]}{h[17:20]}-{h[20:32]}"
 
 
 def digest(value: bytes) -> str:
@@ -177,6 +175,4 @@ def read_recorded(codec: MessageCodec[Any], record: RawRecord) -> Recorded[Any] 
             offset=record.offset,
         )
     except (KeyError, ValueError) as error:
-        raise ContractError(
-            f"{record.topic}[{record.partition}]@{record.offset}: broken headers: {error!r}"
-        ) from error
+        raise ContractError(f"{record.topic}[{record.partition}]@{record.offset}: broken headers: {error!r}") from error

@@ -54,15 +54,18 @@ class Decider(Generic[C, S, E]):
         self.initial_state, self.decide, self.evolve, self.version = initial_state, decide, evolve, version
         if version < 1:
             raise ConfigurationError(f"decider {name}: version={version} must be 1 or more")
-        for cls in (*self.commands, *self.events):
+        classes: tuple[type[Command | Event], ...] = (*self.commands, *self.events)
+        for cls in classes:
             if cls.__leftfold__.category != name:
                 raise ConfigurationError(
                     f"decider {name}: {cls.__name__} belongs to category {cls.__leftfold__.category!r}; "
                     f"a decider is named after its category, and both must agree"
                 )
-        for function, argument, classes in ((decide, 0, self.commands), (evolve, 1, self.events)):
-            for missing in missing_arms(function, argument, classes):
-                raise ConfigurationError(f"{name}.{function.__name__} has no arm for {missing}; add: case {missing}(): ...")
+        for function, argument, union in ((decide, 0, self.commands), (evolve, 1, self.events)):
+            for missing in missing_arms(function, argument, union):
+                raise ConfigurationError(
+                    f"{name}.{function.__name__} has no arm for {missing}; add: case {missing}(): ..."
+                )
 
     def fold(self, state: S, events: Sequence[E]) -> S:
         """The state after these events."""

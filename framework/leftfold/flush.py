@@ -23,7 +23,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Parked:
-    """Why a row key (or a stream, when its key cannot be told) does not move on: the first event it could not digest."""
+    """Why a row key (or a stream whose key cannot be told) does not move on: the first event it could not digest."""
 
     topic: str
     partition: int

@@ -84,7 +84,7 @@ class Event(BaseModel, metaclass=_Frozen):
         key: str = "",
         name: str = "",
         version: int = 1,
-        upcasts: Mapping[int, Upcast] = {},  # noqa: B006  # never written to
+        upcasts: Mapping[int, Upcast] = {},  # never written to
     ) -> None:
         super().__init_subclass__()
         above = cls.__leftfold__
@@ -98,7 +98,10 @@ class Event(BaseModel, metaclass=_Frozen):
 
 
 class Command(BaseModel, metaclass=_Frozen):
-    """A request in the imperative; unknown fields are refused, and `rejects` lists the errors it may be answered with."""
+    """A request in the imperative; `rejects` lists the errors it may be answered with.
+
+    Unknown fields are refused.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     __leftfold__: ClassVar[MessageSpec] = MessageSpec()
@@ -110,7 +113,7 @@ class Command(BaseModel, metaclass=_Frozen):
         key: str = "",
         name: str = "",
         version: int = 1,
-        upcasts: Mapping[int, Upcast] = {},  # noqa: B006  # never written to
+        upcasts: Mapping[int, Upcast] = {},  # never written to
         rejects: tuple[type[DomainError], ...] = (),
     ) -> None:
         super().__init_subclass__()

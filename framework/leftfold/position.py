@@ -39,11 +39,13 @@ class Position:
     def only(self, topics: Iterable[str], partition: int | None = None) -> Position:
         """This position restricted to some topics, and to one partition of each if named."""
         wanted = set(topics)
-        return Position({
-            topic: {p: o for p, o in partitions.items() if partition is None or p == partition}
-            for topic, partitions in self.offsets.items()
-            if topic in wanted
-        })
+        return Position(
+            {
+                topic: {p: o for p, o in partitions.items() if partition is None or p == partition}
+                for topic, partitions in self.offsets.items()
+                if topic in wanted
+            }
+        )
 
     def __or__(self, other: Position) -> Position:
         """The smallest position that covers both."""
@@ -56,11 +58,13 @@ class Position:
 
     def __and__(self, other: Position) -> Position:
         """The largest position that both cover; what only one names counts as 0 and is left out."""
-        return Position({
-            topic: {p: min(o, other.offsets[topic][p]) for p, o in partitions.items() if p in other.offsets[topic]}
-            for topic, partitions in self.offsets.items()
-            if topic in other.offsets
-        })
+        return Position(
+            {
+                topic: {p: min(o, other.offsets[topic][p]) for p, o in partitions.items() if p in other.offsets[topic]}
+                for topic, partitions in self.offsets.items()
+                if topic in other.offsets
+            }
+        )
 
     def to_json(self) -> str:
         """Canonical JSON: sorted topics and partitions, no spaces."""

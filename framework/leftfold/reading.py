@@ -29,7 +29,8 @@ K = TypeVar("K", default=str)
 @dataclass(frozen=True)
 class Entry(Generic[Row]):
     """A row with where it stands: its stream's version (None when not stream-keyed), its bucket's position, and
-    why it is parked, if it is."""
+    why it is parked, if it is.
+    """
 
     row: Row | None
     version: int | None
@@ -176,7 +177,8 @@ class Reader(Generic[Row, K]):
             snapshot = self._store.read(generation, places)
             if self._is_live(snapshot, generation):
                 behind = [
-                    b for (b, _), key in zip(places, encoded, strict=True)
+                    b
+                    for (b, _), key in zip(places, encoded, strict=True)
                     if not self._reached(generation, snapshot.marks[b], key, after)
                 ]
                 if not behind:

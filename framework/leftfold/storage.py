@@ -109,7 +109,7 @@ def _hint(type_: Any) -> str:
 def _check_union(args: tuple[Any, ...], where: str) -> None:
     records = [a for a in args if is_record(a)]
     others = [a for a in args if a is not NoneType and not is_record(a)]
-    if records and others or len(others) > 1:
+    if (records and others) or len(others) > 1:
         raise ConfigurationError(
             f"{where}: a union may be X | None or of dataclasses, tagged by class name; "
             f"{' | '.join(getattr(a, '__name__', str(a)) for a in args)} is neither"
@@ -123,9 +123,7 @@ def _check_record(type_: type, where: str, seen: set[type]) -> None:
         return
     seen.add(type_)
     frozen = (
-        type_.model_config.get("frozen", False)
-        if issubclass(type_, BaseModel)
-        else type_.__dataclass_params__.frozen  # type: ignore[attr-defined]  # every dataclass has it
+        type_.model_config.get("frozen", False) if issubclass(type_, BaseModel) else type_.__dataclass_params__.frozen  # type: ignore[attr-defined]  # every dataclass has it
     )
     if not frozen:
         raise ConfigurationError(f"{where}: {type_.__name__} is not frozen; write @dataclass(frozen=True)")

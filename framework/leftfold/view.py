@@ -105,7 +105,9 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
                 f"own; add key="
             )
         for missing in missing_arms(evolve, 1, self.events):
-            raise ConfigurationError(f"view {name}: {evolve.__name__} has no arm for {missing}; add: case {missing}(): ...")
+            raise ConfigurationError(
+                f"view {name}: {evolve.__name__} has no arm for {missing}; add: case {missing}(): ..."
+            )
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
         """The one row key of this event."""

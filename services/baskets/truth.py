@@ -25,6 +25,16 @@ class Sums:
     coupon_disc: Decimal
     coupon_match_disc: Decimal
 
+    @property
+    def total(self) -> Decimal:
+        """What the chain takes."""
+        return self.sales_value
+
+    @property
+    def saved(self) -> Decimal:
+        """What discounts and coupons took off."""
+        return self.retail_disc + self.coupon_disc + self.coupon_match_disc
+
 
 @dataclass(frozen=True)
 class Truth:

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from leftfold.local import LocalSettings, down
-from leftfold.local.lock import locked
 from leftfold.local.jars import spark_jars
+from leftfold.local.lock import locked
 
 WAIT_SECONDS = 15.0
 

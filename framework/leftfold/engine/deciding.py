@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.codec import MessageCodec
 from leftfold.decider import Decider
@@ -20,8 +20,7 @@ Encoded: TypeAlias = tuple[bytes, bytes]
 """An event's wire type and value."""
 
 
-@dataclass(slots=True, frozen=True)
-class Accepted:
+class Accepted(NamedTuple):
     """The command wrote these events, the first of which has version `first`; none is an accepted nothing."""
 
     events: tuple[Encoded, ...]
@@ -29,8 +28,7 @@ class Accepted:
     dropped: int
 
 
-@dataclass(slots=True, frozen=True)
-class Duplicate:
+class Duplicate(NamedTuple):
     """The command was answered before: `version` and `events` as then, or the same `error` fields."""
 
     version: int
@@ -38,8 +36,7 @@ class Duplicate:
     error: dict[str, Any] | None
 
 
-@dataclass(slots=True, frozen=True)
-class Refused:
+class Refused(NamedTuple):
     """The command wrote nothing. `remembered`: the stream's answers changed; a ContractError is dead-lettered."""
 
     error: LeftfoldError
@@ -80,10 +77,8 @@ def decide(
     if expected is not None and expected != stream.version:
         return _refused(stream, received, ConflictError(received.key, expected, stream.version), now)
     try:
-        events = tuple(decider.decide(received.command, stream.state))
-        _check(decider, received, events)
-        state = decider.fold(stream.state, events)
-        encoded = tuple([(codec.types[type(event)], codec.encode(event)) for event in events])
+        events = decider.decide(received.command, stream.state)
+        state, encoded = _happened(decider, codec, received, stream.state, events)
     except DomainError as error:
         if isinstance(error, received.command.__leftfold__.rejects):
             return _refused(stream, received, error, now)
@@ -94,7 +89,7 @@ def decide(
             ),
             False,
         )
-    except Exception as error:  # user code may raise anything; it must not stop the lane
+    except Exception as error:  # noqa: BLE001  # user code may raise anything; it must not stop the lane
         return Refused(DecisionFailed(f"{decider.name} failed on {received.command!r}: {error!r}"), False)
     for type_, value in encoded:
         if len(value) > max_bytes:
@@ -121,12 +116,24 @@ def _advance(stream: Stream[Any], received: Received) -> None:
         stream.origins[source] = (offset, index)
 
 
-def _check(decider: Decider[Any, Any, Any], received: Received, events: tuple[Event, ...]) -> None:
+def _happened(
+    decider: Decider[Any, Any, Any],
+    codec: MessageCodec[Any],
+    received: Received,
+    state: Any,
+    events: Sequence[Event],
+) -> tuple[Any, tuple[Encoded, ...]]:
+    """The state after the events, and the events as they are written."""
+    encoded: list[Encoded] = []
     for event in events:
-        if type(event) not in decider.events:
+        type_ = codec.types.get(type(event))
+        if type_ is None:
             raise DecisionFailed(f"{event!r} is none of the events of decider {decider.name}")
         key = getattr(event, type(event).__leftfold__.key)
         if key != received.key:
             raise DecisionFailed(
                 f"{type(event).__name__} has key {key!r}, but the command decides for {received.key!r} only"
             )
+        state = decider.evolve(state, event)
+        encoded.append((type_, codec.encode(event)))
+    return state, tuple(encoded)

@@ -18,7 +18,8 @@ __all__ = ["Decoded", "EventDecoder", "whole_decisions"]
 @dataclass(slots=True)
 class Decoded:
     """One record: `event` is None for a type no view reads, `error` says why it cannot be read, `last` whether it
-    ends its decision (k = n)."""
+    ends its decision (k = n).
+    """
 
     topic: str
     partition: int

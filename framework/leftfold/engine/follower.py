@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from leftfold.engine.decoded import Decoded
-from leftfold.errors import ContractError, ViewNotBuilt
+from leftfold.errors import ViewNotBuilt
 from leftfold.flush import BucketFlush, Generation, Mark, Parked, RowChange, covered
 from leftfold.partitioner import partition_of
 from leftfold.ports import ViewStore
@@ -131,7 +131,7 @@ class Follower:
                 if record.error is not None:
                     raise record.error
                 pairs = list(self.view.touches(record.event, record.key))  # type: ignore[arg-type]  # checked above
-            except Exception as error:  # user code and broken records alike
+            except Exception as error:  # noqa: BLE001  # user code and broken records alike
                 if not generation.stream_keyed:
                     self.stopped = f"{record.topic}[{record.partition}]@{record.offset}: {error}"
                     break
@@ -178,8 +178,10 @@ class Follower:
             row = self.view.evolve_row(row, item)
             if careful and row is not None:
                 self.view.rows.encode(row)
-        except Exception as error:  # a fold that fails parks its row, whatever it raises
-            bucket.parked[key] = Parked(record.topic, record.partition, record.offset, f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
+            bucket.parked[key] = Parked(
+                record.topic, record.partition, record.offset, f"{type(error).__name__}: {error}"
+            )
             return
         after[place] = row
         bucket.changes[key] = record.version if self.generation.stream_keyed else None
@@ -227,8 +229,6 @@ class Follower:
             bucket.time,
         )
         return (
-            BucketFlush(
-                self.generation, number, mark.token, moved, rows.columns, rows.indexes, tuple(changes)
-            ),
+            BucketFlush(self.generation, number, mark.token, moved, rows.columns, rows.indexes, tuple(changes)),
             kept,
         )

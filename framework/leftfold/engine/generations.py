@@ -27,11 +27,13 @@ def topics_of(view: View[Any, Any], count: Callable[[str], int]) -> dict[str, in
 def new_generation(
     view: View[Any, Any], registry: Registry, topics: Mapping[str, int], phase: Phase, buckets: int = BUCKETS
 ) -> Generation:
-    """The next generation of a view; ids are 1-xxxx, 2-xxxx, …, the suffix random so that two makers never share one."""
+    """The next generation of a view; ids are 1-xxxx, 2-xxxx, …, with a random suffix so that two makers differ."""
     number = 1 + max((int(i.split("-")[0]) for i in registry.generations), default=0)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
     created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return Generation(view.name, f"{number}-{secrets.token_hex(2)}", view.hash, view.stream_keyed, count, dict(topics), phase, created)
+    return Generation(
+        view.name, f"{number}-{secrets.token_hex(2)}", view.hash, view.stream_keyed, count, dict(topics), phase, created
+    )
 
 
 def empty_marks(generation: Generation) -> dict[int, Mark]:
@@ -69,6 +71,4 @@ def open_generation(
 
 def followed(registry: Registry, view: View[Any, Any]) -> dict[str, Generation]:
     """The generations that a tail of this code follows: those of its hash that are past bulk."""
-    return {
-        i: g for i, g in registry.generations.items() if g.hash == view.hash and g.phase is not Phase.BULK
-    }
+    return {i: g for i, g in registry.generations.items() if g.hash == view.hash and g.phase is not Phase.BULK}

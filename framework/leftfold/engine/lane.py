@@ -8,7 +8,7 @@ from typing import Any
 from leftfold.codec import MessageCodec, event_id, header
 from leftfold.decider import Decider
 from leftfold.engine.batch import Batch, HeaderList, Outgoing, Reply
-from leftfold.engine.deciding import Accepted, Duplicate, Refused, decide
+from leftfold.engine.deciding import Accepted, Duplicate, Outcome, Refused, decide
 from leftfold.engine.held import Held
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, Received, read_command
 from leftfold.engine.reply import nack
@@ -89,62 +89,71 @@ class Lane:
         for record in records:
             self._one(batch, record, now, careful)
         for partition, streams in batch.streams.items():
+            for key in [key for key in streams if (partition, key) not in batch.changed]:
+                del streams[key]
             for key, stream in streams.items():
                 batch.states.append(Outgoing(partition, key.encode(), self.streams.encode(stream), STATE_HEADERS))
         return batch
 
     def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
-        partition = record.partition
         try:
             received = read_command(self.commands, record)
-            home = self._partition_of(record.key or b"")
-            if home != partition:
-                raise ContractError(f"key {received.key!r} belongs to partition {home}, not {partition}")
+            stream = self._stream(batch, record, received, now)
         except ContractError as error:
             self._bury(batch, record, error)
             return
-        streams = batch.streams.get(partition, {})
-        before = streams.get(received.key)
-        stream = before if before is not None else self.held[partition].copy_of(received.key, now)
         spare = stream.copy() if careful else None
         outcome = decide(self.decider, self.events, stream, received, now, self._room)
         if spare is not None and (size := len(self.streams.encode(stream))) > self._room:
-            stream = spare
+            batch.streams[record.partition][received.key] = stream = spare
             outcome = Refused(ContractError(f"the state would weigh {size} bytes; at most {self._room} fit"), False)
-        changed = isinstance(outcome, Accepted) or (isinstance(outcome, Refused) and outcome.remembered)
-        if changed or before is not None:
-            batch.streams.setdefault(partition, {})[received.key] = stream
         self._write(batch, record, received, stream, outcome)
 
-    def _write(
-        self, batch: Batch, record: RawRecord, received: Received, stream: Stream[Any], outcome: Any
-    ) -> None:
-        match outcome:
-            case Accepted(events=events, first=first, dropped=dropped):
-                for index, (type_, value) in enumerate(events):
-                    headers = self._headers(received, type_, first + index, index + 1, len(events))
-                    batch.events.append(Outgoing(record.partition, record.key, value, headers))
-                batch.counts["accepted"] += 1
-                batch.counts["answers_dropped"] += dropped
-                self._reply(batch, record, received.id, stream.version, len(events), None)
-            case Duplicate(version=version, events=count, error=fields):
-                batch.counts["duplicates"] += 1
-                self._reply(batch, record, received.id, version, count, fields)
-            case Refused(error=ContractError() as error):
-                self._bury(batch, record, error)
-            case Refused(error=error, dropped=dropped):
-                batch.counts[type(error).__name__ if not outcome.remembered else "rejected"] += 1
-                batch.counts["answers_dropped"] += dropped
-                self._reply(batch, record, received.id, stream.version, 0, nack(error))
+    def _stream(self, batch: Batch, record: RawRecord, received: Received, now: float) -> Stream[Any]:
+        """The stream as this batch has it so far; a key that is new here is checked to belong here."""
+        partition, key = record.partition, received.key
+        streams = batch.streams.get(partition)
+        if streams is None:
+            streams = batch.streams[partition] = {}
+        stream = streams.get(key)
+        if stream is None:
+            stream = self.held[partition].copy_of(key, now)
+            if not stream.version and (home := self._partition_of(record.key or b"")) != partition:
+                raise ContractError(f"key {key!r} belongs to partition {home}, not {partition}")
+            streams[key] = stream
+        return stream
 
-    def _headers(self, received: Received, type_: bytes, version: int, k: int, n: int) -> HeaderList:
-        id_ = event_id(self.decider.name, received.key, received.id, k - 1).encode()
+    def _write(
+        self, batch: Batch, record: RawRecord, received: Received, stream: Stream[Any], outcome: Outcome
+    ) -> None:
+        if isinstance(outcome, Accepted):
+            events, first, dropped = outcome
+            for index, (type_, value) in enumerate(events):
+                headers = self._headers(record, received, type_, first + index, index + 1, len(events))
+                batch.events.append(Outgoing(record.partition, record.key, value, headers))
+            batch.changed.add((record.partition, received.key))
+            self._count(batch, "accepted", dropped)
+            self._reply(batch, record, received, stream.version, len(events), None)
+        elif isinstance(outcome, Duplicate):
+            self._count(batch, "duplicates")
+            self._reply(batch, record, received, *outcome)
+        elif isinstance(outcome.error, ContractError):
+            self._bury(batch, record, outcome.error)
+        else:
+            if outcome.remembered:
+                batch.changed.add((record.partition, received.key))
+            self._count(batch, "rejected" if outcome.remembered else "failed", outcome.dropped)
+            self._reply(batch, record, received, stream.version, 0, nack(outcome.error))
+
+    def _headers(
+        self, record: RawRecord, received: Received, type_: bytes, version: int, k: int, n: int
+    ) -> HeaderList:
         headers = [
             SPEC_VERSION,
-            ("ce_id", id_),
+            ("ce_id", event_id(self.decider.name, received.key, received.id, k - 1).encode()),
             self._source,
             ("ce_type", type_),
-            ("ce_subject", received.key.encode()),
+            ("ce_subject", record.key or b""),
             ("ce_time", received.time),
             ("ce_sequence", b"%d" % version),
             ("ce_decision", b"%d/%d" % (k, n)),
@@ -156,16 +165,28 @@ class Lane:
             headers.append(("traceparent", received.traceparent))
         return headers
 
+    def _count(self, batch: Batch, what: str, dropped: int = 0) -> None:
+        batch.counts[what] = batch.counts.get(what, 0) + 1
+        if dropped:
+            batch.counts["answers_dropped"] = batch.counts.get("answers_dropped", 0) + dropped
+
     def _reply(
-        self, batch: Batch, record: RawRecord, id_: str, version: int, events: int, error: dict[str, Any] | None
+        self,
+        batch: Batch,
+        record: RawRecord,
+        received: Received,
+        version: int,
+        events: int,
+        error: dict[str, Any] | None,
     ) -> None:
-        to = header(record.headers, "reply_to")
-        if to:
-            batch.replies.append(Reply(to, id_.encode(), record.partition, version, events, error))
+        if received.reply_to:
+            batch.replies.append(
+                Reply(received.reply_to, received.id.encode(), record.partition, version, events, error)
+            )
 
     def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:
         """Dead-letters a record with its original bytes, by reference when it is too heavy to be copied."""
-        batch.counts["dead"] += 1
+        self._count(batch, "dead")
         source = f"{record.topic}/{record.partition}/{record.offset}".encode()
         reason = str(error)[:2000].encode()
         headers = [*record.headers, ("dead_reason", reason), ("dead_source", source)]
@@ -174,6 +195,6 @@ class Lane:
             headers = [("dead_reason", reason), ("dead_source", source), ("dead_reference", b"true")]
         value = record.value if weight <= self._room else None
         batch.dead.append(Outgoing(record.partition, record.key, value, headers))
-        id_ = header(record.headers, "ce_id").decode(errors="replace")
-        if id_:
-            self._reply(batch, record, id_, 0, 0, nack(error))
+        id_, to = header(record.headers, "ce_id"), header(record.headers, "reply_to")
+        if id_ and to:
+            batch.replies.append(Reply(to, id_, record.partition, 0, 0, nack(error)))

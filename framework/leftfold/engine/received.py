@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from leftfold.codec import JSON, MessageCodec, digest
 from leftfold.errors import ContractError
 from leftfold.messages import Command
-from leftfold.ports import Headers, RawRecord
+from leftfold.ports import RawRecord
 
 __all__ = ["Received", "command_headers", "command_id", "read_command"]
 
@@ -19,9 +18,8 @@ SPEC_VERSION = ("ce_specversion", b"1.0")
 CONTENT_TYPE = ("content-type", JSON)
 
 
-@dataclass(slots=True, frozen=True)
-class Received:
-    """A command as a lane sees it. `time` and the ids stay bytes: they only travel on into event headers."""
+class Received(NamedTuple):
+    """A command as a lane sees it. What only travels on into headers stays bytes."""
 
     command: Command
     key: str
@@ -30,8 +28,9 @@ class Received:
     time: bytes
     correlation: bytes
     traceparent: bytes
-    expected_version: int | None
-    origin: tuple[str, int, int] | None
+    expected_version: int | None = None
+    origin: tuple[str, int, int] | None = None
+    reply_to: bytes = b""
 
 
 def command_id() -> str:
@@ -91,7 +90,7 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
             raise ContractError(f"ce_time {at.decode()!r} has no time zone")
         expected = found.get("expected_version")
         expected_version = int(expected) if expected is not None else None
-        origin = _origin(found.get("origin"))
+        origin = _origin(found["origin"]) if "origin" in found else None
     except KeyError as error:
         raise ContractError(f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
     except ValueError as error:
@@ -113,13 +112,12 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         found.get("traceparent", b""),
         expected_version,
         origin,
+        found.get("reply_to", b""),
     )
 
 
-def _origin(text: bytes | None) -> tuple[str, int, int] | None:
+def _origin(text: bytes) -> tuple[str, int, int]:
     """`topic/partition/offset/index` as (`topic/partition`, offset, index)."""
-    if text is None:
-        return None
     topic, partition, offset, index = text.decode().rsplit("/", 3)
     return f"{topic}/{int(partition)}", int(offset), int(index)
 

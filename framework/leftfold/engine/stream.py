@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from leftfold.errors import ContractError
 from leftfold.storage import Storage
@@ -15,8 +15,7 @@ S = TypeVar("S")
 KEEP, KEEP_SECONDS, KEEP_MOST = 32, 60.0, 1000
 
 
-@dataclass(slots=True, frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What a command id was answered with: `events` written from version `first` on, or an `error` as in a nack.
 
     `seen` is this process's monotonic clock in seconds, for the window; `encoded` its part of the state record.
@@ -41,7 +40,7 @@ def answer(id_: str, digest: str, first: int, events: int, error: dict[str, Any]
 
 @dataclass(slots=True)
 class Stream(Generic[S]):
-    """One stream: `answered` by command id, oldest first; `origins` the highest (offset, index) per origin partition."""
+    """One stream: `answered` by command id, oldest first; `origins` the highest (offset, index) per origin."""
 
     version: int
     state: S

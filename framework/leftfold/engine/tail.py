@@ -65,7 +65,7 @@ class Tail:
             count += events
             for follower in left:
                 self._report("out of step", {"view": follower.view.name, "generation": follower.generation.id})
-                self._waiting.append((now + random.uniform(0.0, 0.2), follower))  # noqa: S311  # spreads two tails
+                self._waiting.append((now + random.uniform(0.0, 0.2), follower))  # spreads two tails
         self._settle()
         if not self._groups:
             time.sleep(min(timeout, 0.02))
@@ -73,8 +73,10 @@ class Tail:
 
     def caught_up(self) -> bool:
         """Whether every view of this code has a live generation and every follower is in the main group."""
-        return len(self._groups) == 1 and not self._waiting and all(
-            self._store.registry(view.name).live_of(view.hash) for view in self.views
+        return (
+            len(self._groups) == 1
+            and not self._waiting
+            and all(self._store.registry(view.name).live_of(view.hash) for view in self.views)
         )
 
     def followers(self) -> list[Follower]:

@@ -6,10 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.errors import kafka_error, translated
@@ -33,7 +39,7 @@ class Cluster:
         self._settings, self._timeout = settings, settings.request_timeout
         self._admin = AdminClient(settings.librdkafka(), logger=QuietLog("admin"))
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -69,7 +75,7 @@ class Cluster:
         if topic not in counts:
             raise InfrastructureError(
                 f"topic {topic} does not exist at {self._settings.bootstrap_servers}; "
-                f"run the App that owns its category, or make its topics: leftfold topics ensure --app package.module:app"
+                f"run the App that owns its category, or make its topics: leftfold topics ensure"
             )
         return counts[topic]
 
@@ -84,15 +90,7 @@ class Cluster:
         Raises:
             InfrastructureError: a topic does not exist.
         """
-        offsets: dict[str, dict[int, int]] = {}
-        for topic in dict.fromkeys(topics):
-            latest = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(self.partitions(topic))}
-            asked = self._asked(f"asking for the ends of {topic}", lambda latest=latest: self._listed(latest))
-            offsets[topic] = {
-                tp.partition: self._answer(f"asking for the end of {topic}[{tp.partition}]", future).offset
-                for tp, future in asked.items()
-            }
-        return Position(offsets)
+        return Position({topic: self._ends(topic, self.partitions(topic)) for topic in dict.fromkeys(topics)})
 
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The whole configuration of each of these topics, which must exist."""
@@ -143,11 +141,18 @@ class Cluster:
         )
         return {name: len(self._answer(f"describing {name}", future).members) for name, future in asked.items()}
 
-    def _listed(self, latest: dict[TopicPartition, Any]) -> dict[TopicPartition, Future[Any]]:
-        found: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
-            latest, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout
+    def _ends(self, topic: str, partitions: int) -> dict[int, int]:
+        doing = f"asking for the ends of {topic}"
+        latest: Any = OffsetSpec.latest
+        asked = self._asked(
+            doing,
+            lambda: self._admin.list_offsets(
+                {TopicPartition(topic, p): latest() for p in range(partitions)},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=self._timeout,
+            ),
         )
-        return found
+        return {place.partition: self._answer(doing, future).offset for place, future in asked.items()}
 
     def _found(self, topic: str, future: Future[Any]) -> Any | None:
         try:

@@ -13,23 +13,27 @@ TopicConfig: TypeAlias = Mapping[str, str]
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 _SMALL_SEGMENT = str(64 * 1024 * 1024)
 
-EVENTS: TopicConfig = MappingProxyType({
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    "message.timestamp.type": "LogAppendTime",
-})
+EVENTS: TopicConfig = MappingProxyType(
+    {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "message.timestamp.type": "LogAppendTime",
+    }
+)
 """The log: nothing is ever deleted, and time is when the broker appended."""
 
 # The active segment is never cleaned, so segments are small: a restore reads at most one of them uncompacted.
-STATE: TopicConfig = MappingProxyType({
-    "cleanup.policy": "compact",
-    "segment.ms": str(10 * _MINUTE),
-    "segment.bytes": _SMALL_SEGMENT,
-    "min.cleanable.dirty.ratio": "0.1",
-    "max.compaction.lag.ms": str(_HOUR),
-    "delete.retention.ms": str(_DAY),
-})
+STATE: TopicConfig = MappingProxyType(
+    {
+        "cleanup.policy": "compact",
+        "segment.ms": str(10 * _MINUTE),
+        "segment.bytes": _SMALL_SEGMENT,
+        "min.cleanable.dirty.ratio": "0.1",
+        "max.compaction.lag.ms": str(_HOUR),
+        "delete.retention.ms": str(_DAY),
+    }
+)
 """The last state record of every stream."""
 
 COMMANDS: TopicConfig = MappingProxyType({"cleanup.policy": "delete", "retention.ms": str(7 * _DAY)})
@@ -38,10 +42,12 @@ COMMANDS: TopicConfig = MappingProxyType({"cleanup.policy": "delete", "retention
 DEAD: TopicConfig = MappingProxyType({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"})
 """Dead letters stay until somebody has looked at them."""
 
-REPLIES: TopicConfig = MappingProxyType({
-    "cleanup.policy": "delete",
-    "retention.ms": str(10 * _MINUTE),
-    "segment.ms": str(10 * _MINUTE),
-    "segment.bytes": _SMALL_SEGMENT,
-})
+REPLIES: TopicConfig = MappingProxyType(
+    {
+        "cleanup.policy": "delete",
+        "retention.ms": str(10 * _MINUTE),
+        "segment.ms": str(10 * _MINUTE),
+        "segment.bytes": _SMALL_SEGMENT,
+    }
+)
 """Answers that nobody waits for any more are of no use to anybody."""

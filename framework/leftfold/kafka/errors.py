@@ -8,37 +8,45 @@ from leftfold.errors import ConfigurationError, ContractError, Fenced, Infrastru
 
 __all__ = ["FENCED", "UNREACHABLE", "kafka_error", "translated"]
 
-FENCED = frozenset({
-    KafkaError._FENCED,
-    KafkaError.PRODUCER_FENCED,
-    KafkaError.INVALID_PRODUCER_EPOCH,
-    KafkaError.FENCED_INSTANCE_ID,
-})
-UNREACHABLE = frozenset({
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._RESOLVE,
-    KafkaError._TIMED_OUT,
-    KafkaError._TIMED_OUT_QUEUE,
-    KafkaError.REQUEST_TIMED_OUT,
-})
-_NO_TOPIC = frozenset({
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-})
+FENCED = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.FENCED_INSTANCE_ID,
+    }
+)
+UNREACHABLE = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+_NO_TOPIC = frozenset(
+    {
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
-_REFUSED = frozenset({
-    KafkaError._AUTHENTICATION,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError._SSL,
-    KafkaError._INVALID_ARG,
-})
+_REFUSED = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError._SSL,
+        KafkaError._INVALID_ARG,
+    }
+)
 
 
 def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
@@ -49,7 +57,7 @@ def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
 def translated(
     error: KafkaException | KafkaError, *, doing: str, brokers: str = "", waited: float | None = None
 ) -> LeftfoldError:
-    """The same error of our tree: `raise translated(error, doing="reading baskets.events") from error`.
+    """The same error in our tree, for the caller to raise from the broker's.
 
     Args:
         doing: what was tried, as the message's first words. brokers: the servers asked. waited: seconds.
@@ -60,11 +68,15 @@ def translated(
         return Fenced(f"{text}; another process has taken over, so this one must end")
     if code in UNREACHABLE:
         within = f" within {waited:g} s" if waited is not None else ""
-        return InfrastructureError(f"no broker at {brokers or 'the configured address'} answered{within}: {text}; start one: leftfold up")
+        return InfrastructureError(
+            f"no broker at {brokers or 'the configured address'} answered{within}: {text}; start one: leftfold up"
+        )
     if code in _NO_TOPIC:
         return InfrastructureError(f"{text}; create the topics of the App that owns it: leftfold topics ensure")
     if code in _TOO_LARGE:
         return ContractError(f"{text}; send less at once, or raise max.message.bytes of the topic")
     if code in _REFUSED:
-        return ConfigurationError(f"{text}; look at security_protocol, sasl_* and ssl_* of the settings, and at the cluster's ACLs")
+        return ConfigurationError(
+            f"{text}; look at security_protocol, sasl_* and ssl_* of the settings, and at the cluster's ACLs"
+        )
     return InfrastructureError(text)

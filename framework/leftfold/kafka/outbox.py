@@ -25,14 +25,16 @@ __all__ = ["Outbox", "Parcel"]
 
 _DELIVERY_MS = 120_000
 _FULL_WAIT = 0.05
-_DEFINITE = frozenset({
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.RECORD_LIST_TOO_LARGE,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.INVALID_RECORD,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
-})
+_DEFINITE = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_RECORD,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
 
 
 class Parcel(NamedTuple):
@@ -42,7 +44,7 @@ class Parcel(NamedTuple):
     id: bytes
     key: bytes
     value: bytes
-    headers: list[tuple[str, bytes]]
+    headers: Any
     body: tuple[object, ...]
 
 

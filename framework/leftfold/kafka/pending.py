@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from leftfold.errors import ContractError, LeftfoldError, OutcomeUnknown
 
-__all__ = ["Answer", "Pending", "Resolve"]
+__all__ = ["Answer", "Pending", "Waiter"]
 
 Answer: TypeAlias = bytes | LeftfoldError
-Resolve: TypeAlias = Callable[[Answer], None]
+
+
+class Waiter(Protocol):
+    """Somebody who waits for an answer."""
+
+    def resolve(self, answer: Answer) -> None:
+        """Takes the answer, in the thread that has read it; it must not block."""
 
 
 class _Waiting(NamedTuple):
     body: tuple[object, ...]
-    resolve: Resolve
+    waiter: Waiter
 
 
 class Pending:
@@ -29,22 +34,28 @@ class Pending:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, id_: bytes, body: tuple[object, ...], resolve: Resolve) -> None:
-        """Waits for an answer; `resolve` is called in the thread that reads it, and must not block.
+    def add(self, id_: bytes, body: tuple[object, ...], waiter: Waiter) -> None:
+        """Waits for an answer; several may wait for the answer to one command that is sent again.
 
         Raises:
             ContractError: another command with this id is still waiting, and answers could not be told apart.
         """
         with self._lock:
-            waiting = self._waiting.setdefault(id_, [])
-            if waiting and waiting[0].body != body:
-                raise ContractError(f"command id {id_.decode()!r} is in use by another command; every command needs its own")
-            waiting.append(_Waiting(body, resolve))
+            waiting = self._waiting.get(id_)
+            if waiting is None:
+                self._waiting[id_] = [_Waiting(body, waiter)]
+            elif waiting[0].body == body:
+                waiting.append(_Waiting(body, waiter))
+            else:
+                raise ContractError(
+                    f"command id {id_.decode()!r} belongs to another command that is still under way; "
+                    f"every command needs an id of its own"
+                )
 
-    def remove(self, id_: bytes, resolve: Resolve) -> None:
+    def remove(self, id_: bytes, waiter: Waiter) -> None:
         """Stops waiting, if it has not been resolved already."""
         with self._lock:
-            left = [w for w in self._waiting.pop(id_, ()) if w.resolve is not resolve]
+            left = [waiting for waiting in self._waiting.pop(id_, ()) if waiting.waiter is not waiter]
             if left:
                 self._waiting[id_] = left
 
@@ -53,7 +64,7 @@ class Pending:
         with self._lock:
             waiting = self._waiting.pop(id_, ())
         for one in waiting:
-            one.resolve(answer)
+            one.waiter.resolve(answer)
 
     def give_up(self, why: str) -> None:
         """Tells everyone that no answer will come."""

@@ -80,7 +80,9 @@ def _login(value: str, where: str) -> dict[str, str]:
 
 def _unknown(name: str) -> str:
     if name.startswith(("ssl.truststore.", "ssl.keystore.")):
-        return f"{name} is Java's alone; export PEM files and set ssl.ca.location, ssl.certificate.location, ssl.key.location"
+        return (
+            f"{name} is Java's alone; set ssl.ca.location, ssl.certificate.location and ssl.key.location to PEM files"
+        )
     near = get_close_matches(name, [*_FIELDS, "sasl.jaas.config"], n=1)
     hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(_FIELDS))}, sasl.jaas.config"
     return f"unknown or unsupported property {name!r}{hint}"

@@ -168,7 +168,7 @@ class KafkaLogReader:
         self._trouble = f"{error.str()} ({error.name()})"
 
     def _recheck(self) -> None:
-        """librdkafka tells when brokers are lost but not when they are back, so ask, once a second at most."""
+        """Asks whether brokers are back, once a second at most: librdkafka only tells when they are lost."""
         if self._trouble and time.monotonic() - self._checked > _RECHECK:
             self._checked = time.monotonic()
             try:

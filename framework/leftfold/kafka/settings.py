@@ -38,7 +38,7 @@ class KafkaSettings(BaseSettings):
         env_prefix="LEFTFOLD_KAFKA_", env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    bootstrap_servers: str
+    bootstrap_servers: str = ""
     properties: Path | None = None
     security_protocol: Protocol = "PLAINTEXT"
     sasl_mechanism: Mechanism | None = None
@@ -125,7 +125,7 @@ class KafkaSettings(BaseSettings):
     def _java_ssl(self) -> dict[str, str]:
         """PEM as Java clients take it since KIP-651: a CA file by place, certificate and PKCS#8 key by content."""
         algorithm = self.ssl_endpoint_identification_algorithm
-        config = {"ssl.endpoint.identification.algorithm": "" if algorithm == "none" else algorithm}
+        config: dict[str, str] = {"ssl.endpoint.identification.algorithm": "" if algorithm == "none" else algorithm}
         if self.ssl_ca_location is not None:
             config |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ssl_ca_location)}
         if self.ssl_certificate_location is not None and self.ssl_key_location is not None:

@@ -100,9 +100,7 @@ def _check_read(app: App, read: list[str], there: Mapping[str, int]) -> None:
         )
 
 
-def _check(
-    app: App, wanted: list[Topic], there: Mapping[str, int], configs: Mapping[str, Mapping[str, str]]
-) -> None:
+def _check(app: App, wanted: list[Topic], there: Mapping[str, int], configs: Mapping[str, Mapping[str, str]]) -> None:
     for topic in wanted:
         count = there[topic.name]
         if topic.fixed and count != topic.partitions:

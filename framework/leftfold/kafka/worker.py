@@ -181,7 +181,7 @@ class Worker:
         self._lane.commit(batch, ends)
         for partition, offset in nexts.items():
             self._served[partition].move(offset, token)
-        self.counts += batch.counts
+        self.counts.update(batch.counts)
         self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
 
     def _rewind(self, nexts: Mapping[int, int], why: str) -> None:

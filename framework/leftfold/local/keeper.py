@@ -10,6 +10,7 @@ SIGTERM stops all servers and ends; SIGHUP reads `plan.json` and starts what doe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import fcntl
@@ -60,7 +61,7 @@ class Keeper:
     def __init__(self, data: Path, kind: str, lock: int) -> None:
         self._data, self._kind, self._lock = data, kind, lock
         self._servers: dict[str, _Server] = {}
-        self._parent = os.getppid()
+        self._parent, self._untold = os.getppid(), False
         self._request, self._stop_seconds = "", 0.0
         self._die_with_me = _die_with_parent()
 
@@ -130,7 +131,7 @@ class Keeper:
         ended = [name for name, server in self._servers.items() if server.ended()]
         for name in ended:
             _log(f"{name} ended with {self._servers[name].record['exit']}")
-        if ended:
+        if ended or self._untold:
             self._tell()
 
     def _stop(self) -> None:
@@ -157,9 +158,15 @@ class Keeper:
             "servers": {name: server.record for name, server in self._servers.items()},
         }
         new = self._data / ".keeper.json.new"
-        new.touch(mode=0o600)
-        new.write_text(json.dumps(told), "utf-8")
-        new.replace(self._data / "keeper.json")
+        try:
+            new.touch(mode=0o600)
+            new.write_text(json.dumps(told), "utf-8")
+            new.replace(self._data / "keeper.json")
+        except OSError:
+            # A full disk must not end the keeper, and with it the servers.
+            self._untold = True
+        else:
+            self._untold = False
 
 
 def main() -> int:
@@ -205,8 +212,8 @@ def _die_with_parent() -> Callable[[], None] | None:
 
 
 def _log(line: str) -> None:
-    sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {line}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        os.write(sys.stderr.fileno(), f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {line}\n".encode())
 
 
 if __name__ == "__main__":

@@ -28,9 +28,6 @@ class Ports:
         if self._file.is_file():
             self._kept = {str(name): int(port) for name, port in json.loads(self._file.read_text("utf-8")).items()}
 
-    def __getitem__(self, name: str) -> int:
-        return self._kept[name]
-
     def take(self, name: str, wanted: int | None = None) -> int:
         """Return the port of a server that is about to start: the one asked for, else the kept one, else a new one.
 

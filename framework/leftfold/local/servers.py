@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local import keeper
 from leftfold.local.announcement import Servers, announce
 from leftfold.local.flock import held
@@ -33,6 +34,7 @@ PROBES: dict[str, Probe] = {"kafka": takes_transactions, "redis": answers_ping}
 
 # The first start fetches the jars.
 _BUSY_SECONDS = 900.0
+_ROOM_BYTES = 50_000_000
 
 
 def up(
@@ -136,11 +138,17 @@ def _prepare(data: Path) -> Path:
     try:
         data.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=data):
-            return data.resolve()
+            free = shutil.disk_usage(data).free
     except OSError as error:
         raise ConfigurationError(
             f"the data directory {data} cannot be written: {error.strerror}; correct that or set LEFTFOLD_DATA"
         ) from error
+    if free < _ROOM_BYTES:
+        raise InfrastructureError(
+            f"the disk of {data} is full ({free / 1e6:.0f} MB left, {_ROOM_BYTES / 1e6:.0f} MB needed); free some "
+            "space or set LEFTFOLD_DATA to a larger one"
+        )
+    return data.resolve()
 
 
 def _alone(data: Path) -> AbstractContextManager[None]:

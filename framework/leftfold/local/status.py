@@ -64,7 +64,7 @@ def _status(name: str, server: ServerRecord) -> ServerStatus:
     if server.exit is not None:
         reason = f"ended with {server.exit}: {cause(server)}"
     else:
-        reason = "" if _is_open(server.address) else "its port is not open"
+        reason = "" if _is_open(server.address) else f"its port is not open: {cause(server)}"
     return ServerStatus(
         name=name,
         address=server.address,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from leftfold.flush import BucketFlush, Generation, Mark, Registry, RowChange, Snapshot
 
@@ -94,7 +94,6 @@ class MemoryViewStore:
 
     def close(self) -> None:
         """Nothing to let go of."""
-
 
     def _of(self, generation: Generation, bucket: int) -> _Bucket | None:
         return self._buckets.get((generation.view, generation.id, bucket))

@@ -114,9 +114,7 @@ class World:
             reply_to=b"memory",
         )
         partition = partition_of(key, self.app.partitions)
-        record = self.log.append(
-            names.commands(spec.category), partition, key, lane.commands.encode(command), headers
-        )
+        record = self.log.append(names.commands(spec.category), partition, key, lane.commands.encode(command), headers)
         batch = lane.process([record])
         self._commit(lane, batch)
         self._settle()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-import redis
 from leftfold.redis.commands import Client
 from leftfold.redis.settings import RedisSettings
 

@@ -1,4 +1,4 @@
-"""The flush protocol: many buckets in one transaction, fenced by their tokens, one round trip when nothing interferes."""
+"""The flush protocol: many buckets in one transaction, fenced by their tokens, in one round trip."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Any
 
-from leftfold.errors import ContractError
 from leftfold.flush import BucketFlush
-from leftfold.redis.failures import refuse_errors, unreachable
+from leftfold.redis.failures import executed, refuse_errors, unreachable
 from leftfold.redis.keys import BucketKeys
 from leftfold.redis.marks import encode_mark
 from leftfold.redis.packing import EXEC, MULTI, UNWATCH, RowPacker, SortedSets, packed
@@ -72,7 +71,7 @@ class Flusher:
         sent = len(commands)
         replies = wire.exchange(commands + _watch(marks))
         self._remember(marks, replies)
-        return _executed(replies[sent - 1])
+        return executed(replies[sent - 1])
 
     def _remember(self, marks: Sequence[bytes], replies: Sequence[Any]) -> None:
         refuse_errors(self._settings, replies)
@@ -110,13 +109,3 @@ def commands_of(flush: BucketFlush) -> Iterator[bytes]:
         sets.move(change.key, change.before, change.after)
     yield from sets.commands()
     yield packed(b"HSET", keys.mark, *encode_mark(flush.mark))
-
-
-def _executed(reply: Any) -> bool:
-    """Whether EXEC ran; a command that fails inside it means that a key is not what it is named after."""
-    if reply is None:
-        return False
-    for error in reply:
-        if isinstance(error, Exception):
-            raise ContractError(f"a key of this view holds something else ({error}); rebuild the view")
-    return True

@@ -26,7 +26,6 @@ class LoopClients:
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._clients: dict[asyncio.AbstractEventLoop, tuple[redis.asyncio.Redis, _Held]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
 
     async def get(self) -> redis.asyncio.Redis:
         """The client of this loop, opened at the first call."""
@@ -46,18 +45,8 @@ class LoopClients:
             self._clients.pop(loop, None)
             await client.aclose()
 
-    def close(self) -> None:
-        """Asks every loop that still runs to close its client; does not wait for them."""
-        for loop, (_, held) in list(self._clients.items()):
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._end, held)
-        self._clients.clear()
-
-    def _end(self, held: _Held) -> None:
-        task = asyncio.get_running_loop().create_task(_aclose(held))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-
-
-async def _aclose(held: _Held) -> None:
-    await held.aclose()
+    async def aclose(self) -> None:
+        """Closes the client of this loop now."""
+        found = self._clients.get(asyncio.get_running_loop())
+        if found is not None:
+            await found[1].aclose()

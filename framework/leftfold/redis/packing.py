@@ -76,8 +76,9 @@ class SortedSets:
         if before == after:
             return
         for entries, present in ((before, False), (after, True)):
-            for name, value in zip(self._indexes, entries or (), strict=False):
-                self._moves[name][entry(value, key)] = present
+            if entries is not None:
+                for name, value in zip(self._indexes, entries, strict=True):
+                    self._moves[name][entry(value, key)] = present
 
     def commands(self) -> Iterator[bytes]:
         """Everything collected, packed."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import redis
+
 from leftfold.errors import ContractError
 from leftfold.flush import Generation, Phase, Registry
 from leftfold.redis.commands import Client, Pipeline

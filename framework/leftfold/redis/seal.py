@@ -1,4 +1,4 @@
-"""The end of a bulk load: every bucket's mark says sealed from one moment on, and late chunks find no `bulk` any more."""
+"""The end of a bulk load: all marks say sealed from one moment on, and late chunks find no `bulk` any more."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import redis
+
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.flush import Generation, Mark, Phase
 from leftfold.redis.commands import Client, Pipeline

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from leftfold.errors import Fenced
 from leftfold.flush import Generation, Phase
-from leftfold.redis.failures import refuse_errors, translated
+from leftfold.redis.failures import executed, refuse_errors, translated
 from leftfold.redis.keys import BucketKeys
 from leftfold.redis.packing import EXEC, MULTI, UNWATCH, RowPacker, SortedSets, packed
 from leftfold.redis.settings import RedisSettings
@@ -55,15 +55,13 @@ class BulkSink:
         packer, where = RowPacker(keys, columns), f"bucket {bucket} of {generation.view} {generation.id}"
         watch = [packed(b"WATCH", keys.mark), packed(b"HGET", keys.mark, b"phase")]
         try:
-            with translated(self._settings):
-                wire = self._connected()
-                wire.send([UNWATCH, *watch])
-                for chunk in _chunks(rows):
-                    commands = [MULTI, *_packed_chunk(chunk, packer, SortedSets(keys, indexes)), EXEC, *watch]
-                    self._confirm(wire.receive(), where)
-                    wire.send(commands)
-                    count += len(chunk)
-                self._confirm(wire.receive(), where)
+            self._send([UNWATCH, *watch])
+            for chunk in _chunks(rows):
+                commands = [MULTI, *_packed_chunk(chunk, packer, SortedSets(keys, indexes)), EXEC, *watch]
+                self._confirm(where)
+                self._send(commands)
+                count += len(chunk)
+            self._confirm(where)
             completed = True
         finally:
             if not completed:
@@ -88,16 +86,19 @@ class BulkSink:
         """Whether a bucket in this phase takes bulk rows."""
         return phase == Phase.BULK.value.encode()
 
-    def _connected(self) -> Wire:
-        if self._wire is None:
-            self._wire = Wire(self._settings, self._dial)
-        return self._wire
+    def _send(self, commands: list[bytes]) -> None:
+        with translated(self._settings):
+            if self._wire is None:
+                self._wire = Wire(self._settings, self._dial)
+            self._wire.send(commands)
 
-    def _confirm(self, replies: list[Any], where: str) -> None:
-        """Checks the answers [… EXEC or UNWATCH, WATCH, phase] before anything more is sent."""
+    def _confirm(self, where: str) -> None:
+        """Waits for the answers [… EXEC or UNWATCH, WATCH, phase] and checks them."""
+        with translated(self._settings):
+            replies = self._wire.receive() if self._wire is not None else []
         refuse_errors(self._settings, replies)
         landed, _, phase = replies[-3:]
-        if landed is None or not self.may_write(phase):
+        if not executed(landed) or not self.may_write(phase):
             now = "gone" if phase is None else phase.decode()
             raise Fenced(
                 f"{where} is {now}, not bulk: this rebuild was finished or abandoned without this task; end it"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import redis
+
 from leftfold.flush import BucketFlush, Generation, Mark, Registry, Snapshot
 from leftfold.redis.clients import open_client
 from leftfold.redis.failures import translated
@@ -124,10 +125,14 @@ class RedisViewStore:
         self._flushers.forget(generation)
 
     def close(self) -> None:
-        """Lets go of connections."""
+        """Lets go of connections; those of an event loop that still runs end with it."""
         self._flushers.close()
-        self._loops.close()
         self._client.close()
+
+    async def aclose(self) -> None:
+        """`close`, and the connections of the running event loop too, for a loop that lives on."""
+        await self._loops.aclose()
+        self.close()
 
     def _lexical(self, name: bytes, start: bytes, end: bytes, *options: bytes) -> list[bytes]:
         with translated(self._settings):

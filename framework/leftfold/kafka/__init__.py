@@ -1,0 +1,1 @@
+"""Kafka: the log, the commands and their answers, by confluent-kafka."""

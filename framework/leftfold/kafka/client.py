@@ -1,0 +1,201 @@
+"""Sends commands to their topics and waits for the answers on the App's reply topic."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from itertools import chain, repeat
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from leftfold import names
+from leftfold.engine.reply import read_reply
+from leftfold.envelope import Receipt
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.kafka.answers import Answers
+from leftfold.kafka.burst import Burst
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.outbox import Outbox, Parcel
+from leftfold.kafka.pending import Answer, Pending
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.silence import Silence
+from leftfold.messages import Command
+
+__all__ = ["KafkaClient"]
+
+T = TypeVar("T")
+_NAP = 0.002
+_MISSING = object()
+
+
+class KafkaClient:
+    """A Client on Kafka, for any number of threads and tasks; close it, or use it in a `with`.
+
+    Args:
+        app: the name of the App on whose reply topic the answers come. most: commands of one `send_many` that may
+            be under way at once.
+
+    Raises:
+        InfrastructureError: no broker answers, or the App has no reply topic.
+    """
+
+    def __init__(self, app: str, settings: KafkaSettings, *, most: int = 10_000) -> None:
+        self._settings, self._most = settings, most
+        self._pending, self._topics = Pending(), set[str]()
+        self._cluster = Cluster(settings)
+        self._silence = Silence(settings)
+        partitions = self._cluster.partitions(names.replies(app))
+        self._outbox = Outbox(settings, app, self._pending.resolve)
+        self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._outbox.poll)
+        self._closed = False
+        atexit.register(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def send(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """Sends one command and waits for its answer, see `Client`; `at` is its `ce_time`, by default now."""
+        parcel = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
+        self._check_topic(parcel.topic)
+        (answer,) = self._burst(timeout).run([parcel])
+        return _receipt(answer, command)
+
+    async def asend(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
+        parcel = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
+        if parcel.topic not in self._topics:
+            await asyncio.to_thread(self._check_topic, parcel.topic)
+        waiter = _Task(asyncio.get_running_loop())
+        self._pending.add(parcel.id, parcel.body, waiter)
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._outbox.put(parcel):
+                    await asyncio.sleep(_NAP)
+                answer = await waiter.answer
+        except TimeoutError:
+            why = await asyncio.to_thread(self._why, parcel.topic)
+            if not waiter.answer.done():
+                raise OutcomeUnknown(parcel.id.decode(), why) from None
+            answer = waiter.answer.result()
+        finally:
+            self._pending.remove(parcel.id, waiter)
+        return _receipt(answer, command)
+
+    def send_many(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        ids: Iterable[str] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime] | None = None,
+        timeout: float = 10.0,
+    ) -> list[Receipt | LeftfoldError]:
+        """Sends commands without waiting in between, see `Client`; `times` are their `ce_time`, by default now."""
+        classes: list[type[Command]] = []
+        columns = zip(commands, _column(ids), _column(expected_versions), _column(times), strict=False)
+        answers = self._burst(timeout).run(self._packed(columns, classes))
+        return [_outcome(answer, classes[n]) for n, answer in enumerate(answers)]
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Waits for what is on its way out, `timeout` seconds at most, and lets go; whoever still waits is told."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._outbox.close(timeout)
+        self._answers.close()
+        self._pending.give_up("the client was closed")
+        self._silence.close()
+        self._cluster.close()
+
+    def _burst(self, timeout: float) -> Burst:
+        return Burst(self._outbox, self._pending, self._why, timeout=timeout, most=self._most)
+
+    def _packed(
+        self, columns: Iterable[tuple[Command, Any, Any, Any]], classes: list[type[Command]]
+    ) -> Iterator[Parcel | LeftfoldError]:
+        for command, id_, expected_version, at in columns:
+            if _MISSING in (id_, expected_version, at):
+                raise ValueError(f"there are more commands than ids, expected_versions or times: {len(classes)}")
+            classes.append(type(command))
+            try:
+                parcel = self._outbox.pack(command, id_, expected_version, at, self._answers.reply_to)
+            except ContractError as error:
+                yield error
+                continue
+            self._check_topic(parcel.topic)
+            yield parcel
+
+    def _check_topic(self, topic: str) -> None:
+        """Sending to a topic that is not there would only be noticed half a minute later."""
+        if self._closed:
+            raise InfrastructureError("this client is closed; nothing was sent")
+        if topic not in self._topics:
+            self._cluster.partitions(topic)
+            self._topics.add(topic)
+
+    def _why(self, topic: str) -> str:
+        return self._silence.why(topic.rpartition(".")[0])
+
+
+class _Task:
+    """A waiter on an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.answer: asyncio.Future[Answer] = loop.create_future()
+
+    def resolve(self, answer: Answer) -> None:
+        """Hands the answer over to the loop, unless it is closed by now."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._set, answer)
+
+    def _set(self, answer: Answer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+def _column(values: Iterable[T] | None) -> Iterable[T | object | None]:
+    """Values beside the commands: None for each when there are none, and a mark behind the last."""
+    return repeat(None) if values is None else chain(values, repeat(_MISSING))
+
+
+def _outcome(answer: Answer, command: type[Command]) -> Receipt | LeftfoldError:
+    if isinstance(answer, LeftfoldError):
+        return answer
+    try:
+        return read_reply(answer, command)
+    except (ValueError, KeyError, TypeError) as error:
+        return ContractError(f"no answer that this code can read: {answer[:200]!r} ({error!r})")
+
+
+def _receipt(answer: Answer, command: Command) -> Receipt:
+    outcome = _outcome(answer, type(command))
+    if isinstance(outcome, LeftfoldError):
+        raise outcome
+    return outcome
