@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leftfold.app import App
+from leftfold.connection import Connection, connect
 from leftfold.decider import Decider
 from leftfold.envelope import Receipt, Recorded
 from leftfold.errors import (
@@ -29,6 +30,7 @@ __all__ = [
     "Command",
     "ConfigurationError",
     "ConflictError",
+    "Connection",
     "ContractError",
     "Decider",
     "DecisionFailed",
@@ -49,5 +51,6 @@ __all__ = [
     "ViewNotBuilt",
     "World",
     "__version__",
+    "connect",
     "memory",
 ]

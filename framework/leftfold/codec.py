@@ -22,6 +22,7 @@ __all__ = ["MessageCodec", "digest", "event_id", "header", "read_recorded", "utc
 M = TypeVar("M", bound=Event | Command)
 JSON = b"application/json"
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_MOST_FOREIGN = 1000
 _NAMESPACE = uuid5(NAMESPACE_URL, "leftfold").bytes
 
 
@@ -65,7 +66,8 @@ class MessageCodec(Generic[M]):
     def __init__(self, classes: Iterable[type[M]]) -> None:
         self.classes = tuple(classes)
         self.types: dict[type[M], bytes] = {}
-        self._readers: dict[bytes, Callable[[bytes], M] | None] = {}
+        self._readers: dict[bytes, Callable[[bytes], M]] = {}
+        self._foreign: set[bytes] = set()
         self._known: dict[str, type[M]] = {}
         for cls in self.classes:
             self._add(cls)
@@ -103,18 +105,18 @@ class MessageCodec(Generic[M]):
         Raises:
             ContractError: newer version than known, or a value that is no such message.
         """
-        try:
-            read = self._readers[type_]
-        except KeyError:
-            read = self._readers[type_] = self._unknown(type_)
+        read = self._readers.get(type_)
         if read is None:
+            self._check_foreign(type_)
             return None
         try:
             return read(value or b"")
-        except (ValidationError, ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
+        except Exception as error:  # upcasts and validators are user code, and the bytes may be hostile
             raise ContractError(f"no {type_.decode(errors='replace')}: {_brief(error)}") from error
 
-    def _unknown(self, type_: bytes) -> None:
+    def _check_foreign(self, type_: bytes) -> None:
+        if type_ in self._foreign:
+            return
         name, _, version = type_.decode(errors="replace").rpartition(".v")
         known = self._known.get(name)
         if known is not None:
@@ -124,6 +126,8 @@ class MessageCodec(Generic[M]):
             )
         if not name or not version.isdigit():
             raise ContractError(f"ce_type {type_.decode(errors='replace')!r} is not of the form category.Name.v1")
+        if len(self._foreign) < _MOST_FOREIGN:
+            self._foreign.add(type_)
 
 
 def _upcasting(cls: type[M], old: int) -> Callable[[bytes], M]:
@@ -133,7 +137,8 @@ def _upcasting(cls: type[M], old: int) -> Callable[[bytes], M]:
         fields = json.loads(value, parse_float=Decimal)
         for version in range(old, spec.version):
             fields = spec.upcasts[version](fields)
-        return cls.__pydantic_validator__.validate_python(fields)
+        message: M = cls.__pydantic_validator__.validate_python(fields)
+        return message
 
     return read
 

@@ -53,7 +53,7 @@ class KeyCodec(Generic[K]):
         Raises:
             ContractError: the key is empty or of another type.
         """
-        if self.plain and type(key) is str:
+        if self.plain and isinstance(key, str):
             return _quoted(key)
         parts: Sequence[Any] = key if self.composite and isinstance(key, tuple) else (key,)
         if len(parts) != len(self.parts):
@@ -119,7 +119,7 @@ def key_type(key: Callable[..., Any], events: Iterable[type[Event]], where: str)
             f"type: def key(event: ...) -> str: ..."
         ) from error
     (found,) = types
-    return tuple[found] if isinstance(read, tuple) else found[0]
+    return tuple[found] if isinstance(read, tuple) else found[0]  # type: ignore[valid-type]  # made at run time
 
 
 def item_type(each: Callable[..., Any], where: str) -> tuple[Any, Any]:

@@ -68,8 +68,9 @@ def is_record(type_: object) -> bool:
 def record_fields(type_: type) -> dict[str, Any]:
     """The fields of a dataclass or model with their resolved types, in order."""
     hints = get_type_hints(type_, include_extras=True)
-    names = type_.model_fields if issubclass(type_, BaseModel) else [f.name for f in dataclasses.fields(type_)]
-    return {name: hints[name] for name in names}
+    if issubclass(type_, BaseModel):
+        return {name: hints[name] for name in type_.model_fields}
+    return {field.name: hints[field.name] for field in dataclasses.fields(type_)}  # type: ignore[arg-type]  # it is one
 
 
 def _check(type_: Any, where: str, seen: set[type]) -> None:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
-from leftfold.testing import check_deciding_twice, given
 
 from events.baskets import BasketCheckedOut, BasketEvent, BasketOpened, CouponApplied, ItemAdded, Line
 from leftfold import DomainError
+from leftfold.testing import check_deciding_twice, given
 from services.baskets.commands import (
     AddItem,
     AmountOutOfBounds,
@@ -186,7 +186,7 @@ def test_every_command_of_a_real_day_is_refused_the_second_time() -> None:
     for _, command in history(weeks=[1]):
         state = baskets.initial_state if isinstance(command, OpenBasket) else state
         state = baskets.fold(state, baskets.decide(command, state))
-        with pytest.raises(command.__leftfold__.rejects):
+        with pytest.raises(DomainError):
             baskets.decide(command, state)
 
 

@@ -7,10 +7,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from leftfold.testing import check_interleavings, fold
 
 from events.baskets import BasketCheckedOut, BasketEvent, BasketOpened, CouponApplied, ItemAdded, Line
 from leftfold import View
+from leftfold.testing import check_interleavings, fold
 from projections.basket_summary import BasketSummary, basket_summary
 from projections.household_spend import HouseholdSpend, Segment, household_spend
 from projections.product_sales import ProductSales, product_sales

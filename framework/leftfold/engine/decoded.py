@@ -65,7 +65,8 @@ def whole_decisions(records: list[Decoded]) -> tuple[list[Decoded], list[Decoded
     for record in records:
         if record.last:
             ends[record.topic, record.partition] = record.offset
-    whole, rest = [], []
+    whole: list[Decoded] = []
+    rest: list[Decoded] = []
     for record in records:
         (whole if record.offset <= ends.get((record.topic, record.partition), -1) else rest).append(record)
     return whole, rest

@@ -145,9 +145,7 @@ class Lane:
             self._count(batch, "rejected" if outcome.remembered else "failed", outcome.dropped)
             self._reply(batch, record, received, stream.version, 0, nack(outcome.error))
 
-    def _headers(
-        self, record: RawRecord, received: Received, type_: bytes, version: int, k: int, n: int
-    ) -> HeaderList:
+    def _headers(self, record: RawRecord, received: Received, type_: bytes, version: int, k: int, n: int) -> HeaderList:
         headers = [
             SPEC_VERSION,
             ("ce_id", event_id(self.decider.name, received.key, received.id, k - 1).encode()),

@@ -151,12 +151,12 @@ class Tail:
                 group.followers.remove(follower)
                 self._report("view stopped", {"view": follower.view.name, "why": follower.stopped})
         for key, target in list(self._targets.items()):
-            follower = self._known.get(key)
-            if follower is None:
+            known = self._known.get(key)
+            if known is None:
                 del self._targets[key]
-            elif follower.position().covers(target):
+            elif known.position().covers(target):
                 del self._targets[key]
-                self._point(follower)
+                self._point(known)
         for group in [g for g in self._groups if not g.followers]:
             group.close()
             self._groups.remove(group)

@@ -72,7 +72,7 @@ class Worker:
             while not self._stop.is_set():
                 self.step()
         finally:
-            self._close()
+            self.close()
 
     def step(self, wait: float = 0.1) -> int:
         """Fetches and decides one batch, and restores new partitions a little further; returns how many commands."""
@@ -225,7 +225,8 @@ class Worker:
         self._served.pop(partition, None)
         self._lane.drop(partition)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Leaves the group, every partition clean, and lets go of all clients."""
         self._replies.flush(2.0)
         self._member.close()
         for restoration in self._restorations:

@@ -1,0 +1,54 @@
+# Every target makes the virtual environment first, from the lock alone; `PYTHON=python3.12 make test` chooses another Python.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.made-from-lock
+SOURCES := framework events services projections tests benchmarks
+
+export PYTHONPATH := $(CURDIR)
+
+.PHONY: help demo test check format bench clean
+
+help:
+	@echo "make demo    load real baskets, kill workers, rebuild views, prove the totals (FULL=1: a whole year, ONCE=1: stop the servers after)"
+	@echo "make test    every test, on servers it starts itself (ARGS='-k name' chooses)"
+	@echo "make check   format, lint, types, import rules"
+	@echo "make bench   measure, and write benchmarks/results/latest.json"
+	@echo "make clean   remove everything that was made here"
+
+$(STAMP): requirements.lock pyproject.toml
+	@if ! cmp -s requirements.lock $(VENV)/.lock 2>/dev/null; then \
+	  echo "making $(VENV) from requirements.lock (once per change of it; a few hundred MB)"; \
+	  $(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 13) else "Leftfold needs Python 3.11 or 3.12, and this is " + sys.version.split()[0] + "; name one with PYTHON=python3.11 make ...")' && \
+	  $(PYTHON) -m venv --clear $(VENV) && \
+	  $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock && \
+	  cp requirements.lock $(VENV)/.lock; \
+	fi
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)
+	@FULL=$(FULL) ONCE=$(ONCE) $(BIN)/python -m services.baskets.demo
+
+test: $(STAMP)
+	@$(BIN)/pytest $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/pyright --warnings
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks
+
+clean: $(STAMP)
+	-@$(BIN)/leftfold down 2>/dev/null
+	rm -rf $(VENV) .leftfold .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artifacts build dist \
+	  spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

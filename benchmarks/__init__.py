@@ -1,0 +1,1 @@
+"""Speed, measured on real servers as ratios inside one run."""

@@ -1,0 +1,61 @@
+"""Runs the benchmarks: `python -m benchmarks [NAME...]`; figures go to benchmarks/results/latest.json."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.figure import Figure
+from leftfold.local import LocalSettings, embedded
+
+NAMES = ("commands", "latency", "sink", "rebuild", "year")
+RESULTS = Path(__file__).parent / "results" / "latest.json"
+
+
+def main() -> None:
+    """Runs what is asked for, each benchmark on servers of its own, and keeps the figures."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(NAMES), metavar="NAME", help=f"some of {', '.join(NAMES)}")
+    figures: list[Figure] = []
+    for name in parser.parse_args().names:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        module = importlib.import_module(f"benchmarks.{name}")
+        with tempfile.TemporaryDirectory(prefix=f"leftfold-{name}-") as folder:
+            with embedded(Path(folder), settings=LocalSettings(kafka_memory="1g")) as servers:
+                figures += module.run(servers)
+        gc.collect()
+        keep(figures)
+    show(figures)
+
+
+def keep(figures: list[Figure]) -> None:
+    """Writes the figures over those of the same names."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    names = {figure.name for figure in figures}
+    rows = [row for row in before if row["name"] not in names] + [figure.to_json() for figure in figures]
+    RESULTS.write_text(json.dumps(sorted(rows, key=lambda row: row["name"]), indent=1) + "\n")
+
+
+def show(figures: list[Figure]) -> None:
+    """Prints the figures as a table."""
+    table = Table("figure", "ours", "peer", "ratio", "unit", "goal", "")
+    for figure in figures:
+        verdict = {None: "", True: "reached", False: "MISSED"}[figure.reached]
+        peer = "" if figure.peer is None else f"{figure.peer:,.2f}"
+        ratio = "" if figure.ratio is None else f"{figure.ratio:,.1f}x"
+        goal = "" if figure.goal is None else f"{'<=' if figure.smaller else '>='} {figure.goal:,g}"
+        table.add_row(figure.name, f"{figure.ours:,.2f}", peer, ratio, figure.unit, goal, verdict)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

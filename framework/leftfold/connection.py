@@ -1,0 +1,144 @@
+"""`connect(app)`: the client and the views of an App that runs on servers, as `memory(app, now=...)` gives them."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from leftfold.app import App
+from leftfold.errors import ConfigurationError
+from leftfold.reading import Views
+
+if TYPE_CHECKING:
+    from leftfold.client import Client
+    from leftfold.kafka.client import KafkaClient
+    from leftfold.kafka.settings import KafkaSettings
+    from leftfold.redis import RedisSettings, RedisViewStore
+
+__all__ = ["Connection", "connect", "kafka_settings", "redis_settings", "ring"]
+
+_EXTRAS = {"leftfold.kafka": "kafka", "leftfold.redis": "redis", "leftfold.spark": "spark", "leftfold.local": "embedded"}
+
+
+class Connection:
+    """An App on servers, for any number of threads; use it in a `with`, or close it.
+
+    Each side is opened when it is first used, so a service that only queries needs no broker, and one that only sends
+    needs no Redis.
+    """
+
+    def __init__(self, app: App, kafka: str | KafkaSettings | None, redis: str | RedisSettings | None) -> None:
+        self.app, self._kafka, self._redis = app, kafka, redis
+        self._lock = threading.Lock()
+        self._client: KafkaClient | None = None
+        self._store: RedisViewStore | None = None
+        self._views: Views | None = None
+
+    @property
+    def client(self) -> Client:
+        """Sends commands.
+
+        Raises:
+            ConfigurationError: nobody says where Kafka is, or `leftfold[kafka]` is not installed.
+            InfrastructureError: no broker answers, or the App has never run there.
+        """
+        with self._lock:
+            if self._client is None:
+                made = ring("leftfold.kafka.client").KafkaClient
+                self._client = made(self.app.name, kafka_settings(self._kafka))
+            return self._client
+
+    @property
+    def views(self) -> Views:
+        """Reads views: `views[basket_summary].get("b-1")`.
+
+        Raises:
+            ConfigurationError: nobody says where Redis is, or `leftfold[redis]` is not installed.
+        """
+        with self._lock:
+            if self._views is None:
+                self._store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))
+                self._views = Views(self._store)
+            return self._views
+
+    def close(self) -> None:
+        """Lets go of both sides; commands under way are waited for, five seconds at most."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+            if self._store is not None:
+                self._store.close()
+            self._client = self._store = self._views = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def connect(
+    app: App, /, *, kafka: str | KafkaSettings | None = None, redis: str | RedisSettings | None = None
+) -> Connection:
+    """An App where it runs: `with connect(app) as lf: lf.client.send(...); lf.views[view].get(...)`.
+
+    Args:
+        kafka: `host:port` or settings; absent = the environment, then what `leftfold up` announced.
+        redis: a URL or settings; absent = the same.
+    """
+    return Connection(app, kafka, redis)
+
+
+def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:
+    """Where Kafka is and how to log in, from what is given, the environment, or what `leftfold up` announced.
+
+    Raises:
+        ConfigurationError: nobody says, or what they say is wrong.
+    """
+    settings: type[KafkaSettings] = ring("leftfold.kafka.settings").KafkaSettings
+    if given is None:
+        given = ring("leftfold.servers").kafka_address(Path.cwd())
+    return _settings(settings, "bootstrap_servers", given)
+
+
+def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:
+    """Where Redis is, in the same manner.
+
+    Raises:
+        ConfigurationError: nobody says, or what they say is wrong.
+    """
+    settings: type[RedisSettings] = ring("leftfold.redis.settings").RedisSettings
+    if given is None:
+        given = ring("leftfold.servers").redis_address(Path.cwd())
+    return _settings(settings, "url", given)
+
+
+def ring(module: str) -> Any:
+    """A module that needs a vendor, imported when it is first needed: `import leftfold` costs pydantic only.
+
+    Raises:
+        ConfigurationError: its extra is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        name = ".".join(module.split(".")[:2])
+        if name not in _EXTRAS or (error.name or "").startswith("leftfold"):
+            raise
+        raise ConfigurationError(
+            f"{name} needs {error.name}, which is not installed; install it: pip install 'leftfold[{_EXTRAS[name]}]'"
+        ) from error
+
+
+def _settings(settings: type[Any], field: str, given: Any) -> Any:
+    if isinstance(given, settings):
+        return given
+    try:
+        return settings() if given is None else settings(**{field: given})
+    except ValueError as error:
+        details = error.errors(include_url=False, include_input=False) if hasattr(error, "errors") else ()
+        found = "; ".join(f"{'.'.join(map(str, d['loc'])) or field}: {d['msg']}" for d in details)
+        raise ConfigurationError(f"the settings of {settings.__module__} are wrong: {found or error}") from error

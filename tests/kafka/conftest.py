@@ -1,0 +1,79 @@
+"""One real broker for all tests of the Kafka adapter, and topics that no two tests share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.local import embedded
+from leftfold.ports import LogReader, RawRecord
+
+WAIT_SECONDS = 20.0
+
+MakeTopic = Callable[..., str]
+WaitUntil = Callable[[Callable[[], bool], str], None]
+ReadAll = Callable[[LogReader, int], list[RawRecord]]
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
+    """The settings of a running broker."""
+    with embedded(tmp_path_factory.mktemp("kafka"), want=frozenset({"kafka"})) as servers:
+        yield KafkaSettings(bootstrap_servers=servers.kafka)
+
+
+@pytest.fixture(scope="session")
+def cluster(kafka: KafkaSettings) -> Iterator[Cluster]:
+    """Questions to that broker."""
+    with Cluster(kafka) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def make_topic(cluster: Cluster, wait_until: WaitUntil) -> MakeTopic:
+    """Makes a topic with a name of its own."""
+
+    def make(partitions: int = 1, **config: str) -> str:
+        name = f"t{uuid4().hex}.events"
+        cluster.create(name, partitions, 1, {key.replace("_", "."): value for key, value in config.items()})
+        wait_until(lambda: cluster.partition_counts([name]) == {name: partitions}, f"topic {name}")
+        return name
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> WaitUntil:
+    """Waits for a condition, and fails saying what was awaited."""
+
+    def wait(condition: Callable[[], bool], awaited: str) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {awaited}"
+            time.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def read_to() -> ReadAll:
+    """Reads one partition until its position is an offset, and fails if it does not get there."""
+
+    def read(reader: LogReader, offset: int) -> list[RawRecord]:
+        records: list[RawRecord] = []
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not _at(reader, offset):
+            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {offset}; at {reader.position()}"
+            records += reader.poll(100, 0.1)
+        return records
+
+    return read
+
+
+def _at(reader: LogReader, offset: int) -> bool:
+    return all(at >= offset for offsets in reader.position().offsets.values() for at in offsets.values())

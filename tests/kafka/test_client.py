@@ -1,0 +1,275 @@
+"""The client against a real broker, and a responder that answers as each test says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+
+from leftfold.client import Client
+from leftfold.codec import header
+from leftfold.engine.received import read_command
+from leftfold.codec import MessageCodec
+from leftfold.errors import (
+    ConflictError,
+    ContractError,
+    DecisionFailed,
+    InfrastructureError,
+    OutcomeUnknown,
+)
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from leftfold.messages import Command
+from leftfold.ports import RawRecord
+from leftfold.position import Position
+from tests.kafka.conftest import WaitUntil
+from tests.kafka.responder import Responder, accepted, refused
+from tests.kafka.shop import NoSeats, Reserve, app
+
+pytestmark = pytest.mark.servers
+
+COMMANDS = "shows.commands"
+
+
+@pytest.fixture(scope="module")
+def settings(kafka: KafkaSettings) -> KafkaSettings:
+    """A broker that has the App's topics."""
+    ensure(app, kafka)
+    return kafka
+
+
+@pytest.fixture
+def client(settings: KafkaSettings) -> Iterator[KafkaClient]:
+    """A client of the App."""
+    with KafkaClient("theatre", settings) as client:
+        yield client
+
+
+def test_the_kafka_client_is_a_client(client: KafkaClient) -> None:
+    shared: Client = client
+    assert shared is client
+
+
+def test_an_accepted_command_returns_its_receipt(client: KafkaClient, settings: KafkaSettings) -> None:
+    with Responder(settings, COMMANDS, lambda record: [accepted(3, events=2)]):
+        receipt = client.send(Reserve(show_id="s-1"))
+    assert (receipt.version, receipt.events) == (3, 2)
+    assert receipt.position == Position.at("shows.events", 0, 3)
+
+
+def test_a_command_on_the_wire_is_what_a_lane_reads(client: KafkaClient, settings: KafkaSettings) -> None:
+    at = datetime(2017, 1, 1, tzinfo=UTC)
+    with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
+        client.send(Reserve(show_id="s-ü", seats=2), id="my key", expected_version=0, at=at)
+    (record,) = responder.seen
+    codec: MessageCodec[Reserve] = MessageCodec([Reserve])
+    received = read_command(codec, record)
+    assert received.command == Reserve(show_id="s-ü", seats=2)
+    assert (received.key, received.id, received.expected_version) == ("s-ü", "my key", 0)
+    assert received.time == b"2017-01-01T00:00:00Z"
+    assert header(record.headers, "reply_to").startswith(b"theatre.replies/")
+    assert header(record.headers, "ce_source") == b"/theatre/client"
+
+
+def test_a_refusal_raises_the_commands_own_error(client: KafkaClient, settings: KafkaSettings) -> None:
+    error = NoSeats(show_id="s-1", left=2, price=Decimal("12.50"))
+    with Responder(settings, COMMANDS, lambda record: [refused(error)]), pytest.raises(NoSeats) as caught:
+        client.send(Reserve(show_id="s-1"))
+    assert caught.value == error
+
+
+def test_other_refusals_are_told_apart(client: KafkaClient, settings: KafkaSettings) -> None:
+    errors = [ConflictError("s-1", 3, 4), ContractError("unreadable"), DecisionFailed("a bug")]
+    answers = iter([refused(error) for error in errors])
+    with Responder(settings, COMMANDS, lambda record: [next(answers)]):
+        got = client.send_many(Reserve(show_id="s-1") for _ in errors)
+    assert [(type(e), str(e)) for e in got] == [(type(e), str(e)) for e in errors]
+
+
+def test_an_unreadable_answer_is_a_contract_error(client: KafkaClient, settings: KafkaSettings) -> None:
+    with (
+        Responder(settings, COMMANDS, lambda record: [b"no json"]),
+        pytest.raises(ContractError, match="no answer that this code can read"),
+    ):
+        client.send(Reserve(show_id="s-1"))
+
+
+def test_a_lost_answer_is_got_by_sending_again_with_the_same_id(
+    client: KafkaClient, settings: KafkaSettings
+) -> None:
+    answers = iter([[], [accepted(7)]])
+    with Responder(settings, COMMANDS, lambda record: next(answers)) as responder:
+        with pytest.raises(OutcomeUnknown) as caught:
+            client.send(Reserve(show_id="s-1"), timeout=0.3)
+        receipt = client.send(Reserve(show_id="s-1"), id=caught.value.command_id)
+    assert receipt.version == 7
+    assert len({header(record.headers, "ce_id") for record in responder.seen}) == 1
+    assert len({record.value for record in responder.seen}) == 1
+
+
+def test_a_late_and_a_repeated_answer_are_ignored(
+    client: KafkaClient, settings: KafkaSettings
+) -> None:
+    answers = iter([[], [accepted(1), accepted(1), accepted(1)], [accepted(2)]])
+    with Responder(settings, COMMANDS, lambda record: next(answers)):
+        with pytest.raises(OutcomeUnknown):
+            client.send(Reserve(show_id="s-1"), id="late", timeout=0.2)
+        assert client.send(Reserve(show_id="s-1"), id="again").version == 1
+        assert client.send(Reserve(show_id="s-1")).version == 2
+
+
+def test_without_a_worker_the_deadline_says_so(client: KafkaClient) -> None:
+    with pytest.raises(OutcomeUnknown, match=r"no worker owns shows\.commands .*start one: leftfold run shows"):
+        client.send(Reserve(show_id="s-1"), timeout=0.1)
+
+
+def test_many_answers_come_in_the_order_of_their_commands(settings: KafkaSettings) -> None:
+    def script(record: RawRecord) -> list[bytes]:
+        n = int((record.key or b"").decode().rpartition("-")[2])
+        return [refused(NoSeats(show_id=f"s-{n}", left=n, price=Decimal(0)))] if n % 3 == 0 else [accepted(n)]
+
+    with Responder(settings, COMMANDS, script), KafkaClient("theatre", settings, most=50) as client:
+        outcomes = client.send_many(Reserve(show_id=f"s-{n}") for n in range(500))
+    assert [getattr(o, "left", None) if n % 3 == 0 else getattr(o, "version", None) for n, o in enumerate(outcomes)] == [
+        *range(500)
+    ]
+
+
+def test_many_commands_carry_their_own_ids_versions_and_times(client: KafkaClient, settings: KafkaSettings) -> None:
+    times = [datetime(2017, 1, day, tzinfo=UTC) for day in (1, 2)]
+    with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
+        client.send_many([Reserve(show_id="s")] * 2, ids=["a", "b"], expected_versions=[None, 4], times=times)
+    names = ("ce_id", "expected_version", "ce_time")
+    assert [tuple(header(r.headers, n) for n in names) for r in responder.seen] == [
+        (b"a", b"", b"2017-01-01T00:00:00Z"),
+        (b"b", b"4", b"2017-01-02T00:00:00Z"),
+    ]
+
+
+def test_fewer_ids_than_commands_are_refused(client: KafkaClient) -> None:
+    with pytest.raises(ValueError, match="more commands than ids"):
+        client.send_many([Reserve(show_id="s"), Reserve(show_id="s")], ids=["a"], timeout=0.1)
+
+
+def test_one_silent_command_among_many_is_one_unknown_outcome(client: KafkaClient, settings: KafkaSettings) -> None:
+    def script(record: RawRecord) -> list[bytes]:
+        return [] if record.key == b"s-1" else [accepted(1)]
+
+    with Responder(settings, COMMANDS, script):
+        outcomes = client.send_many((Reserve(show_id=f"s-{n}") for n in range(4)), timeout=0.5)
+    assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "OutcomeUnknown", "Receipt", "Receipt"]
+
+
+def test_an_oversized_command_is_refused_and_the_others_go(client: KafkaClient, settings: KafkaSettings) -> None:
+    with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
+        outcomes = client.send_many(Reserve(show_id=key) for key in ("s", "x" * 2_000_000, "s"))
+    assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "ContractError", "Receipt"]
+
+
+@pytest.mark.parametrize(("key", "id_"), [("", "a"), ("@", "a"), ("s", "")])
+def test_empty_and_reserved_names_are_never_sent(client: KafkaClient, key: str, id_: str) -> None:
+    with pytest.raises(ContractError, match="neither may be empty"):
+        client.send(Reserve(show_id=key), id=id_)
+
+
+def test_two_commands_under_way_cannot_share_an_id(client: KafkaClient, settings: KafkaSettings) -> None:
+    with Responder(settings, COMMANDS, lambda record: [accepted(1)] if record.key == b"s" else []):
+        outcomes = client.send_many(
+            [Reserve(show_id="silent"), Reserve(show_id="s")], ids=["same", "same"], timeout=0.5
+        )
+    assert [type(outcome) for outcome in outcomes] == [OutcomeUnknown, ContractError]
+
+
+def test_a_topic_that_is_not_there_is_named_at_once(client: KafkaClient) -> None:
+    class Fly(Command, category="nowhere", key="bird"):
+        bird: str
+
+    with pytest.raises(InfrastructureError, match=r"nowhere\.commands does not exist .*leftfold topics ensure"):
+        client.send(Fly(bird="b"))
+
+
+def test_threads_share_a_client(client: KafkaClient, settings: KafkaSettings) -> None:
+    versions: dict[int, int] = {}
+
+    def work(n: int) -> None:
+        for _ in range(20):
+            versions[n] = client.send(Reserve(show_id=f"s-{n}")).version
+
+    with Responder(settings, COMMANDS, lambda r: [accepted(int((r.key or b"").decode().rpartition("-")[2]))]):
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert versions == {n: n for n in range(1, 9)}
+
+
+def test_asyncio_gathers_answers(client: KafkaClient, settings: KafkaSettings) -> None:
+    async def work() -> list[int]:
+        receipts = await asyncio.gather(*(client.asend(Reserve(show_id=f"s-{n}")) for n in range(1, 200)))
+        return [receipt.version for receipt in receipts]
+
+    with Responder(settings, COMMANDS, lambda r: [accepted(int((r.key or b"").decode().rpartition("-")[2]))]):
+        assert asyncio.run(work()) == [*range(1, 200)]
+
+
+def test_asyncio_raises_what_send_raises(client: KafkaClient, settings: KafkaSettings) -> None:
+    error = NoSeats(show_id="s-1", left=0, price=Decimal(1))
+    with Responder(settings, COMMANDS, lambda record: [refused(error)] if record.key == b"s-1" else []):
+        with pytest.raises(NoSeats):
+            asyncio.run(client.asend(Reserve(show_id="s-1")))
+        with pytest.raises(OutcomeUnknown, match="no worker owns"):
+            asyncio.run(client.asend(Reserve(show_id="silent"), timeout=0.1))
+
+
+def test_a_cancelled_task_stops_waiting(
+    client: KafkaClient, settings: KafkaSettings, wait_until: WaitUntil
+) -> None:
+    async def work(responder: Responder) -> None:
+        task = asyncio.create_task(client.asend(Reserve(show_id="s-1"), id="cancelled"))
+        while not responder.seen:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with Responder(settings, COMMANDS, lambda record: []) as responder:
+        asyncio.run(work(responder))
+    assert len(client._pending) == 0
+
+
+def test_a_broker_that_is_not_there_is_named() -> None:
+    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout=0.5)
+    with pytest.raises(InfrastructureError, match=r"no broker at 127\.0\.0\.1:1 answered within 0\.5 s.*leftfold up"):
+        KafkaClient("theatre", settings)
+
+
+def test_an_app_without_a_reply_topic_is_named(settings: KafkaSettings) -> None:
+    with pytest.raises(InfrastructureError, match=r"topic nobody\.replies does not exist"):
+        KafkaClient("nobody", settings)
+
+
+def test_closing_tells_whoever_still_waits(settings: KafkaSettings, wait_until: WaitUntil) -> None:
+    client = KafkaClient("theatre", settings)
+    outcome: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            client.send(Reserve(show_id="s-1"))
+        except OutcomeUnknown as error:
+            outcome.append(error)
+
+    with Responder(settings, COMMANDS, lambda record: []) as responder:
+        thread = threading.Thread(target=work)
+        thread.start()
+        wait_until(lambda: bool(responder.seen), "the command")
+        client.close()
+        thread.join()
+    assert "the client was closed" in str(outcome[0])
+    with pytest.raises(InfrastructureError, match="closed"):
+        client.send(Reserve(show_id="s-1"))
