@@ -47,8 +47,8 @@ format: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks
 
-clean: $(STAMP)
-	-@$(BIN)/leftfold down 2>/dev/null
+clean:
+	@if [ -x $(BIN)/leftfold ] && [ -d .leftfold ]; then $(BIN)/leftfold down || true; fi
 	rm -rf $(VENV) .leftfold .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache artifacts build dist \
 	  spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

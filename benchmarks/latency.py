@@ -23,7 +23,7 @@ from services.baskets.commands import AddItem, OpenBasket
 
 __all__ = ["run"]
 
-COUNT = 2_000
+COUNT = 1_000
 
 
 def run(servers: Servers) -> list[Figure]:

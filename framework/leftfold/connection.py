@@ -6,10 +6,10 @@ import importlib
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from leftfold.app import App
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.reading import Views
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "connect", "kafka_settings", "redis_settings", "ring"]
 
-_EXTRAS = {"leftfold.kafka": "kafka", "leftfold.redis": "redis", "leftfold.spark": "spark", "leftfold.local": "embedded"}
+S = TypeVar("S")
+_EXTRAS = {"kafka": "kafka", "redis": "redis", "spark": "spark", "local": "embedded"}
 
 
 class Connection:
@@ -32,7 +33,7 @@ class Connection:
 
     def __init__(self, app: App, kafka: str | KafkaSettings | None, redis: str | RedisSettings | None) -> None:
         self.app, self._kafka, self._redis = app, kafka, redis
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), False
         self._client: KafkaClient | None = None
         self._store: RedisViewStore | None = None
         self._views: Views | None = None
@@ -46,6 +47,7 @@ class Connection:
             InfrastructureError: no broker answers, or the App has never run there.
         """
         with self._lock:
+            self._check_open()
             if self._client is None:
                 made = ring("leftfold.kafka.client").KafkaClient
                 self._client = made(self.app.name, kafka_settings(self._kafka))
@@ -59,6 +61,7 @@ class Connection:
             ConfigurationError: nobody says where Redis is, or `leftfold[redis]` is not installed.
         """
         with self._lock:
+            self._check_open()
             if self._views is None:
                 self._store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))
                 self._views = Views(self._store)
@@ -67,11 +70,16 @@ class Connection:
     def close(self) -> None:
         """Lets go of both sides; commands under way are waited for, five seconds at most."""
         with self._lock:
+            self._closed = True
             if self._client is not None:
                 self._client.close()
             if self._store is not None:
                 self._store.close()
             self._client = self._store = self._views = None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InfrastructureError(f"this connection of app {self.app.name} is closed; connect again")
 
     def __enter__(self) -> Self:
         return self
@@ -99,9 +107,10 @@ def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:
         ConfigurationError: nobody says, or what they say is wrong.
     """
     settings: type[KafkaSettings] = ring("leftfold.kafka.settings").KafkaSettings
-    if given is None:
-        given = ring("leftfold.servers").kafka_address(Path.cwd())
-    return _settings(settings, "bootstrap_servers", given)
+    address: str | KafkaSettings | None = (
+        given if given is not None else ring("leftfold.servers").kafka_address(Path.cwd())
+    )
+    return _settings(settings, "bootstrap_servers", address)
 
 
 def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:
@@ -111,9 +120,10 @@ def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:
         ConfigurationError: nobody says, or what they say is wrong.
     """
     settings: type[RedisSettings] = ring("leftfold.redis.settings").RedisSettings
-    if given is None:
-        given = ring("leftfold.servers").redis_address(Path.cwd())
-    return _settings(settings, "url", given)
+    address: str | RedisSettings | None = (
+        given if given is not None else ring("leftfold.servers").redis_address(Path.cwd())
+    )
+    return _settings(settings, "url", address)
 
 
 def ring(module: str) -> Any:
@@ -125,15 +135,15 @@ def ring(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        name = ".".join(module.split(".")[:2])
-        if name not in _EXTRAS or (error.name or "").startswith("leftfold"):
+        extra = _EXTRAS.get(module.split(".")[1])
+        if extra is None or (error.name or "").startswith("leftfold"):
             raise
         raise ConfigurationError(
-            f"{name} needs {error.name}, which is not installed; install it: pip install 'leftfold[{_EXTRAS[name]}]'"
+            f"{module} needs {error.name}, which is not installed; install it: pip install 'leftfold[{extra}]'"
         ) from error
 
 
-def _settings(settings: type[Any], field: str, given: Any) -> Any:
+def _settings(settings: type[S], field: str, given: str | S | None) -> S:
     if isinstance(given, settings):
         return given
     try:

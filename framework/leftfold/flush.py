@@ -115,7 +115,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class RowChange:
-    """A row's new fields (None = deleted) with its index entries before and after."""
+    """A row's new fields (None = deleted) with its index entries before and after (None = no row)."""
 
     key: str
     fields: Fields | None

@@ -1,4 +1,4 @@
-"""Where Kafka and Redis are: told by an argument, by the environment, or by `leftfold up` in `.leftfold/servers.json`."""
+"""Where Kafka and Redis are: the environment says, or `leftfold up` has told in `.leftfold/servers.json`."""
 
 from __future__ import annotations
 
@@ -89,4 +89,4 @@ def _read(file: Path) -> Announced:
         told = json.loads(file.read_text("utf-8"))
         return Announced(str(told.get("kafka", "")), str(told.get("redis", "")), file)
     except (OSError, ValueError, AttributeError) as error:
-        raise ConfigurationError(f"{file} cannot be read ({error}); write it anew: leftfold down, leftfold up") from error
+        raise ConfigurationError(f"{file} cannot be read ({error}); write it anew: leftfold up") from error

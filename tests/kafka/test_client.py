@@ -11,16 +11,9 @@ from decimal import Decimal
 import pytest
 
 from leftfold.client import Client
-from leftfold.codec import header
+from leftfold.codec import MessageCodec, header
 from leftfold.engine.received import read_command
-from leftfold.codec import MessageCodec
-from leftfold.errors import (
-    ConflictError,
-    ContractError,
-    DecisionFailed,
-    InfrastructureError,
-    OutcomeUnknown,
-)
+from leftfold.errors import ConflictError, ContractError, DecisionFailed, InfrastructureError, OutcomeUnknown
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
@@ -99,9 +92,7 @@ def test_an_unreadable_answer_is_a_contract_error(client: KafkaClient, settings:
         client.send(Reserve(show_id="s-1"))
 
 
-def test_a_lost_answer_is_got_by_sending_again_with_the_same_id(
-    client: KafkaClient, settings: KafkaSettings
-) -> None:
+def test_a_lost_answer_is_got_by_sending_again_with_the_same_id(client: KafkaClient, settings: KafkaSettings) -> None:
     answers = iter([[], [accepted(7)]])
     with Responder(settings, COMMANDS, lambda record: next(answers)) as responder:
         with pytest.raises(OutcomeUnknown) as caught:
@@ -112,9 +103,7 @@ def test_a_lost_answer_is_got_by_sending_again_with_the_same_id(
     assert len({record.value for record in responder.seen}) == 1
 
 
-def test_a_late_and_a_repeated_answer_are_ignored(
-    client: KafkaClient, settings: KafkaSettings
-) -> None:
+def test_a_late_and_a_repeated_answer_are_ignored(client: KafkaClient, settings: KafkaSettings) -> None:
     answers = iter([[], [accepted(1), accepted(1), accepted(1)], [accepted(2)]])
     with Responder(settings, COMMANDS, lambda record: next(answers)):
         with pytest.raises(OutcomeUnknown):
@@ -135,9 +124,9 @@ def test_many_answers_come_in_the_order_of_their_commands(settings: KafkaSetting
 
     with Responder(settings, COMMANDS, script), KafkaClient("theatre", settings, most=50) as client:
         outcomes = client.send_many(Reserve(show_id=f"s-{n}") for n in range(500))
-    assert [getattr(o, "left", None) if n % 3 == 0 else getattr(o, "version", None) for n, o in enumerate(outcomes)] == [
-        *range(500)
-    ]
+    assert [
+        getattr(o, "left", None) if n % 3 == 0 else getattr(o, "version", None) for n, o in enumerate(outcomes)
+    ] == [*range(500)]
 
 
 def test_many_commands_carry_their_own_ids_versions_and_times(client: KafkaClient, settings: KafkaSettings) -> None:
@@ -227,9 +216,7 @@ def test_asyncio_raises_what_send_raises(client: KafkaClient, settings: KafkaSet
             asyncio.run(client.asend(Reserve(show_id="silent"), timeout=0.1))
 
 
-def test_a_cancelled_task_stops_waiting(
-    client: KafkaClient, settings: KafkaSettings, wait_until: WaitUntil
-) -> None:
+def test_a_cancelled_task_stops_waiting(client: KafkaClient, settings: KafkaSettings) -> None:
     async def work(responder: Responder) -> None:
         task = asyncio.create_task(client.asend(Reserve(show_id="s-1"), id="cancelled"))
         while not responder.seen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -39,7 +40,7 @@ class RedisServer:
     @property
     def unix_socket(self) -> Path:
         """Where it listens in the file system; a short path, for such an address holds 107 bytes."""
-        return Path(f"/tmp/leftfold-test-{self.port}.sock")
+        return Path(tempfile.gettempdir()) / f"leftfold-test-{self.port}.sock"
 
     @property
     def settings(self) -> RedisSettings:

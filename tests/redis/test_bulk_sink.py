@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from redis.crc import key_slot
 
 from leftfold.contracts.buckets import COLUMNS, mark, new_generation
 from leftfold.errors import ContractError, Fenced, InfrastructureError
@@ -90,7 +91,7 @@ def test_rows_of_any_size_get_through(store: RedisViewStore, sink: BulkSink, gen
 
 def test_a_late_task_is_fenced_by_the_seal(store: RedisViewStore, sink: BulkSink, generation: Generation) -> None:
     store.seal(generation, {0: final(0), 1: final(0)})
-    with pytest.raises(Fenced, match="bucket 0 of .* is sealed, not bulk"):
+    with pytest.raises(Fenced, match=r"bucket 0 of .* is sealed, not bulk"):
         sink.write(generation, 0, COLUMNS, INDEXES, bulk_rows(1))
     assert store.keys(generation, 0, "", 9) == []
 
@@ -180,8 +181,6 @@ def test_a_connection_lost_on_the_way_is_an_error_and_the_next_write_connects_ag
 
 
 def test_rows_and_lists_share_the_slot_of_their_bucket(generation: Generation) -> None:
-    from redis.crc import key_slot
-
     keys = BucketKeys(generation, 1)
     names = [keys.mark, keys.listed, keys.index("color"), keys.row("a"), keys.row("%7Bb%7D")]
     assert len({key_slot(name) for name in names}) == 1

@@ -50,7 +50,12 @@ class Group:
         if not whole and (reached == self._flushed or now - self._at < IDLE_SECONDS):
             return 0, []
         self._at = now
-        left = [f for f in self.followers if not f.stopped and not f.fold(whole, reached)]
+        try:
+            left = [f for f in self.followers if not f.stopped and not f.fold(whole, reached)]
+        except BaseException:
+            # The records are out of the log but not in the store: nobody may go on behind them.
+            self.seek(self.followers)
+            raise
         self.followers = [f for f in self.followers if f not in left]
         self._flushed = reached
         return len(whole), left

@@ -7,8 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
-from leftfold.kafka.outbox import Outbox, Parcel
+from leftfold.errors import LeftfoldError, OutcomeUnknown
+from leftfold.kafka.outbox import Outbox, Parcel, no_room
 from leftfold.kafka.pending import Answer, Pending
 
 __all__ = ["Burst"]
@@ -74,10 +74,7 @@ class Burst:
         try:
             self._pending.add(parcel.id, parcel.body, flight)
             if not self._outbox.put_by(parcel, deadline):
-                raise InfrastructureError(
-                    f"command {parcel.id.decode()} was not sent: for {self._timeout:g} s there was no room for it "
-                    f"behind the ones before it; is the broker there? leftfold doctor"
-                )
+                raise no_room(parcel, self._timeout)
         except LeftfoldError as error:
             self._pending.remove(parcel.id, flight)
             flight.answer = error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
@@ -18,7 +19,7 @@ from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, O
 from leftfold.kafka.answers import Answers
 from leftfold.kafka.burst import Burst
 from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.outbox import Outbox, Parcel
+from leftfold.kafka.outbox import Outbox, Parcel, no_room
 from leftfold.kafka.pending import Answer, Pending
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.silence import Silence
@@ -92,18 +93,9 @@ class KafkaClient:
         waiter = _Task(asyncio.get_running_loop())
         self._pending.add(parcel.id, parcel.body, waiter)
         try:
-            async with asyncio.timeout(timeout):
-                while not self._outbox.put(parcel):
-                    await asyncio.sleep(_NAP)
-                answer = await waiter.answer
-        except TimeoutError:
-            why = await asyncio.to_thread(self._why, parcel.topic)
-            if not waiter.answer.done():
-                raise OutcomeUnknown(parcel.id.decode(), why) from None
-            answer = waiter.answer.result()
+            return _receipt(await self._awaited(parcel, waiter, timeout), command)
         finally:
             self._pending.remove(parcel.id, waiter)
-        return _receipt(answer, command)
 
     def send_many(
         self,
@@ -132,6 +124,20 @@ class KafkaClient:
         self._pending.give_up("the client was closed")
         self._silence.close()
         self._cluster.close()
+
+    async def _awaited(self, parcel: Parcel, waiter: _Task, timeout: float) -> Answer:
+        deadline = time.monotonic() + timeout
+        while not self._outbox.put(parcel):
+            if time.monotonic() > deadline:
+                raise no_room(parcel, timeout)
+            await asyncio.sleep(_NAP)
+        await asyncio.wait([waiter.answer], timeout=max(0.0, deadline - time.monotonic()))
+        if not waiter.answer.done():
+            why = await asyncio.to_thread(self._why, parcel.topic)
+            # It may have come while the reason was looked for.
+            if not waiter.answer.done():
+                raise OutcomeUnknown(parcel.id.decode(), why)
+        return waiter.answer.result()
 
     def _burst(self, timeout: float) -> Burst:
         return Burst(self._outbox, self._pending, self._why, timeout=timeout, most=self._most)

@@ -14,14 +14,14 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from leftfold import names
 from leftfold.codec import utc_text
 from leftfold.engine.received import command_headers, command_id, now_text
-from leftfold.errors import ConfigurationError, ContractError, LeftfoldError, OutcomeUnknown
+from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.errors import kafka_error, translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.messages import Command
 
-__all__ = ["Outbox", "Parcel"]
+__all__ = ["Outbox", "Parcel", "no_room"]
 
 _DELIVERY_MS = 120_000
 _FULL_WAIT = 0.05
@@ -46,6 +46,14 @@ class Parcel(NamedTuple):
     value: bytes
     headers: Any
     body: tuple[object, ...]
+
+
+def no_room(parcel: Parcel, seconds: float) -> InfrastructureError:
+    """What is raised when the queue of unsent commands stayed full."""
+    return InfrastructureError(
+        f"command {parcel.id.decode()} was not sent: for {seconds:g} s there was no room for it behind the ones "
+        f"before it; is the broker there? leftfold doctor"
+    )
 
 
 class Outbox:

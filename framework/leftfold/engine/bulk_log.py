@@ -1,0 +1,107 @@
+"""The log as a rebuild reads it: whole ranges of partitions, records opened no further than the fold needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from leftfold.ports import Headers, LogReader, RawRecord
+from leftfold.position import Position
+
+__all__ = ["BulkLog", "BulkRecord", "OpenBulkLog", "Range", "SteadyLog", "raw"]
+
+_BATCH = 100
+
+
+class Range(NamedTuple):
+    """The offsets `start` to `end` (not included) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class BulkRecord(Protocol):
+    """One record; each part is made only when it is asked for, since headers cost more than all the rest."""
+
+    def offset(self) -> int:
+        """Its offset."""
+
+    def key(self) -> bytes | None:
+        """Its key."""
+
+    def value(self) -> bytes | None:
+        """Its value."""
+
+    def headers(self) -> Headers | None:
+        """Its headers; None = it has none."""
+
+
+class BulkLog(Protocol):
+    """Reads ranges of committed records; one thread uses it."""
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has. Raises InfrastructureError when it does not exist."""
+
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The end of every partition below which nothing is open: no decision is cut in two there."""
+
+    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+        """The records of a range in order, in batches. Raises InfrastructureError when one of them is gone."""
+
+    def close(self) -> None:
+        """Lets go of connections."""
+
+
+OpenBulkLog = Callable[[], BulkLog]
+"""Makes a BulkLog; shipped to where tasks run, so it must be picklable."""
+
+
+def raw(part: Range, record: BulkRecord) -> RawRecord:
+    """The record with everything in it."""
+    headers = record.headers() or ()
+    return RawRecord(part.topic, part.partition, record.offset(), record.key(), record.value(), headers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    record: RawRecord
+
+    def offset(self) -> int:
+        return self.record.offset
+
+    def key(self) -> bytes | None:
+        return self.record.key
+
+    def value(self) -> bytes | None:
+        return self.record.value
+
+    def headers(self) -> Headers | None:
+        return self.record.headers
+
+
+class SteadyLog:
+    """A BulkLog on any LogReader of a log whose every record is committed, such as the one in memory."""
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return self._reader.partitions(topic)
+
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The ends; nothing is ever open here."""
+        return self._reader.ends(topics)
+
+    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+        """The records of a range."""
+        self._reader.seek(Position.at(part.topic, part.partition, part.start))
+        while self._reader.position().next_offset(part.topic, part.partition) < part.end:
+            yield [_Read(r) for r in self._reader.poll(_BATCH, 1.0) if r.offset < part.end]
+
+    def close(self) -> None:
+        """Closes the reader."""
+        self._reader.close()

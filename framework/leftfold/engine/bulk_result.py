@@ -1,0 +1,40 @@
+"""What a task tells the driver about a bucket it has written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from leftfold.flush import Mark, Parked, Phase
+from leftfold.position import Position
+
+__all__ = ["BucketResult"]
+
+
+@dataclass(frozen=True)
+class BucketResult:
+    """Everything of a bucket's mark but its position, which the plan knows.
+
+    `rows` counts parked ones too, `checksum` leaves them out; `time` is the latest event time folded in.
+    """
+
+    bucket: int
+    checksum: int = 0
+    rows: int = 0
+    time: str = ""
+    parked: Mapping[str, Parked] = field(default_factory=dict)
+
+    def mark(self, position: Position, token: str) -> Mark:
+        """The sealed mark of the bucket at a position."""
+        return Mark(position, self.checksum, token, Phase.SEALED, self.rows, self.parked, self.time)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> BucketResult:
+        """Reads what `to_json` wrote."""
+        told = json.loads(text)
+        return cls(**{**told, "parked": {key: Parked(**why) for key, why in told["parked"].items()}})

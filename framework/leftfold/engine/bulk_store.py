@@ -1,0 +1,51 @@
+"""What a rebuild writes to: rows of buckets while they are `bulk`, then every mark at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
+
+from leftfold.flush import Generation, Mark
+from leftfold.ports import ViewStore
+from leftfold.rows import Fields
+
+__all__ = ["BulkRow", "BulkSink", "BulkStore", "OpenBulkSink"]
+
+
+class BulkRow(NamedTuple):
+    """A finished row: its encoded key, its fields, its stream's version if stream-keyed, its value per index."""
+
+    key: str
+    fields: Fields
+    version: int | None = None
+    entries: tuple[str, ...] = ()
+
+
+class BulkSink(Protocol):
+    """Writes rows of buckets whose mark says `bulk`; one thread uses it."""
+
+    def write(
+        self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
+    ) -> int:
+        """Writes rows of one bucket and returns how many; each key comes once, and writing one again changes nothing.
+
+        Raises Fenced when the bucket is sealed or gone.
+        """
+
+    def close(self) -> None:
+        """Lets go of connections."""
+
+
+OpenBulkSink = Callable[[], BulkSink]
+"""Makes a BulkSink; shipped to where tasks run, so it must be picklable."""
+
+
+class BulkStore(ViewStore, Protocol):
+    """A ViewStore whose generations can be filled in bulk."""
+
+    def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
+        """Writes all marks at once with the phase `sealed`.
+
+        Raises Fenced when a bucket is not `bulk` any more, InfrastructureError when it holds another number of rows
+        than its mark says.
+        """

@@ -1,0 +1,145 @@
+"""The bulk fold of a stream-keyed view: one partition into a dict of rows, as a Follower would have folded it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from leftfold.codec import MessageCodec, header
+from leftfold.engine.bulk_evolve import Unstorable, evolver
+from leftfold.engine.bulk_log import BulkRecord, Range, raw
+from leftfold.engine.bulk_result import BucketResult
+from leftfold.engine.bulk_store import BulkRow
+from leftfold.engine.decoded import Decoded, EventDecoder
+from leftfold.engine.follower import NO_KEY
+from leftfold.flush import Parked
+from leftfold.rows import CHECKSUM_MODULUS
+from leftfold.view import View
+
+__all__ = ["StreamFold"]
+
+
+class StreamFold:
+    """Folds the records of one partition; `add` them in order, then take `rows` and `result`.
+
+    Nearly all records are what `engine.lane` writes: known types, headers in their order. Those take the short way
+    through `add`; any other, and any that fails on it, takes the long way, which decodes and parks as a Follower does.
+
+    Args:
+        careful: encodes the row after every event, to find the one that made it unstorable.
+    """
+
+    def __init__(self, view: View[Any, Any], part: Range, *, careful: bool = False) -> None:
+        self._view, self._part = view, part
+        self._evolve = evolver(view, careful=careful)
+        self._codec: MessageCodec[Any] = MessageCodec(view.events)
+        self._decoder = EventDecoder([view])
+        self._reads: dict[bytes, Callable[[bytes | None], Any]] = {
+            type_: cls.__pydantic_validator__.validate_json for cls, type_ in self._codec.types.items()
+        }
+        self._passed: set[bytes] = set()
+        self._states: dict[bytes, list[Any]] = {}
+        self._stuck: dict[str, list[Any]] = {}
+        self._time = b""
+        self.parked: dict[str, Parked] = {}
+
+    def add(self, records: Sequence[BulkRecord]) -> None:
+        """Folds the next records."""
+        reads, passed, states, evolve, latest = self._reads, self._passed, self._states, self._evolve, self._time
+        for record in records:
+            try:
+                (a, type_), _, (b, at), (c, sequence) = record.headers()[3:7]  # type: ignore[index]  # caught below
+                usual = a == "ce_type" and b == "ce_time" and c == "ce_sequence" and sequence.isdigit() and at.isascii()
+                if usual and type_ in passed and record.key():
+                    continue
+                key = record.key()
+                state = states.get(key) or self._begin(key)  # type: ignore[arg-type]  # None fails there
+                if not usual:
+                    raise ValueError
+                state[0] = evolve(state[0], reads[type_](record.value()))
+            except Exception:  # the long way meets the same trouble and says what it is
+                self._time = latest
+                self._add_slowly(record)
+                latest = self._time
+            else:
+                state[1] = sequence
+                if at > latest:
+                    latest = at
+        self._time = latest
+
+    def rows(self) -> list[BulkRow]:
+        """The rows that are there, encoded.
+
+        Raises:
+            Unstorable: one of them cannot be; fold the partition again with `careful`.
+        """
+        codec, found = self._view.rows, []
+        for row, sequence, key in (*self._states.values(), *self._stuck.values()):
+            if row is not None:
+                try:
+                    fields = codec.encode(row)
+                except Exception as error:
+                    raise Unstorable(f"{key}: {error!r}") from error
+                found.append(BulkRow(key, fields, int(sequence), codec.index_entries(row) if codec.indexes else ()))
+        return found
+
+    def result(self, rows: Sequence[BulkRow]) -> BucketResult:
+        """What the bucket's mark will say of these rows."""
+        digest, parked = self._view.rows.digest, self.parked
+        checksum = sum(digest(key, fields) for key, fields, _, _ in rows if key not in parked)
+        return BucketResult(
+            self._part.partition, checksum % CHECKSUM_MODULUS, len(rows), self._time.decode(), dict(parked)
+        )
+
+    def _begin(self, key: bytes) -> list[Any]:
+        text = self._view.keys.encode(key.decode())
+        if text in self.parked:
+            raise KeyError(text)
+        state = self._states[key] = [None, b"0", text]
+        return state
+
+    def _add_slowly(self, record: BulkRecord) -> None:
+        whole = raw(self._part, record)
+        decoded = self._decoder.decode(whole)
+        if decoded.error is None and not isinstance(decoded.event, self._view.events):
+            self._passed.add(header(whole.headers, "ce_type"))
+            return
+        try:
+            if decoded.error is not None:
+                raise decoded.error
+            text = self._view.keys.encode(decoded.key)
+        except Exception as error:
+            self._park(decoded, error)
+            return
+        if text in self.parked:
+            self._park(decoded, KeyError(text))
+            return
+        self._fold(decoded)
+        type_ = header(whole.headers, "ce_type")
+        self._reads.setdefault(type_, partial(self._codec.wanted, type_))
+
+    def _fold(self, decoded: Decoded) -> None:
+        key = decoded.key.encode()
+        state = self._states.get(key) or self._begin(key)
+        try:
+            state[0] = self._evolve(state[0], decoded.event)
+        except Exception as error:  # a fold that fails parks its row, whatever it raises
+            self._park(decoded, error)
+            return
+        state[1] = b"%d" % decoded.version
+        self._time = max(self._time, decoded.time.encode())
+
+    def _park(self, decoded: Decoded, error: Exception) -> None:
+        name = decoded.key or NO_KEY
+        text = self._view.keys.encode(name)
+        before = self.parked.get(text)
+        if before is not None:
+            self.parked[text] = replace(before, waiting=before.waiting + 1)
+            return
+        why = f"{type(error).__name__}: {error}"
+        self.parked[text] = Parked(decoded.topic, decoded.partition, decoded.offset, why)
+        state = self._states.pop(name.encode(), None)
+        if state is not None:
+            self._stuck[text] = state

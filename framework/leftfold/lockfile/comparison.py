@@ -1,0 +1,99 @@
+"""What an App's code has changed since its lock was written, and what to do about each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from leftfold.lockfile.lock import FoldLock, Lock
+from leftfold.lockfile.schema import breaks
+
+__all__ = ["Finding", "compare"]
+
+_TYPE = re.compile(r"(?P<name>.+)\.v(?P<version>\d+)")
+_SAME = "or, if it means the same, accept it: leftfold check --write"
+_RECORD = "record it: leftfold check --write"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One difference; `wrong` when stored data would be read or folded differently, else it is merely unrecorded."""
+
+    about: str
+    message: str
+    wrong: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.about}: {self.message}"
+
+
+def compare(released: Lock, now: Lock) -> list[Finding]:
+    """The differences between what was released and what the code says now, the wrong ones first."""
+    found = [
+        *_folds("decider", "evolve", released.deciders, now.deciders),
+        *_folds("view", "its fold", released.views, now.views),
+        *_events(released, now),
+    ]
+    return sorted(found, key=lambda finding: (not finding.wrong, finding.about))
+
+
+def _folds(kind: str, fold: str, old: Mapping[str, FoldLock], new: Mapping[str, FoldLock]) -> Iterator[Finding]:
+    for name in new.keys() - old.keys():
+        yield Finding(f"{kind} {name}", f"is new; {_RECORD}", wrong=False)
+    for name in old.keys() - new.keys():
+        yield Finding(f"{kind} {name}", f"is gone; {_RECORD}", wrong=False)
+    for name in old.keys() & new.keys():
+        yield from _fold(f"{kind} {name}", fold, old[name], new[name])
+
+
+def _fold(about: str, fold: str, old: FoldLock, new: FoldLock) -> Iterator[Finding]:
+    if new.version < old.version:
+        yield Finding(about, f"version={new.version} is below {old.version}, which was released; versions only rise")
+    elif new.version > old.version:
+        yield Finding(about, f"version={new.version} is not in leftfold.lock yet; {_RECORD}", wrong=False)
+    elif new.schema != old.schema:
+        yield Finding(about, f"has another row, key or index, and so gets a new generation; {_RECORD}", wrong=False)
+    elif new.fold != old.fold:
+        yield Finding(about, f"{fold} changed since leftfold.lock; raise version= to {old.version + 1}, {_SAME}")
+
+
+def _events(released: Lock, now: Lock) -> Iterator[Finding]:
+    latest = {match["name"]: int(match["version"]) for match in map(_TYPE.fullmatch, now.events) if match}
+    for type_ in released.events.keys() - now.events.keys():
+        match = _TYPE.fullmatch(type_)
+        if match is None or latest.get(match["name"], 0) <= int(match["version"]):
+            newest = latest.get(match["name"]) if match else None
+            yield _lost(type_, newest)
+    for type_ in now.events.keys() - released.events.keys():
+        yield Finding(f"event {type_}", f"is not in leftfold.lock yet; {_RECORD}", wrong=False)
+    for type_ in released.events.keys() & now.events.keys():
+        yield from _event(type_, released, now, latest)
+
+
+def _lost(type_: str, newest: int | None) -> Finding:
+    if newest is None:
+        return Finding(
+            f"event {type_}",
+            "was released and no class reads it any more, but the log may hold it for ever; bring the class back",
+        )
+    return Finding(f"event {type_}", f"was released and the class is at version={newest}; versions only rise")
+
+
+def _event(type_: str, released: Lock, now: Lock, latest: Mapping[str, int]) -> Iterator[Finding]:
+    old, new = released.events[type_], now.events[type_]
+    if old == new:
+        return
+    broken = breaks(old, new)
+    match = _TYPE.fullmatch(type_)
+    version = int(match["version"]) if match else 1
+    name = type_.split(".")[1]
+    for what in broken:
+        yield Finding(
+            f"event {type_}",
+            f"{what}; give {name} version={version + 1} and upcasts={{..., {version}: ...}}",
+        )
+    if not broken:
+        yield Finding(
+            f"event {type_}", f"its schema changed in a way that every reader can bear; {_RECORD}", wrong=False
+        )

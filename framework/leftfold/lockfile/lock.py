@@ -1,0 +1,99 @@
+"""The lock itself: its value, how it is made of an App, and its text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from leftfold.app import App
+from leftfold.decider import Decider
+from leftfold.errors import ConfigurationError
+from leftfold.lockfile.fold import fold_hash
+from leftfold.lockfile.schema import event_schema
+from leftfold.messages import Event
+from leftfold.view import FoldView, SpreadView, View
+
+__all__ = ["FoldLock", "Lock", "lock_of"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class FoldLock:
+    """A decider or a view: its version, the hash of its fold, and what a change of schema alone would rename."""
+
+    version: int
+    fold: str
+    schema: str = ""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Deciders and views by name, and the schemas of released events by wire type (`baskets.ItemAdded.v1`)."""
+
+    deciders: Mapping[str, FoldLock] = field(default_factory=dict)
+    views: Mapping[str, FoldLock] = field(default_factory=dict)
+    events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Text for a file: sorted and indented, so that a diff shows what changed."""
+        return json.dumps({"leftfold.lock": _FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Lock:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ConfigurationError: it is no lock, or one of a newer Leftfold.
+        """
+        try:
+            told = json.loads(text)
+            if told["leftfold.lock"] != _FORMAT:
+                raise ConfigurationError(f"leftfold.lock has format {told['leftfold.lock']}; upgrade leftfold")
+            deciders, views = (
+                {name: FoldLock(**fold) for name, fold in told[kind].items()} for kind in ("deciders", "views")
+            )
+            return cls(deciders, views, told["events"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"leftfold.lock cannot be read ({error!r}); take it from version control, "
+                f"or write it anew: leftfold check --write"
+            ) from error
+
+    def with_history(self, released: Lock) -> Lock:
+        """This lock with the event versions that were released before and have not been written over."""
+        return Lock(self.deciders, self.views, {**released.events, **self.events})
+
+
+def lock_of(app: App) -> Lock:
+    """The lock of an App as its code is now.
+
+    Raises:
+        ConfigurationError: the source of a fold cannot be read.
+    """
+    events: dict[str, type[Event]] = {}
+    for decider in app.deciders:
+        events.update((cls.__leftfold__.type, cls) for cls in decider.events)
+    for view in app.views:
+        events.update((cls.__leftfold__.type, cls) for cls in view.events)
+    return Lock(
+        {decider.name: _decider(decider) for decider in app.deciders},
+        {view.name: _view(view) for view in app.views},
+        {type_: event_schema(cls) for type_, cls in events.items()},
+    )
+
+
+def _decider(decider: Decider[Any, Any, Any]) -> FoldLock:
+    state = decider.initial_state
+    return FoldLock(decider.version, fold_hash(decider.evolve, state, type(state)))
+
+
+def _view(view: View[Any, Any]) -> FoldLock:
+    roots: list[object] = [view.rows.row]
+    if isinstance(view, FoldView):
+        roots += [view.evolve, view.key]
+    if isinstance(view, SpreadView):
+        roots += [view.evolve, view.each]
+    return FoldLock(view.version, fold_hash(*roots), view.hash)

@@ -1,0 +1,109 @@
+"""What long-running parts tell an operator: one line per event, for people on a terminal, as JSON elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, TextIO
+from zlib import crc32
+
+import structlog
+
+__all__ = ["Report", "open_report"]
+
+Report = Callable[[str, Mapping[str, Any]], None]
+Fields = MutableMapping[str, Any]
+
+_WARN = frozenset(
+    {
+        "commit outcome unknown",
+        "generation lost",
+        "killed",
+        "not left clean",
+        "restarting",
+        "transaction aborted",
+        "waiting",
+    }
+)
+_FAIL = frozenset({"failed", "view stopped"})
+_PART_COLOURS = (32, 33, 34, 35, 36, 92, 94, 95, 96)
+_LEVEL_COLOURS = {"warning": 33, "error": 31}
+_WIDTH = 12
+
+
+def open_report(part: str, *, as_json: bool | None = None, stream: TextIO | None = None) -> Report:
+    """A report that writes lines of one part; what the adapters log goes the same way.
+
+    Args:
+        part: who says it, as in `baskets`. as_json: absent = unless the stream is a terminal. stream: standard error.
+    """
+    out = stream if stream is not None else sys.stderr
+    people = out.isatty() if as_json is None else not as_json
+    render = _People(colour=out.isatty()) if people else structlog.processors.JSONRenderer(default=str)
+    log = structlog.wrap_logger(
+        structlog.WriteLogger(out),
+        processors=[structlog.processors.add_log_level, _stamp, structlog.processors.format_exc_info, render],
+        wrapper_class=structlog.BoundLogger,
+        part=part,
+    )
+
+    def report(what: str, details: Mapping[str, Any]) -> None:
+        level = "error" if what in _FAIL else "warning" if what in _WARN else "info"
+        getattr(log, level)(what, **details)
+
+    _bridge(report)
+    return report
+
+
+def _bridge(report: Report) -> None:
+    logger = logging.getLogger("leftfold")
+    logger.handlers, logger.propagate = [_Handler(report)], False
+
+
+class _Handler(logging.Handler):
+    """Hands lines of the standard library's logging to a report."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(logging.WARNING)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._report(record.getMessage(), {"exc_info": record.exc_info} if record.exc_info else {})
+
+
+def _stamp(logger: Any, method: str, fields: Fields) -> Fields:
+    return {"time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
+
+
+class _People:
+    """Renders a line for reading: local time, part, what happened, and the details behind it."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+
+    def __call__(self, logger: Any, method: str, fields: Fields) -> str:
+        at = datetime.fromisoformat(fields.pop("time")).astimezone().strftime("%H:%M:%S")
+        part, what, level = str(fields.pop("part")), str(fields.pop("event")), fields.pop("level")
+        trace = fields.pop("exception", "")
+        told = "".join(f"  {self._painted(2, f'{name}=')}{_shown(value)}" for name, value in fields.items())
+        who = self._painted(_PART_COLOURS[crc32(part.encode()) % len(_PART_COLOURS)], f"{part:<{_WIDTH}}")
+        what = self._painted(_LEVEL_COLOURS.get(level, 0), what)
+        return f"{self._painted(2, at)} {who} {what}{told}" + (f"\n{trace}" if trace else "")
+
+    def _painted(self, code: int, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(v, int) for v in value):
+        return ",".join(_ranges(value)) or "none"
+    return str(value)
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    """`[0, 1, 2, 5]` as `0-2` and `5`."""
+    runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])]
+    return [f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs]

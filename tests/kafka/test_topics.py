@@ -1,0 +1,152 @@
+"""Making and checking the topics of an App on a real broker."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Consumer
+
+from leftfold import App, Command, Decider, Event, FoldView
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from tests.kafka.conftest import WaitUntil
+
+pytestmark = pytest.mark.servers
+
+
+@dataclass(frozen=True)
+class Count:
+    """How often something happened."""
+
+    n: int
+
+
+def new_app(category: str, partitions: int = 3) -> App:
+    """An App that owns a category of its own."""
+
+    class Turn(Command, category=category, key="wheel"):
+        wheel: str
+
+    class Turned(Event, category=category, key="wheel"):
+        wheel: str
+
+    decider: Decider[Any, Any, Any] = Decider(
+        category,
+        commands=Turn,
+        events=Turned,
+        state=int,
+        initial_state=0,
+        decide=lambda command, state: [Turned(wheel=command.wheel)],
+        evolve=lambda state, event: state + 1,
+        version=2,
+    )
+    return App(f"app-{category}", partitions=partitions, deciders=[decider])
+
+
+@pytest.fixture
+def category() -> str:
+    """A category that nobody else uses."""
+    return f"c{uuid4().hex}"
+
+
+def test_the_topics_of_an_app_are_made_as_designed(kafka: KafkaSettings, cluster: Cluster, category: str) -> None:
+    counts = ensure(new_app(category), kafka)
+    kinds = ("commands", "events", "state.v2", "dead")
+    assert counts == {f"app-{category}.replies": 3, **{f"{category}.{kind}": 3 for kind in kinds}}
+    configs = cluster.configs(counts)
+    events = configs[f"{category}.events"]
+    assert (events["cleanup.policy"], events["retention.ms"], events["retention.bytes"]) == ("delete", "-1", "-1")
+    assert events["message.timestamp.type"] == "LogAppendTime"
+    assert configs[f"{category}.state.v2"]["cleanup.policy"] == "compact"
+    assert configs[f"{category}.commands"]["retention.ms"] == str(7 * 24 * 3_600_000)
+    assert configs[f"{category}.dead"]["retention.ms"] == "-1"
+    assert cluster.max_record_bytes(f"{category}.events") == int(events["max.message.bytes"]) > 1_000_000
+
+
+def test_ensuring_twice_changes_nothing(kafka: KafkaSettings, category: str) -> None:
+    assert ensure(new_app(category), kafka) == ensure(new_app(category), kafka)
+
+
+def test_two_creators_do_not_disturb_each_other(kafka: KafkaSettings, category: str) -> None:
+    found: list[dict[str, int]] = []
+    threads = [threading.Thread(target=lambda: found.append(ensure(new_app(category), kafka))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(counts == found[0] for counts in found)
+
+
+def test_another_partition_count_is_refused_with_both_counts(kafka: KafkaSettings, category: str) -> None:
+    ensure(new_app(category, 3), kafka)
+    with pytest.raises(
+        ConfigurationError, match=r"has 3 partitions, but .* says partitions=5.*topics repartition"
+    ) as e:
+        ensure(new_app(category, 5), kafka)
+    assert e.value.exit_code == 78
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        ("events", {"cleanup.policy": "compact", "retention.ms": "-1", "message.timestamp.type": "LogAppendTime"}),
+        ("events", {"retention.ms": "604800000", "message.timestamp.type": "LogAppendTime"}),
+        ("events", {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}),
+        ("state.v2", {"cleanup.policy": "delete"}),
+        ("dead", {"retention.ms": "1000"}),
+    ],
+)
+def test_a_topic_that_would_lose_or_misdate_records_is_refused(
+    kafka: KafkaSettings, cluster: Cluster, category: str, kind: str, config: dict[str, str]
+) -> None:
+    cluster.create(f"{category}.{kind}", 3, 1, config)
+    with pytest.raises(ConfigurationError, match=rf"topic {category}\.{kind} has .* and must have"):
+        ensure(new_app(category), kafka)
+
+
+def test_a_category_that_is_only_read_must_be_there(kafka: KafkaSettings, category: str) -> None:
+    class Happened(Event, category=category, key="id"):
+        id: str
+
+    def count(row: Count | None, event: Happened) -> Count | None:
+        return Count(row.n + 1 if row else 1)
+
+    reading = App(f"reader-{category}", views=[FoldView("counts", events=Happened, row=Count, evolve=count)])
+    with pytest.raises(InfrastructureError, match=rf"reads {category}\.events, which no App has made yet"):
+        ensure(reading, kafka)
+    ensure(new_app(category, 5), kafka)
+    assert ensure(reading, kafka)[f"{category}.events"] == 5
+
+
+def test_topics_that_are_not_there_are_left_out(kafka: KafkaSettings, cluster: Cluster, category: str) -> None:
+    ensure(new_app(category), kafka)
+    assert cluster.partition_counts([f"{category}.events", "nothing"]) == {f"{category}.events": 3}
+    assert cluster.partition_counts([]) == {}
+    assert cluster.topics()[f"{category}.dead"] == 3
+    assert cluster.brokers() == 1
+
+
+def test_the_workers_of_a_category_are_counted(
+    kafka: KafkaSettings, cluster: Cluster, category: str, wait_until: WaitUntil
+) -> None:
+    ensure(new_app(category), kafka)
+    assert cluster.owners(category) == {}
+    group = f"leftfold.any-app.{category}"
+    consumer = Consumer({**kafka.librdkafka(), "group.id": group})
+    consumer.subscribe([f"{category}.commands"])
+    wait_until(lambda: consumer.poll(0.05) is None and cluster.owners(category) == {group: 1}, "the member")
+    consumer.close()
+    wait_until(lambda: cluster.owners(category).get(group, 0) == 0, "the member to be gone")
+
+
+def test_brokers_that_are_not_there_are_named(category: str) -> None:
+    settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout=0.5)
+    with pytest.raises(InfrastructureError, match=r"no broker at 127\.0\.0\.1:1 answered within 0\.5 s.*leftfold up"):
+        ensure(new_app(category), settings)

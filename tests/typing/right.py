@@ -1,0 +1,157 @@
+"""What users write and what type checkers must infer from it; run by test_typing.py under mypy and pyright."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TypeAlias, assert_type
+
+from leftfold import App, Command, Decider, DomainError, Event, FoldView, LeftfoldError, Receipt, SpreadView, memory
+from leftfold.reading import Entry, Page, Reader
+from leftfold.testing import Given, Then, fold, given
+
+
+class _ShelfEvent(Event, category="shelves", key="shelf_id"):
+    shelf_id: str
+
+
+class Stocked(_ShelfEvent):
+    product: str
+    count: int
+
+
+class Sold(_ShelfEvent, version=2, upcasts={1: lambda fields: {**fields, "price": "0"}}):
+    product: str
+    price: Decimal
+
+
+ShelfEvent: TypeAlias = Stocked | Sold
+
+
+class SoldOut(DomainError, message="no {product} left"):
+    product: str
+
+
+class _ShelfCommand(Command, category="shelves", key="shelf_id"):
+    shelf_id: str
+
+
+class Stock(_ShelfCommand):
+    product: str
+    count: int = 1
+
+
+class Sell(_ShelfCommand, rejects=(SoldOut,)):
+    product: str
+    price: Decimal
+
+
+ShelfCommand: TypeAlias = Stock | Sell
+
+
+@dataclass(frozen=True)
+class Shelf:
+    counts: Mapping[str, int]
+
+
+def decide(command: ShelfCommand, state: Shelf) -> Sequence[ShelfEvent]:
+    match command:
+        case Stock(shelf_id=shelf, product=product, count=count):
+            assert_type(command, Stock)
+            assert_type(count, int)
+            return [Stocked(shelf_id=shelf, product=product, count=count)]
+        case Sell():
+            assert_type(command.price, Decimal)
+            if not state.counts.get(command.product):
+                raise SoldOut(product=command.product)
+            return [Sold(shelf_id=command.shelf_id, product=command.product, price=command.price)]
+
+
+def evolve(state: Shelf, event: ShelfEvent) -> Shelf:
+    change = event.count if isinstance(event, Stocked) else -1
+    return Shelf({**state.counts, event.product: state.counts.get(event.product, 0) + change})
+
+
+shelves = Decider(
+    "shelves",
+    commands=ShelfCommand,
+    events=ShelfEvent,
+    state=Shelf,
+    initial_state=Shelf({}),
+    decide=decide,
+    evolve=evolve,
+)
+assert_type(shelves, Decider[Stock | Sell, Shelf, Stocked | Sold])
+assert_type(shelves.fold(Shelf({}), [Stocked(shelf_id="s", product="p", count=1)]), Shelf)
+
+
+@dataclass(frozen=True)
+class Takings:
+    total: Decimal = Decimal(0)
+
+
+def take(row: Takings | None, event: ShelfEvent) -> Takings | None:
+    match event:
+        case Stocked():
+            return row
+        case Sold():
+            return replace(row or Takings(), total=(row or Takings()).total + event.price)
+
+
+def add(row: Takings | None, event: Sold) -> Takings | None:
+    return Takings((row.total if row else Decimal(0)) + event.price)
+
+
+def product_and_shelf(event: Sold) -> tuple[str, str]:
+    return event.product, event.shelf_id
+
+
+def each(event: Stocked) -> Iterable[tuple[str, int]]:
+    return [(event.product, event.count)]
+
+
+def count(row: Takings | None, item: int) -> Takings | None:
+    return Takings(Decimal(item))
+
+
+shelf_takings = FoldView("shelf_takings", events=ShelfEvent, row=Takings, evolve=take)
+assert_type(shelf_takings, FoldView[Stocked | Sold, Takings, str])
+one_event = FoldView("one_event", events=Sold, row=Takings, evolve=add)
+assert_type(one_event, FoldView[Sold, Takings, str])
+by_product = FoldView("by_product", events=Sold, row=Takings, key=lambda e: e.product, evolve=add, indexes=("total",))
+assert_type(by_product, FoldView[Sold, Takings, str])
+by_both = FoldView("by_both", events=Sold, row=Takings, key=product_and_shelf, evolve=add)
+assert_type(by_both, FoldView[Sold, Takings, tuple[str, str]])
+stocked = SpreadView("stocked", events=Stocked, row=Takings, each=each, evolve=count)
+assert_type(stocked, SpreadView[Takings, str])
+
+assert_type(fold(shelf_takings, Sold(shelf_id="s", product="p", price=Decimal(1))), Mapping[str, Takings])
+assert_type(fold(by_both), Mapping[tuple[str, str], Takings])
+
+empty = given(shelves)
+assert_type(empty, Given[Stock | Sell, Stocked | Sold])
+assert_type(empty.when(Stock(shelf_id="s", product="p")), Then[Stocked | Sold])
+given(shelves, Stocked(shelf_id="s", product="p", count=1)).when(
+    Sell(shelf_id="s", product="p", price=Decimal(1))
+).then(Sold(shelf_id="s", product="p", price=Decimal(1)))
+given(shelves).when(Sell(shelf_id="s", product="p", price=Decimal(1))).then_rejected(SoldOut(product="p"))
+
+app = App("shop", deciders=[shelves], views=[shelf_takings, by_both, stocked])
+
+
+async def reads() -> None:
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        receipt = world.client.send(Stock(shelf_id="s", product="p"), expected_version=0)
+        assert_type(receipt, Receipt)
+        assert_type(await world.client.asend(Stock(shelf_id="s", product="p"), id="x"), Receipt)
+        answers = world.client.send_many([Stock(shelf_id="s", product="p")])
+        assert_type(answers, list[Receipt | LeftfoldError])
+        assert_type(world.views[shelf_takings], Reader[Takings, str])
+        assert_type(world.views[shelf_takings].get("s", after=receipt.position, timeout=1.0), Takings | None)
+        assert_type(await world.views[by_both].aget(("p", "s")), Takings | None)
+        assert_type(world.views[by_both].many([("p", "s")]), dict[tuple[str, str], Takings])
+        assert_type(world.views[by_both].scan(limit=1), Page[Takings, tuple[str, str]])
+        assert_type(world.views[stocked].find(total=1), dict[str, Takings])
+        assert_type(world.views[stocked].entry("p"), Entry[Takings])

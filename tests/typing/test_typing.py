@@ -1,0 +1,65 @@
+"""Type checkers see what users mean: right code infers fully, and each mistake is found where it is made."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TypeAlias
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RIGHT, WRONG = HERE / "right.py", HERE / "wrong.py"
+Errors: TypeAlias = dict[int, set[str]]
+
+
+def expected(checker: int) -> Errors:
+    """The code or rule that each line of wrong.py names for a checker: 0 is mypy, 1 is pyright."""
+    marks = ((n, re.search(r"# E: (\S+), (\S+)$", line)) for n, line in enumerate(WRONG.read_text().splitlines(), 1))
+    return {number: {mark[checker + 1]} for number, mark in marks if mark}
+
+
+def mypy(file: Path) -> Errors:
+    command = [sys.executable, "-m", "mypy", "--output", "json", str(file.relative_to(ROOT))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    found: Errors = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("{") and (error := json.loads(line))["severity"] == "error":
+            assert Path(error["file"]).name == file.name, error
+            found.setdefault(error["line"], set()).add(error["code"])
+    return found
+
+
+def pyright(file: Path) -> Errors:
+    command = [sys.executable, "-m", "pyright", "--outputjson", str(file.relative_to(ROOT))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), f"pyright did not run (its first run needs the npm registry): {done.stderr}"
+    report = json.loads(done.stdout)
+    assert report["summary"]["filesAnalyzed"] == 1
+    found: Errors = {}
+    for error in report["generalDiagnostics"]:
+        found.setdefault(error["range"]["start"]["line"] + 1, set()).add(error.get("rule", error["message"]))
+    return found
+
+
+def test_mypy_infers_everything_in_right_code() -> None:
+    assert mypy(RIGHT) == {}
+
+
+def test_pyright_infers_everything_in_right_code() -> None:
+    assert pyright(RIGHT) == {}
+
+
+def test_mypy_finds_each_mistake_and_no_other() -> None:
+    assert mypy(WRONG) == expected(0)
+
+
+def test_pyright_finds_each_mistake_and_no_other() -> None:
+    assert pyright(WRONG) == expected(1)
+
+
+def test_the_mistakes_are_marked() -> None:
+    assert len(expected(0)) == len(expected(1)) >= 20

@@ -1,0 +1,100 @@
+# pyright: basic
+"""Mistakes that type checkers must find, each where `E: mypy's code, pyright's rule` says; test_typing.py runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from leftfold import Command, Decider, FoldView, SpreadView, memory
+from leftfold.testing import given
+from tests.typing.right import (
+    Shelf,
+    ShelfCommand,
+    ShelfEvent,
+    Sold,
+    SoldOut,
+    Stock,
+    Stocked,
+    Takings,
+    add,
+    app,
+    by_both,
+    decide,
+    evolve,
+    shelf_takings,
+    shelves,
+    stocked,
+)
+
+
+class OtherCommand(Command, category="others", key="id"):
+    id: str
+
+
+Stocked(shelf_id="s", product="p", count="many")  # E: arg-type, reportArgumentType
+Stocked(shelf_id="s", product="p")  # E: call-arg, reportCallIssue
+Stocked("s", "p", 1)  # E: call-arg, reportCallIssue
+Stocked(shelf_id="s", product="p", count=1).count = 2  # E: misc, reportAttributeAccessIssue
+SoldOut(wrong="p")  # E: call-arg, reportCallIssue
+SoldOut("p")  # E: call-arg, reportCallIssue
+
+
+def forgets_an_arm(command: ShelfCommand, state: Shelf) -> Sequence[ShelfEvent]:  # E: return, reportReturnType
+    match command:
+        case Stock():
+            return []
+
+
+def returns_one_event(command: ShelfCommand, state: Shelf) -> Stocked:
+    return Stocked(shelf_id="s", product="p", count=1)
+
+
+def evolves_something_else(state: Shelf, event: ShelfEvent) -> Takings:
+    return Takings()
+
+
+Decider(
+    "shelves",
+    commands=ShelfCommand,
+    events=ShelfEvent,
+    state=Shelf,
+    initial_state=Shelf({}),
+    decide=returns_one_event,  # E: arg-type, reportArgumentType
+    evolve=evolve,
+)
+Decider(
+    "shelves",
+    commands=ShelfCommand,
+    events=ShelfEvent,
+    state=Shelf,
+    initial_state=Shelf({}),
+    decide=decide,
+    evolve=evolves_something_else,  # E: arg-type, reportArgumentType
+)
+FoldView("view", events=ShelfEvent, row=Takings, evolve=add)  # E: arg-type, reportArgumentType
+FoldView("view", events=Sold, row=Takings, evolve=add, key=lambda e: e.count)  # E: attr-defined, reportAttributeAccessIssue
+FoldView("view", events=Sold, row=Takings, evolve=add, index=("total",))  # E: call-arg, reportCallIssue
+
+
+def each(event: Stocked) -> Iterable[tuple[str, int]]:
+    return [(event.product, event.count)]
+
+
+def takes_text(row: Takings | None, item: str) -> Takings | None:
+    return row
+
+
+SpreadView("view", events=Stocked, row=Takings, each=each, evolve=takes_text)  # E: misc, reportArgumentType
+
+given(shelves, OtherCommand(id="x"))  # E: misc, reportArgumentType
+given(shelves).when(OtherCommand(id="x"))  # E: arg-type, reportArgumentType
+given(shelves).when(Stock(shelf_id="s", product="p")).then(Takings())  # E: arg-type, reportArgumentType
+given(shelves).when(Stock(shelf_id="s", product="p")).then_rejected(ValueError())  # E: arg-type, reportArgumentType
+
+with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+    world.client.send(Stocked(shelf_id="s", product="p", count=1))  # E: arg-type, reportArgumentType
+    world.views[by_both].get("p")  # E: arg-type, reportArgumentType
+    row: Shelf | None = world.views[shelf_takings].get("s")  # E: assignment, reportAssignmentType
+    world.views[stocked].get("s").total  # E: union-attr, reportOptionalMemberAccess
+    world.views["stocked"]  # E: index, reportArgumentType
