@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Protocol
 
 from leftfold.envelope import Receipt
@@ -26,6 +27,7 @@ class Client(Protocol):
         *,
         id: str | None = None,
         expected_version: int | None = None,
+        at: datetime | None = None,
         timeout: float = 10.0,
     ) -> Receipt:
         """Sends one command and waits for its answer.
@@ -33,6 +35,7 @@ class Client(Protocol):
         Args:
             id: an idempotency key; a fresh one is made when there is none.
             expected_version: the stream's version that this command presumes; 0 = it does not exist yet.
+            at: when this was asked for, aware; now when it is not said. It becomes the events' time.
             timeout: seconds to wait for the answer.
 
         Raises:
@@ -50,6 +53,7 @@ class Client(Protocol):
         *,
         id: str | None = None,
         expected_version: int | None = None,
+        at: datetime | None = None,
         timeout: float = 10.0,
     ) -> Receipt:
         """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
@@ -61,12 +65,13 @@ class Client(Protocol):
         *,
         ids: Iterable[str] | None = None,
         expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime] | None = None,
         timeout: float = 10.0,
     ) -> list[Receipt | LeftfoldError]:
         """Sends commands one behind the other without waiting in between; those of one stream stay in order.
 
         Args:
-            ids, expected_versions: one for each command. timeout: seconds to wait for each answer.
+            ids, expected_versions, times: one for each command, see `send`. timeout: seconds to wait for each answer.
 
         Returns:
             What `send` would have returned or raised for each command, in their order.

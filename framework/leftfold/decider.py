@@ -50,7 +50,7 @@ class Decider(Generic[C, S, E]):
         self.name = name
         self.commands = members(commands, Command, f"decider {name}")
         self.events = members(events, Event, f"decider {name}")
-        self.state: Storage[S] = Storage(state, f"decider {name}: state")
+        self.state: Storage[S] = Storage(state, f"decider {name}: state", canonical=False)
         self.initial_state, self.decide, self.evolve, self.version = initial_state, decide, evolve, version
         if version < 1:
             raise ConfigurationError(f"decider {name}: version={version} must be 1 or more")

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, JsonValue
+from pydantic_core import CoreSchema
 from typing_extensions import dataclass_transform
 
 from leftfold.errors import ConfigurationError, DomainError
+from leftfold.schemas import with_aware_times
 
 __all__ = ["Command", "Event", "Json", "MessageSpec", "Upcast"]
 
@@ -68,14 +70,20 @@ def _check(cls: type[BaseModel], spec: MessageSpec) -> None:
         )
 
 
-class Event(BaseModel, metaclass=_Frozen):
+class _Message(BaseModel, metaclass=_Frozen):
+    model_config = ConfigDict(frozen=True)
+    __leftfold__: ClassVar[MessageSpec] = MessageSpec()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return with_aware_times(handler(source))  # type: ignore[no-any-return]  # a schema in, a schema out
+
+
+class Event(_Message):
     """A fact in the past tense; subclass it with `category=` and `key=` (inherited), and frozen fields.
 
     Metadata (ids, times of writing, versions) is in `Recorded`, never here, so events compare by value.
     """
-
-    model_config = ConfigDict(frozen=True)
-    __leftfold__: ClassVar[MessageSpec] = MessageSpec()
 
     def __init_subclass__(
         cls,
@@ -97,14 +105,13 @@ class Event(BaseModel, metaclass=_Frozen):
         _check(cls, cls.__leftfold__)
 
 
-class Command(BaseModel, metaclass=_Frozen):
+class Command(_Message):
     """A request in the imperative; `rejects` lists the errors it may be answered with.
 
     Unknown fields are refused.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    __leftfold__: ClassVar[MessageSpec] = MessageSpec()
+    model_config = ConfigDict(extra="forbid")
 
     def __init_subclass__(
         cls,

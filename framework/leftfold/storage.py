@@ -7,7 +7,6 @@ mappings are sorted) and so that a union of classes says which one it holds (`"@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -17,32 +16,36 @@ from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import SchemaSerializer, SchemaValidator, core_schema
+from pydantic_core import SchemaSerializer, SchemaValidator
 
 from leftfold.errors import ConfigurationError, ContractError
+from leftfold.schemas import adjusted
 
 __all__ = ["Storage"]
 
 T = TypeVar("T")
-TAG = "@"
 SCALARS = (str, int, bool, Decimal, datetime, date, time, timedelta, UUID, NoneType)
 
 
 class Storage(Generic[T]):
     """Encodes and decodes values of one storable type as canonical JSON.
 
+    Args:
+        canonical: sort mappings by key, so that equal rows give equal bytes; state keeps its own order instead, so
+            that a restored one iterates like the one that was stored.
+
     Raises:
         ConfigurationError: the type, or one inside it, cannot be stored; the message names where and why.
     """
 
-    def __init__(self, type_: Any, where: str) -> None:
+    def __init__(self, type_: Any, where: str, *, canonical: bool = True) -> None:
         _check(type_, where, set())
         self.where = where
         try:
             adapter: TypeAdapter[T] = TypeAdapter(type_)
         except Exception as error:  # pydantic raises several kinds for types it cannot express
             raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
-        schema = _adjust(adapter.core_schema, {})
+        schema = adjusted(adapter.core_schema, canonical=canonical)
         self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
         self._validator = SchemaValidator(schema)
         self._serializer = SchemaSerializer(schema)
@@ -134,55 +137,3 @@ def _check_record(type_: type, where: str, seen: set[type]) -> None:
         raise ConfigurationError(f"{where}: {type_.__name__}: {error}; import the type at module level") from error
     for name, hint in fields.items():
         _check(hint, f"{where}: {type_.__name__}.{name}", seen)
-
-
-def _adjust(schema: Any, classes: Mapping[str, type]) -> Any:
-    """Pydantic's schema with sorted sets and mappings, aware times and tagged unions; `classes` by definition ref."""
-    if isinstance(schema, (list, tuple)):
-        return type(schema)(_adjust(s, classes) for s in schema)
-    if not isinstance(schema, dict):
-        return schema
-    if schema.get("type") == "definitions":
-        classes = {d["ref"]: cls for d in schema["definitions"] if (cls := _class_of(d, {}))}
-    done = {k: v if k in ("metadata", "serialization") else _adjust(v, classes) for k, v in schema.items()}
-    match done.get("type"):
-        case "frozenset" | "set":
-            done["serialization"] = _wrap(lambda value, handler: sorted(handler(value), key=_text))
-        case "dict":
-            done["serialization"] = _wrap(lambda value, handler: dict(sorted(handler(value).items())))
-        case "datetime":
-            done["tz_constraint"] = "aware"
-        case "union":
-            return _tagged(done, classes)
-    return done
-
-
-def _wrap(function: Callable[[Any, Any], Any]) -> Any:
-    return core_schema.wrap_serializer_function_ser_schema(function)
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
-
-
-def _class_of(choice: Any, classes: Mapping[str, type]) -> type | None:
-    if isinstance(choice, tuple):
-        choice = choice[0]
-    if choice.get("type") == "definition-ref":
-        return classes.get(choice["schema_ref"])
-    cls = choice.get("cls")
-    return cls if choice.get("type") in ("dataclass", "model") and isinstance(cls, type) else None
-
-
-def _tagged(union: dict[str, Any], classes: Mapping[str, type]) -> Any:
-    named = {cls.__name__: (cls, choice) for choice in union["choices"] if (cls := _class_of(choice, classes))}
-    if len(named) < 2:
-        return union
-    return core_schema.tagged_union_schema(
-        {name: {**choice, "serialization": _wrap(_tagging(cls))} for name, (cls, choice) in named.items()},
-        discriminator=lambda v: v.get(TAG) if isinstance(v, dict) else type(v).__name__,
-    )
-
-
-def _tagging(cls: type) -> Callable[[Any, Any], Any]:
-    return lambda value, handler: {TAG: cls.__name__, **handler(value)} if type(value) is cls else handler(value)

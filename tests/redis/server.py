@@ -11,7 +11,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from redis import ConnectionError, Redis
+from redis import Redis
+from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
 
@@ -98,7 +99,7 @@ class RedisServer:
         try:
             with self.client() as client:
                 return bool(client.ping())
-        except ConnectionError:
+        except NotConnected:
             return False
 
 

@@ -52,9 +52,9 @@ class StreamFold:
             try:
                 (a, type_), _, (b, at), (c, sequence) = record.headers()[3:7]  # type: ignore[index]  # caught below
                 usual = a == "ce_type" and b == "ce_time" and c == "ce_sequence" and sequence.isdigit() and at.isascii()
-                if usual and type_ in passed and record.key():
-                    continue
                 key = record.key()
+                if usual and type_ in passed and (key or b"").isascii():
+                    continue
                 state = states.get(key) or self._begin(key)  # type: ignore[arg-type]  # None fails there
                 if not usual:
                     raise ValueError

@@ -164,7 +164,7 @@ class Outbox:
             "enable.idempotence": True,
             "acks": "all",
             "partitioner": "murmur2_random",
-            "linger.ms": 0.5,
+            "linger.ms": 0,
             "message.timeout.ms": _DELIVERY_MS,
             "retry.backoff.ms": 20,
             "reconnect.backoff.max.ms": 1000,

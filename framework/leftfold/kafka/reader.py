@@ -39,6 +39,10 @@ def reader_config(settings: KafkaSettings) -> dict[str, Any]:
         "fetch.wait.max.ms": 10,
         # The default, 1 s, is how long a partition pauses whenever the local queue is full: 4 times slower.
         "fetch.queue.backoff.ms": 2,
+        # Half a second by default, which every seek to a partition whose leader has just moved would pay.
+        "fetch.error.backoff.ms": 20,
+        # How long a topic that brokers do not know counts as one that they do not know yet.
+        "topic.metadata.propagation.max.ms": 5000,
         "reconnect.backoff.max.ms": 1000,
     }
 

@@ -18,6 +18,7 @@ from leftfold.engine.reply import to_error
 from leftfold.engine.tail import Tail
 from leftfold.envelope import Receipt, Recorded
 from leftfold.errors import ConfigurationError, LeftfoldError
+from leftfold.memory.client import MemoryClient
 from leftfold.memory.log import MemoryLog
 from leftfold.memory.states import MemoryStates
 from leftfold.memory.views import MemoryViewStore
@@ -26,48 +27,7 @@ from leftfold.partitioner import partition_of
 from leftfold.position import Position
 from leftfold.reading import Views
 
-__all__ = ["MemoryClient", "World", "memory"]
-
-
-class MemoryClient:
-    """Decides at once, in the caller's thread."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def send(
-        self,
-        command: Command,
-        /,
-        *,
-        id: str | None = None,
-        expected_version: int | None = None,
-        timeout: float = 10.0,
-    ) -> Receipt:
-        """The receipt; a refusal raises the command's own DomainError."""
-        answer = self._world.decide(command, id or command_id(), expected_version)
-        if isinstance(answer, LeftfoldError):
-            raise answer
-        return answer
-
-    async def asend(
-        self,
-        command: Command,
-        /,
-        *,
-        id: str | None = None,
-        expected_version: int | None = None,
-        timeout: float = 10.0,
-    ) -> Receipt:
-        """`send` for asyncio."""
-        return self.send(command, id=id, expected_version=expected_version, timeout=timeout)
-
-    def send_many(
-        self, commands: Iterable[Command], /, *, ids: Iterable[str] | None = None, timeout: float = 10.0
-    ) -> list[Receipt | LeftfoldError]:
-        """Receipts and errors in the order of the commands."""
-        pairs = ((c, command_id()) for c in commands) if ids is None else zip(commands, ids, strict=True)
-        return [self._world.decide(command, id_, None) for command, id_ in pairs]
+__all__ = ["World", "memory"]
 
 
 class World:
@@ -81,8 +41,8 @@ class World:
             for category in view.categories:
                 self.log.create(names.events(category), app.partitions)
         self._tail = Tail(app.views, self.log.reader, self.store, look=0.0)
-        self._settle()
-        self.client = MemoryClient(self)
+        self.settle()
+        self.client = MemoryClient(self.decide, self.settle)
         self.views = Views(self.store, lambda seconds: None)
 
     def advance(self, by: timedelta, /) -> None:
@@ -95,8 +55,10 @@ class World:
         found = (read_recorded(codec, r) for records in self.log.of(names.events(category)) for r in records)
         return [recorded for recorded in found if recorded is not None]
 
-    def decide(self, command: Command, id_: str, expected_version: int | None) -> Receipt | LeftfoldError:
-        """Runs one command through the lane, the log and the views."""
+    def decide(
+        self, command: Command, id_: str | None, expected_version: int | None, at: datetime | None
+    ) -> Receipt | LeftfoldError:
+        """Runs one command through the lane and the log; `settle` brings the views up to it."""
         spec = type(command).__leftfold__
         lane = self._lanes.get(spec.category)
         if lane is None or type(command) not in lane.commands.types:
@@ -106,9 +68,9 @@ class World:
         key = getattr(command, spec.key).encode()
         headers = command_headers(
             command,
-            id=id_,
+            id=id_ or command_id(),
             source=self.app.name,
-            at=utc_text(self.now).encode(),
+            at=utc_text(at or self.now).encode(),
             type_=lane.commands.types[type(command)],
             expected_version=expected_version,
             reply_to=b"memory",
@@ -117,7 +79,6 @@ class World:
         record = self.log.append(names.commands(spec.category), partition, key, lane.commands.encode(command), headers)
         batch = lane.process([record])
         self._commit(lane, batch)
-        self._settle()
         return self._answer(lane, batch, command, partition)
 
     def _lane(self, decider: Any) -> Lane:
@@ -146,7 +107,8 @@ class World:
         end = lane.held[partition].end
         return Receipt(Position.at(names.events(lane.decider.name), partition, end), reply.version, reply.events)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Folds what was written into the views."""
         if self.app.views:
             while self._tail.step(0.0) or not self._tail.caught_up():
                 pass

@@ -1,0 +1,127 @@
+"""A rebuild's work as it is shipped to tasks: fold ranges of the log, write whole buckets, tell what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from leftfold.engine.bulk_buckets import BucketFold
+from leftfold.engine.bulk_evolve import Unstorable
+from leftfold.engine.bulk_items import Item, ItemWriter
+from leftfold.engine.bulk_log import BulkLog, OpenBulkLog, Range
+from leftfold.engine.bulk_result import BucketResult
+from leftfold.engine.bulk_store import BulkRow, BulkSink, OpenBulkSink
+from leftfold.engine.bulk_streams import StreamFold
+from leftfold.engine.follower import MAX_PARKED
+from leftfold.errors import ContractError
+from leftfold.flush import Generation, Parked
+from leftfold.view import View
+
+__all__ = ["BulkJob", "Tell"]
+
+Tell = Callable[[int], None]
+"""Takes the number of events read since it was told last."""
+
+
+@dataclass(frozen=True)
+class BulkJob:
+    """One generation to be filled; every field can be pickled if the factories can.
+
+    Args:
+        sources: the ranges to read; `Item.source` numbers them.
+        max_parked: how many keys may be parked before the rebuild stops.
+    """
+
+    view: View[Any, Any]
+    generation: Generation
+    sources: tuple[Range, ...]
+    open_log: OpenBulkLog
+    open_sink: OpenBulkSink
+    max_parked: int = MAX_PARKED
+
+    def fold_streams(self, parts: Iterable[Range], tell: Tell) -> Iterator[BucketResult]:
+        """Folds partitions of a stream-keyed view, one after another, and writes each one's bucket.
+
+        Raises:
+            ContractError: too many keys are parked.
+            Fenced: the rebuild was ended meanwhile.
+        """
+        log, sink = self.open_log(), self.open_sink()
+        try:
+            for part in parts:
+                fold, rows = self._folded(log, part, tell)
+                self._write(sink, part.partition, rows)
+                yield fold.result(rows)
+        finally:
+            log.close()
+            sink.close()
+
+    def read_items(self, parts: Iterable[Range], tell: Tell) -> Iterator[Item]:
+        """What the events of some partitions fold into the rows of a view that is not stream-keyed.
+
+        Raises:
+            ContractError: an event stops the view.
+        """
+        log, writer = self.open_log(), ItemWriter(self.view, self.generation.buckets)
+        try:
+            for part in parts:
+                source = self.sources.index(part)
+                for records in log.read(part):
+                    yield from writer.items(part, source, records)
+                    tell(len(records))
+        finally:
+            log.close()
+
+    def fold_buckets(self, items: Iterable[Item]) -> Iterator[BucketResult]:
+        """Folds the sorted items of some whole buckets and writes their rows.
+
+        Raises:
+            ContractError: too many keys are parked.
+            Fenced: the rebuild was ended meanwhile.
+        """
+        sink = self.open_sink()
+        try:
+            for bucket, group in groupby(items, attrgetter("bucket")):
+                fold = BucketFold(self.view, bucket, self.sources)
+                self._write(sink, bucket, self._checked(fold, group))
+                yield fold.result()
+        finally:
+            sink.close()
+
+    def check_parked(self, parked: Sequence[Parked]) -> None:
+        """Raises ContractError when more keys are parked than may be."""
+        if len(parked) > self.max_parked:
+            first = parked[0]
+            raise ContractError(
+                f"view {self.view.name}: more than {self.max_parked} keys are parked, the first at {first.topic}"
+                f"[{first.partition}]@{first.offset}: {first.error}; mend the fold and rebuild"
+            )
+
+    def _folded(self, log: BulkLog, part: Range, tell: Tell) -> tuple[StreamFold, list[BulkRow]]:
+        fold = self._fold(log, part, tell, careful=False)
+        try:
+            return fold, fold.rows()
+        except Unstorable:
+            fold = self._fold(log, part, lambda count: None, careful=True)
+            return fold, fold.rows()
+
+    def _fold(self, log: BulkLog, part: Range, tell: Tell, *, careful: bool) -> StreamFold:
+        fold = StreamFold(self.view, part, careful=careful)
+        for records in log.read(part):
+            fold.add(records)
+            tell(len(records))
+            if fold.parked:
+                self.check_parked(list(fold.parked.values()))
+        return fold
+
+    def _checked(self, fold: BucketFold, items: Iterable[Item]) -> Iterator[BulkRow]:
+        for row in fold.rows(items):
+            yield row
+            if fold.parked:
+                self.check_parked(list(fold.parked.values()))
+
+    def _write(self, sink: BulkSink, bucket: int, rows: Iterable[BulkRow]) -> None:
+        sink.write(self.generation, bucket, self.view.rows.columns, self.view.rows.indexes, rows)

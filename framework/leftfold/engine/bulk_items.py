@@ -1,0 +1,110 @@
+"""The first half of a rebuild that must sort: what each event folds into which row, as plain values on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from leftfold.codec import MessageCodec, header
+from leftfold.engine.bulk_log import BulkRecord, Range, raw
+from leftfold.engine.decoded import Decoded, EventDecoder
+from leftfold.errors import ContractError
+from leftfold.partitioner import partition_of
+from leftfold.view import View
+
+__all__ = ["Item", "ItemReader", "ItemWriter"]
+
+_MOST_KEYS = 1_000_000
+
+
+class Item(NamedTuple):
+    """One touch of one row; sorted, these are in the order in which a bucket is folded.
+
+    `source` numbers the topic-partitions of the plan, `index` the touches of one event, `body` is for ItemReader and
+    `time` the event's.
+    """
+
+    bucket: int
+    key: str
+    source: int
+    offset: int
+    index: int
+    body: bytes
+    time: str
+
+
+class ItemWriter:
+    """Makes items of records.
+
+    Args:
+        buckets: of the generation.
+        source: the number of the partition read.
+    """
+
+    def __init__(self, view: View[Any, Any], buckets: int) -> None:
+        self._view, self._buckets = view, buckets
+        self._decoder = EventDecoder([view])
+        self._places: dict[str, int] = {}
+        self._passed: set[bytes] = set()
+
+    def items(self, part: Range, source: int, records: Iterable[BulkRecord]) -> Iterator[Item]:
+        """The items of some records of a partition.
+
+        Raises:
+            ContractError: an event cannot be read, or the view's `key` or `each` fails on it. No row can be told that
+                such an event belongs to, so none can be parked, and the rebuild stops.
+        """
+        for record in records:
+            if self._is_passed(record):
+                continue
+            whole = raw(part, record)
+            decoded = self._decoder.decode(whole)
+            if decoded.error is None and decoded.event is None:
+                self._passed.add(header(whole.headers, "ce_type"))
+                continue
+            type_ = header(whole.headers, "ce_type")
+            for index, (key, body) in enumerate(self._touches(decoded, type_, whole.value or b"")):
+                yield Item(self._bucket(key), key, source, whole.offset, index, body, decoded.time)
+
+    def _is_passed(self, record: BulkRecord) -> bool:
+        """Whether the record is one that a lane wrote of a type that the view does not read."""
+        headers, key = record.headers(), record.key()
+        if not self._passed or headers is None or len(headers) < 7 or not (key or b"").isascii():
+            return False
+        (a, type_), (b, sequence) = headers[3], headers[6]
+        return a == "ce_type" and b == "ce_sequence" and type_ in self._passed and sequence.isdigit()
+
+    def _touches(self, decoded: Decoded, type_: bytes, value: bytes) -> Sequence[tuple[str, bytes]]:
+        try:
+            if decoded.error is not None:
+                raise decoded.error
+            pairs = self._view.touches(decoded.event, decoded.key)  # type: ignore[arg-type]  # no error, so an event
+            storage = self._view.items
+            if storage is None:
+                return [(key, b"%b %b" % (type_, value)) for key, _ in pairs]
+            return [(key, storage.encode(item)) for key, item in pairs]
+        except Exception as error:
+            raise ContractError(
+                f"view {self._view.name} stops at {decoded.topic}[{decoded.partition}]@{decoded.offset}: {error}"
+            ) from error
+
+    def _bucket(self, key: str) -> int:
+        bucket = self._places.get(key)
+        if bucket is None:
+            if len(self._places) >= _MOST_KEYS:
+                self._places.clear()
+            bucket = self._places[key] = partition_of(key.encode(), self._buckets)
+        return bucket
+
+
+class ItemReader:
+    """Makes what a view's fold takes of item bodies."""
+
+    def __init__(self, view: View[Any, Any]) -> None:
+        self._codec: MessageCodec[Any] = MessageCodec(view.events)
+        storage = view.items
+        self.read: Callable[[bytes], Any] = self._event if storage is None else storage.decode
+
+    def _event(self, body: bytes) -> Any:
+        type_, _, value = body.partition(b" ")
+        return self._codec.decode(type_, value)

@@ -1,0 +1,106 @@
+"""What a rebuild is going to read, in how many tasks, and what that will cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leftfold.engine.bulk_log import BulkLog, Range
+from leftfold.engine.generations import BUCKETS, topics_of
+from leftfold.position import Position
+from leftfold.view import View
+
+__all__ = ["RebuildPlan", "plan_rebuild"]
+
+_PER_TASK = 8
+_RATE, _SORTED_RATE = 190_000, 60_000
+_START_SECONDS = 8.0
+_BASE_MB, _ROW_KB, _EVENTS_PER_ROW = 150, 1.0, 8
+
+
+@dataclass(frozen=True)
+class RebuildPlan:
+    """A rebuild before it begins; print it.
+
+    Args:
+        ends: the stable ends of the log, where every range stops: no decision is cut in two there.
+        tasks: the ranges each task reads, one after another.
+        cores: how many tasks run at once.
+    """
+
+    view: str
+    stream_keyed: bool
+    topics: dict[str, int]
+    ends: Position
+    tasks: tuple[tuple[Range, ...], ...]
+    buckets: int
+    cores: int
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """Everything that is read, by topic and partition."""
+        return tuple(sorted(part for task in self.tasks for part in task))
+
+    @property
+    def events(self) -> int:
+        """How many events are expected: at most so many, since offsets also count the ends of transactions."""
+        return sum(part.end - part.start for part in self.ranges)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time: the longest queue of tasks at a measured rate per core, and Spark's start.
+
+        190,000 events/s and core fold in place, 60,000 when they must be sorted; measured with small events on two
+        cores of a server, the broker on the same machine.
+        """
+        rate = _RATE if self.stream_keyed else _SORTED_RATE
+        longest = max((sum(p.end - p.start for p in task) for task in self.tasks), default=0)
+        return _START_SECONDS + max(longest, self.events / self.cores) / rate
+
+    @property
+    def memory(self) -> int:
+        """The predicted memory of all tasks at once, in MB.
+
+        A task holds the rows of one partition, 1 KB each at one row per 8 events, beside 150 MB for its process; one
+        that sorts leaves that to Spark, which spills to disk.
+        """
+        largest = max((p.end - p.start for p in self.ranges), default=0) if self.stream_keyed else 0
+        task = _BASE_MB + largest / _EVENTS_PER_ROW * _ROW_KB / 1024
+        return round(min(self.cores, len(self.tasks)) * task)
+
+    def __str__(self) -> str:
+        read = ", ".join(f"{topic} ({count} partitions)" for topic, count in self.topics.items())
+        how = "each partition folded in place" if self.stream_keyed else "sorted by key, then folded"
+        return (
+            f"rebuild {self.view} from {read}\n"
+            f"  events   up to {self.events:,}, to {self.ends}\n"
+            f"  tasks    {len(self.tasks)} on {self.cores} cores, {how} into {self.buckets} buckets\n"
+            f"  expected {self.seconds:.0f} s, {self.memory:,} MB"
+        )
+
+
+def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int = BUCKETS) -> RebuildPlan:
+    """Plans a rebuild of a view up to where the log is stable now.
+
+    Args:
+        buckets: of the new generation; those of a stream-keyed view are its source partitions instead.
+    """
+    topics = topics_of(view, log.partitions)
+    ends = log.stable_ends(topics)
+    ranges = [Range(t, p, 0, ends.next_offset(t, p)) for t, count in topics.items() for p in range(count)]
+    tasks = _tasks([part for part in ranges if part.end > 0], cores)
+    count = next(iter(topics.values())) if view.stream_keyed else buckets
+    return RebuildPlan(view.name, view.stream_keyed, topics, ends, tasks, count, cores)
+
+
+def _tasks(ranges: Sequence[Range], cores: int) -> tuple[tuple[Range, ...], ...]:
+    """The ranges dealt out to a multiple of `cores` tasks, at most 8 each, the largest first to the lightest task."""
+    count = min(len(ranges), max(1, -(-len(ranges) // (_PER_TASK * cores))) * cores)
+    tasks: list[list[Range]] = [[] for _ in range(count)]
+    weights = [0] * count
+    for part in sorted(ranges, key=lambda p: p.start - p.end):
+        lightest = weights.index(min(weights))
+        tasks[lightest].append(part)
+        weights[lightest] += part.end - part.start
+    return tuple(tuple(task) for task in tasks)

@@ -1,0 +1,68 @@
+"""The client of the memory world: decides at once, in the caller's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from itertools import repeat
+
+from leftfold.envelope import Receipt
+from leftfold.errors import LeftfoldError
+from leftfold.messages import Command
+
+__all__ = ["MemoryClient"]
+
+Decide = Callable[[Command, str | None, int | None, datetime | None], Receipt | LeftfoldError]
+
+
+class MemoryClient:
+    """A Client without servers; nothing ever waits, so `timeout` has no meaning here."""
+
+    def __init__(self, decide: Decide, settle: Callable[[], None]) -> None:
+        self._decide, self._settle = decide, settle
+
+    def send(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """The receipt; a refusal raises the command's own DomainError."""
+        answer = self._decide(command, id, expected_version, at)
+        self._settle()
+        if isinstance(answer, LeftfoldError):
+            raise answer
+        return answer
+
+    async def asend(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """`send` for asyncio."""
+        return self.send(command, id=id, expected_version=expected_version, at=at, timeout=timeout)
+
+    def send_many(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        ids: Iterable[str] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime] | None = None,
+        timeout: float = 10.0,
+    ) -> list[Receipt | LeftfoldError]:
+        """Receipts and errors in the order of the commands."""
+        columns = [repeat(None) if column is None else column for column in (ids, expected_versions, times)]
+        answers = [self._decide(*row) for row in zip(commands, *columns, strict=False)]
+        self._settle()
+        return answers
