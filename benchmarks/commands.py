@@ -32,7 +32,9 @@ def run(servers: Servers) -> list[Figure]:
     peer = _decide(settings, FEW, batch=1)
     return [
         Figure("commands.committed", ours, "commands/s", goal=40_000),
-        Figure("commands.group_commit", ours, "commands/s", peer=peer, goal=250, note="peer: one command a transaction"),
+        Figure(
+            "commands.group_commit", ours, "commands/s", peer=peer, goal=250, note="peer: one command a transaction"
+        ),
     ]
 
 

@@ -20,12 +20,14 @@ __all__ = ["feed"]
 
 def feed(settings: KafkaSettings, count: int, *, reply_to: bytes = b"", skip: int = 0) -> int:
     """Writes that many commands of the year, in time order, and waits until they are in; returns how many."""
-    producer = Producer({
-        **settings.librdkafka(),
-        "partitioner": "murmur2_random",
-        "linger.ms": 50,
-        "queue.buffering.max.messages": 2_000_000,
-    })
+    producer = Producer(
+        {
+            **settings.librdkafka(),
+            "partitioner": "murmur2_random",
+            "linger.ms": 50,
+            "queue.buffering.max.messages": 2_000_000,
+        }
+    )
     codec: MessageCodec[BasketCommand] = MessageCodec(baskets.commands)
     written = 0
     for id_, command in islice(_commands(), skip, skip + count):

@@ -39,6 +39,9 @@ class Figure:
     def to_json(self) -> dict[str, Any]:
         """The figure as benchmarks/results/latest.json keeps it."""
         fields = asdict(self)
-        return {k: fields[k] for k in ("name", "ours", "peer")} | {"ratio": self.ratio} | {
-            k: fields[k] for k in ("unit", "goal", "note")
-        } | {"reached": self.reached}
+        return (
+            {k: fields[k] for k in ("name", "ours", "peer")}
+            | {"ratio": self.ratio}
+            | {k: fields[k] for k in ("unit", "goal", "note")}
+            | {"reached": self.reached}
+        )

@@ -60,9 +60,7 @@ def _round_trips(address: str) -> list[float]:
             name = f"latency-{basket}"
             client.send(OpenBasket(basket_id=name, at=at, household_id="h", store_id="s"), timeout=60.0)
             for item in range(10):
-                command = AddItem(
-                    basket_id=name, at=at, product_id=str(item), quantity=1, sales_value=Decimal("1.00")
-                )
+                command = AddItem(basket_id=name, at=at, product_id=str(item), quantity=1, sales_value=Decimal("1.00"))
                 began = time.perf_counter()
                 client.send(command)
                 times.append(time.perf_counter() - began)

@@ -87,7 +87,10 @@ def _quoted(text: str) -> str:
         return text
     if not text:
         raise ContractError("a row key may not be empty")
-    return quote(text, safe="")
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError as error:
+        raise ContractError(f"{text!r} is no text that UTF-8 can hold: {error}") from error
 
 
 class _Probe:

@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Any
+from uuid import UUID
 
 from leftfold.errors import ContractError
 
@@ -28,24 +29,26 @@ def ordered(value: Any) -> str:
             return "=1" if value else "=0"
         case Enum():
             return ordered(value.value)
-        case int() | Decimal():
+        case int():
             return "=" + _number(Decimal(value))
+        case Decimal() if value.is_finite():
+            return "=" + _number(value)
         case datetime():
             return "=" + value.astimezone(UTC).isoformat(timespec="microseconds")
         case date():
             return "=" + value.isoformat()
         case str():
             return "=" + value
-        case _ if hasattr(value, "hex"):
+        case UUID():
             return "=" + str(value)
     raise ContractError(f"{value!r} cannot be indexed; index str, numbers, times, bool, Enum or UUID fields")
 
 
 def _number(value: Decimal) -> str:
     """Sign, biased exponent and digits; negative numbers have both complemented."""
-    sign, digits, _ = value.normalize().as_tuple()
     if not value:
         return "1"
+    sign, digits, _ = value.as_tuple()
     exponent = f"{value.adjusted() + _BIAS:06d}"
-    mantissa = "".join(map(str, digits))
+    mantissa = "".join(map(str, digits)).rstrip("0")
     return f"2{exponent}{mantissa}" if not sign else "0" + (exponent + mantissa).translate(_NINES) + "~"

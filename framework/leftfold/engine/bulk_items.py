@@ -71,8 +71,9 @@ class ItemWriter:
         headers, key = record.headers(), record.key()
         if not self._passed or headers is None or len(headers) < 7 or not (key or b"").isascii():
             return False
-        (a, type_), (b, sequence) = headers[3], headers[6]
-        return a == "ce_type" and b == "ce_sequence" and type_ in self._passed and sequence.isdigit()
+        (a, type_), _, (b, time), (c, sequence) = headers[3:7]
+        usual = a == "ce_type" and b == "ce_time" and c == "ce_sequence"
+        return usual and type_ in self._passed and sequence.isdigit() and time.isascii()
 
     def _touches(self, decoded: Decoded, type_: bytes, value: bytes) -> Sequence[tuple[str, bytes]]:
         try:

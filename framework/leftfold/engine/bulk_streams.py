@@ -65,8 +65,7 @@ class StreamFold:
                 latest = self._time
             else:
                 state[1] = sequence
-                if at > latest:
-                    latest = at
+                latest = max(latest, at)
         self._time = latest
 
     def rows(self) -> list[BulkRow]:

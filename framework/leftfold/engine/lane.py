@@ -16,11 +16,15 @@ from leftfold.engine.stream import Stream, StreamCodec
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.ports import RawRecord, StateStore
 
-__all__ = ["Lane"]
+__all__ = ["STATE_HEADERS", "HeavyState", "Lane"]
 
 Partitioner = Callable[[bytes], int]
 OVERHEAD = 2048
 STATE_HEADERS = [CONTENT_TYPE]
+
+
+class HeavyState(Exception):
+    """A batch made a state record that is too heavy to be written."""
 
 
 class Lane:
@@ -60,10 +64,36 @@ class Lane:
     def process(self, records: Iterable[RawRecord]) -> Batch:
         """Decides the records in order; the committed streams stay as they are until `commit`."""
         records = list(records)
-        batch = self._decided(records, careful=False)
-        if any(len(state.value or b"") > self._room for state in batch.states):
-            batch = self._decided(records, careful=True)
+        batch = Batch()
+        try:
+            self.extend(batch, records)
+            self.finish(batch)
+        except HeavyState:
+            batch = Batch()
+            self.extend(batch, records, careful=True)
+            self.finish(batch)
         return batch
+
+    def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
+        """Decides more records into a batch; `careful` weighs the state after each, and refuses what is too much."""
+        now = self._clock()
+        for record in records:
+            self._one(batch, record, now, careful)
+
+    def finish(self, batch: Batch) -> None:
+        """Adds the state records of the streams that the batch changed.
+
+        Raises:
+            HeavyState: one of them is too heavy to be written; decide the same records again with `process`.
+        """
+        for partition, streams in batch.streams.items():
+            for key in [key for key in streams if (partition, key) not in batch.changed]:
+                del streams[key]
+            for key, stream in streams.items():
+                value = self.streams.encode(stream)
+                if len(value) > self._room:
+                    raise HeavyState(f"the state of {key!r} weighs {len(value)} bytes")
+                batch.states.append(Outgoing(partition, key.encode(), value, STATE_HEADERS))
 
     def bury(self, record: RawRecord, reason: str) -> Batch:
         """A batch that dead-letters one record without looking into it."""
@@ -82,18 +112,6 @@ class Lane:
         for partition, end in ends.items():
             if partition in self.held:
                 self.held[partition].end = end
-
-    def _decided(self, records: list[RawRecord], *, careful: bool) -> Batch:
-        batch = Batch()
-        now = self._clock()
-        for record in records:
-            self._one(batch, record, now, careful)
-        for partition, streams in batch.streams.items():
-            for key in [key for key in streams if (partition, key) not in batch.changed]:
-                del streams[key]
-            for key, stream in streams.items():
-                batch.states.append(Outgoing(partition, key.encode(), self.streams.encode(stream), STATE_HEADERS))
-        return batch
 
     def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
         try:

@@ -95,7 +95,7 @@ def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int
 
 
 def _tasks(ranges: Sequence[Range], cores: int) -> tuple[tuple[Range, ...], ...]:
-    """The ranges dealt out to a multiple of `cores` tasks, at most 8 each, the largest first to the lightest task."""
+    """The ranges dealt out to a multiple of `cores` tasks, about 8 each, the largest first to the lightest task."""
     count = min(len(ranges), max(1, -(-len(ranges) // (_PER_TASK * cores))) * cores)
     tasks: list[list[Range]] = [[] for _ in range(count)]
     weights = [0] * count

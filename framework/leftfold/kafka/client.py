@@ -131,13 +131,12 @@ class KafkaClient:
             if time.monotonic() > deadline:
                 raise no_room(parcel, timeout)
             await asyncio.sleep(_NAP)
-        await asyncio.wait([waiter.answer], timeout=max(0.0, deadline - time.monotonic()))
-        if not waiter.answer.done():
+        await waiter.wait(deadline - time.monotonic())
+        if waiter.answer is None:
             why = await asyncio.to_thread(self._why, parcel.topic)
             # It may have come while the reason was looked for.
-            if not waiter.answer.done():
-                raise OutcomeUnknown(parcel.id.decode(), why)
-        return waiter.answer.result()
+            return waiter.answer or OutcomeUnknown(parcel.id.decode(), why)
+        return waiter.answer
 
     def _burst(self, timeout: float) -> Burst:
         return Burst(self._outbox, self._pending, self._why, timeout=timeout, most=self._most)
@@ -173,17 +172,29 @@ class _Task:
     """A waiter on an event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.answer: asyncio.Future[Answer] = loop.create_future()
+        self._loop, self._woken = loop, loop.create_future()
+        self.answer: Answer | None = None
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when the answer is there or the time is up."""
+        timer = self._loop.call_later(seconds, self._wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
 
     def resolve(self, answer: Answer) -> None:
         """Hands the answer over to the loop, unless it is closed by now."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._set, answer)
+            self._loop.call_soon_threadsafe(self._take, answer)
 
-    def _set(self, answer: Answer) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
+    def _take(self, answer: Answer) -> None:
+        self.answer = answer
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
 
 
 def _column(values: Iterable[T] | None) -> Iterable[T | object | None]:

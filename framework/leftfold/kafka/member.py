@@ -28,27 +28,28 @@ class Member:
         self.new: set[int] = set()
         self._served: set[int] = set()
         self._touched: set[int] = set()
-        self.consumer = Consumer({
-            "group.id": group,
-            "partition.assignment.strategy": "cooperative-sticky",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 1000,
-            "fetch.wait.max.ms": 100,
-            "queued.min.messages": 20_000,
-            "check.crcs": True,
-            **config,
-        })
-        self.consumer.subscribe(
-            [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+        self.consumer = Consumer(
+            {
+                "group.id": group,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 1000,
+                "fetch.wait.max.ms": 100,
+                "queued.min.messages": 20_000,
+                "check.crcs": True,
+                **config,
+            }
         )
+        self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def fetch(self, limit: int, wait: float) -> list[RawRecord]:
         """Waits up to `wait` seconds for a command, then takes what is there: only of partitions that were served
-        all the while."""
+        all the while.
+        """
         self._touched.clear()
         first = self.consumer.poll(wait)
         if first is None:

@@ -29,15 +29,17 @@ class Replies:
     """
 
     def __init__(self, config: Mapping[str, Any], partitions: Callable[[str], int], counts: Counter[str]) -> None:
-        self._producer = Producer({
-            "enable.idempotence": True,
-            "linger.ms": 0,
-            "retry.backoff.ms": 10,
-            "queue.buffering.max.messages": 1_000_000,
-            "delivery.report.only.error": True,
-            "partitioner": "murmur2_random",
-            **config,
-        })
+        self._producer = Producer(
+            {
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "retry.backoff.ms": 10,
+                "queue.buffering.max.messages": 1_000_000,
+                "delivery.report.only.error": True,
+                "partitioner": "murmur2_random",
+                **config,
+            }
+        )
         self._partitions, self._counts = partitions, counts
         self._places: dict[bytes, tuple[str, int] | None] = {}
 

@@ -23,7 +23,7 @@ from leftfold.kafka.offsets import Left, read_metadata
 from leftfold.ports import LogReader, StateStore
 from leftfold.position import Position
 
-__all__ = ["RestorePorts", "Restoration", "Restored"]
+__all__ = ["Restoration", "RestorePorts", "Restored"]
 
 READ = 5000
 

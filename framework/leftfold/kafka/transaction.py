@@ -97,6 +97,9 @@ class Transactions:
     ) -> Result:
         """Writes records and offsets in one transaction; `watch` is the topic whose ends are wanted.
 
+        `writes` may decide as it goes: it is consumed inside the transaction. What it raises goes to the caller, and
+        the next run ends this transaction first.
+
         Raises:
             Fenced: another producer has this id; the process must end and never take the id again.
         """
@@ -116,6 +119,9 @@ class Transactions:
             self._spoiled(error)
             self._producer = self._new()
             return Aborted(str(error))
+        except BaseException as error:
+            self.dirty = f"interrupted by {error!r}"
+            raise
         try:
             with self._watchdog.within(2 * self._timeout, f"a commit of {self.id}"):
                 self._call(self._producer.commit_transaction, self._timeout)

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.batch import Batch, Outgoing
-from leftfold.engine.lane import STATE_HEADERS, Lane
+from leftfold.engine.lane import STATE_HEADERS, HeavyState
 from leftfold.engine.statemark import MARK, StateMark
-from leftfold.errors import InfrastructureError
-from leftfold.kafka.member import Member
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
 from leftfold.kafka.restore import Restoration, Restored
 from leftfold.kafka.served import Served
-from leftfold.kafka.transaction import Aborted, Committed, Result, Transactions, Unknown
+from leftfold.kafka.transaction import Aborted, Committed, Result, Unknown
 from leftfold.kafka.workshop import Workshop
 from leftfold.ports import RawRecord
 
 __all__ = ["Report", "Worker"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
+Write: TypeAlias = tuple[str, Sequence[Outgoing]]
 DEATHS = 3
+CHUNK = 200
 REFOLDED = 2000
 
 
@@ -95,7 +96,9 @@ class Worker:
         new = sorted(self._member.new - restoring)
         if new:
             self._restorations.append(
-                Restoration(self._app, self._category, new, self._shop.new_store, self._shop.restore_ports(self._member))
+                Restoration(
+                    self._app, self._category, new, self._shop.new_store, self._shop.restore_ports(self._member)
+                )
             )
         for restoration in list(self._restorations):
             if restoration.step():
@@ -126,10 +129,37 @@ class Worker:
         together = [r for r in records if self._served[r.partition].lonely <= 0]
         if together:
             self._begin({r.partition for r in together})
-            self._commit(together, self._lane.process(together))
+            self._decide_together(together)
+        stuck: set[int] = set()
         for record in alone:
-            if record.partition in self._served and self._served[record.partition].next <= record.offset:
+            partition = record.partition
+            if partition not in stuck and partition in self._served:
                 self._decide_alone(record)
+                if partition not in self._served or self._served[partition].next <= record.offset:
+                    stuck.add(partition)
+
+    def _decide_together(self, records: list[RawRecord]) -> None:
+        batch = Batch()
+        try:
+            self._commit(records, batch, self._as_decided(batch, records))
+        except HeavyState:
+            batch = self._lane.process(records)
+            self._commit(records, batch, self._decided(batch))
+
+    def _as_decided(self, batch: Batch, records: list[RawRecord]) -> Iterator[Write]:
+        """Decides while the transaction is open, so that the broker works on one part while we decide the next."""
+        for start in range(0, len(records), CHUNK):
+            done = len(batch.events)
+            self._lane.extend(batch, records[start : start + CHUNK])
+            yield self._events, batch.events[done:]
+        self._lane.finish(batch)
+        yield self._state, batch.states
+        yield self._dead, batch.dead
+
+    def _decided(self, batch: Batch) -> Iterator[Write]:
+        yield self._events, batch.events
+        yield self._state, batch.states
+        yield self._dead, batch.dead
 
     def _begin(self, partitions: set[int]) -> None:
         """Marks partitions as begun, so that a successor knows what may have killed this process."""
@@ -149,15 +179,15 @@ class Worker:
             self._member.commit({record.partition: (served.next, attempt(served.attempts))})
             served.begin(attempt(served.attempts))
             batch = self._lane.process([record])
-        self._commit([record], batch)
+        self._commit([record], batch, self._decided(batch))
 
-    def _commit(self, records: Sequence[RawRecord], batch: Batch) -> None:
+    def _commit(self, records: Sequence[RawRecord], batch: Batch, writes: Iterator[Write]) -> None:
+        """One transaction: `@` first in every state partition, then what `writes` yields, then the offsets."""
         nexts = {record.partition: record.offset + 1 for record in records}
         token = new_token()
         marks = [self._mark(p, offset, self._lane.held[p].end) for p, offset in nexts.items()]
-        writes = [(self._state, marks + batch.states), (self._events, batch.events), (self._dead, batch.dead)]
         offsets = [TopicPartition(self._commands, p, offset, token) for p, offset in nexts.items()]
-        match self._run(writes, offsets):
+        match self._run(chain([(self._state, marks)], writes), offsets):
             case Committed(ends=ends):
                 self._apply(batch, nexts, token, ends)
             case Aborted(why=why):
@@ -168,7 +198,7 @@ class Worker:
             if record.partition in self._served:
                 self._served[record.partition].spend()
 
-    def _run(self, writes: list[tuple[str, list[Outgoing]]], offsets: list[TopicPartition]) -> Result:
+    def _run(self, writes: Iterable[Write], offsets: list[TopicPartition]) -> Result:
         group = self._member.consumer.consumer_group_metadata()
         return self._transactions.run(writes, offsets, group, watch=self._events)
 
@@ -192,9 +222,7 @@ class Worker:
         self._member.rewind({p: self._served[p].next for p in nexts if p in self._served})
         self._stop.wait(min(1.0, 0.02 * 2**self._aborts))
 
-    def _resolve(
-        self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str
-    ) -> None:
+    def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str) -> None:
         """Asks the stable committed offsets what became of a commit."""
         self._report("commit outcome unknown", {"why": why})
         self.counts["unknown"] += 1

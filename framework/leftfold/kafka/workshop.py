@@ -52,12 +52,14 @@ class Workshop:
         self._suffix = f"{process or uuid4().hex}.{lane}"
         self._config: dict[str, Any] = {**settings.librdkafka()}
         self._watchdog = Watchdog()
-        self._uncommitted = Consumer({
-            **self._config,
-            "group.id": f"leftfold-uncommitted-{uuid4().hex}",
-            "isolation.level": "read_uncommitted",
-            "enable.auto.commit": False,
-        })
+        self._uncommitted = Consumer(
+            {
+                **self._config,
+                "group.id": f"leftfold-uncommitted-{uuid4().hex}",
+                "isolation.level": "read_uncommitted",
+                "enable.auto.commit": False,
+            }
+        )
         self._checked = float("-inf")
 
     def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
@@ -144,6 +146,4 @@ class Workshop:
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _producer(self, transactional_id: str) -> Producer:
-        return Producer({
-            **self._config, "transactional.id": transactional_id, "transaction.timeout.ms": 10_000
-        })
+        return Producer({**self._config, "transactional.id": transactional_id, "transaction.timeout.ms": 10_000})

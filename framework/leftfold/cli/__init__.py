@@ -1,0 +1,1 @@
+"""The command line: composition from the shell. Heavy imports happen in the command that needs them."""

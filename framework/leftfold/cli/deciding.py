@@ -1,0 +1,39 @@
+"""The process of one decider: a worker, made again whenever its servers fail it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from leftfold.app import App
+from leftfold.cli.trouble import Trouble
+from leftfold.errors import Fenced, InfrastructureError
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker import Worker
+from leftfold.kafka.workshop import Workshop
+from leftfold.logs import Report
+
+__all__ = ["decide"]
+
+
+def decide(app: App, category: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
+    """Decides a category's commands until `stop` is set.
+
+    Raises:
+        Fenced: this process must end and be started again. ConfigurationError: starting again would not help.
+    """
+    trouble = Trouble(report, stop)
+
+    def told(what: str, details: Mapping[str, Any]) -> None:
+        if what == "serving":
+            trouble.told("")
+        report(what, details)
+
+    while not stop.is_set():
+        try:
+            Worker(app, category, Workshop(settings), stop=stop, report=told).run()
+        except Fenced:
+            raise
+        except InfrastructureError as error:
+            trouble.met(error)

@@ -1,0 +1,65 @@
+"""Errors as a user of the shell meets them: a line or two, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+import typer
+
+from leftfold.errors import LeftfoldError, StaleViewError
+
+__all__ = ["INTERRUPTED", "Usage", "tell", "unknown"]
+
+INTERRUPTED = 130
+_USAGE = 2
+_NOT_CAUGHT_UP = 4
+
+
+class Usage(LeftfoldError):
+    """What was typed cannot be meant."""
+
+    exit_code = _USAGE
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> Usage:
+    """The error for a name that nobody has: it offers the nearest ones and lists all."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=2) or [n for n in names if n.lower() == name.lower()]
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return Usage(f"there is no {what} {name!r}{hint}\nknown: {', '.join(names) or 'none'}")
+
+
+def tell(error: Exception, *, whole: bool = False) -> int:
+    """Writes an error to standard error and returns the exit code that goes with it."""
+    if whole:
+        traceback.print_exception(error)
+    if isinstance(error, typer.TyperException):
+        return _usage(error)
+    if isinstance(error, LeftfoldError):
+        _say(str(error) or type(error).__name__)
+        return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
+    _say(f"{type(error).__name__}: {error}{_where(error)}")
+    if not whole:
+        typer.echo("this was not foreseen; to see where it comes from, set LEFTFOLD_TRACEBACK=1", err=True)
+    return 1
+
+
+def _usage(error: typer.TyperException) -> int:
+    _say(error.format_message())
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        typer.echo(f"{context.command.get_usage(context)}\nhelp: {context.command_path} --help", err=True)
+    return error.exit_code
+
+
+def _say(message: str) -> None:
+    sys.stdout.flush()
+    typer.echo(f"{typer.style('error:', fg='red', bold=True)} {message}", err=True)
+
+
+def _where(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""

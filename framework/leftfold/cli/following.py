@@ -1,0 +1,62 @@
+"""The process of the tail: all views in one loop, made again whenever its servers fail it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from leftfold.cli.trouble import Trouble
+from leftfold.engine.tail import Tail
+from leftfold.errors import Fenced, InfrastructureError
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.logs import Report
+from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.view import View
+
+__all__ = ["follow"]
+
+
+def follow(
+    views: Sequence[View[Any, Any]], kafka: KafkaSettings, redis: RedisSettings, stop: threading.Event, report: Report
+) -> None:
+    """Keeps views at the end of the log until `stop` is set.
+
+    Raises:
+        Fenced: this process must end and be started again.
+    """
+    trouble = Trouble(report, stop)
+    while not stop.is_set():
+        try:
+            _follow(views, kafka, redis, stop, report, trouble)
+        except Fenced:
+            raise
+        except InfrastructureError as error:
+            trouble.met(error)
+
+
+def _follow(
+    views: Sequence[View[Any, Any]],
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    stop: threading.Event,
+    report: Report,
+    trouble: Trouble,
+) -> None:
+    readers: list[KafkaLogReader] = []
+
+    def open_log() -> KafkaLogReader:
+        readers.append(KafkaLogReader(kafka))
+        return readers[-1]
+
+    store = RedisViewStore(redis)
+    try:
+        tail = Tail(views, open_log, store, report=report)
+        while not stop.is_set():
+            tail.step()
+            trouble.told(next((reader.trouble for reader in readers if reader.trouble), ""))
+    finally:
+        for reader in readers:
+            reader.close()
+        store.close()

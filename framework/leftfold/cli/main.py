@@ -1,0 +1,43 @@
+"""The entry point: runs a command and turns whatever it raises into lines on standard error and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from leftfold.cli.commands import app
+from leftfold.cli.failures import INTERRUPTED, tell
+
+__all__ = ["main", "run"]
+
+TRACEBACK = "LEFTFOLD_TRACEBACK"
+
+
+def main() -> None:
+    """Runs the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command line and returns its exit code: design §7 lists them."""
+    whole = "--traceback" in arguments or os.environ.get(TRACEBACK, "") not in ("", "0")
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=list(arguments), prog_name="leftfold", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _deaf()
+    except Exception as error:
+        return tell(error, whole=whole)
+    return int(code or 0)
+
+
+def _deaf() -> int:
+    """Nobody reads our output any more, as after `| head`; Python must not find out again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 141

@@ -1,0 +1,39 @@
+"""Options that several commands share, and how examples are written into their help."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+__all__ = ["AppOption", "JsonOption", "KafkaOption", "LogsOption", "RedisOption", "examples"]
+
+AppOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--app",
+        envvar="LEFTFOLD_APP",
+        metavar="MODULE:NAME",
+        help="The App to use; else `app` under [tool.leftfold] in the nearest pyproject.toml.",
+    ),
+]
+KafkaOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--kafka", metavar="HOST:PORT", help="Brokers; else the environment, else what `leftfold up` started."
+    ),
+]
+RedisOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--redis", metavar="URL", help="Redis; else the environment, else what `leftfold up` started."),
+]
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+LogsOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--json-logs/--plain-logs", help="How to log; else JSON unless standard error is a terminal."),
+]
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text, kept as it is."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

@@ -1,0 +1,81 @@
+"""One process of `leftfold run`: a decider's worker or the tail. It ends with the process that started it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+from leftfold.cli.handover import LOGS
+from leftfold.cli.project import load_app
+from leftfold.connection import kafka_settings, redis_settings
+from leftfold.errors import Fenced, LeftfoldError
+from leftfold.logs import Report, open_report
+
+__all__ = ["end_with_parent", "main"]
+
+_LEAVE_SECONDS = 10.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the part and returns its exit code."""
+    options = _parser().parse_args(arguments)
+    report = open_report(options.name, as_json=LOGS[options.logs])
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    end_with_parent(stop)
+    try:
+        _serve(options, stop, report)
+    except LeftfoldError as error:
+        report("failed", {"why": str(error)})
+        return error.exit_code
+    except Exception:
+        report("failed", {"exc_info": True})
+        return 1
+    return 0
+
+
+def end_with_parent(stop: threading.Event) -> None:
+    """Sets `stop` when the parent is gone, whose end of our standard input then closes; ends hard if that takes long."""
+
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        stop.set()
+        threading.Event().wait(_LEAVE_SECONDS)
+        os._exit(Fenced.exit_code)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -> None:
+    app = load_app(options.app)
+    kafka = kafka_settings(options.kafka)
+    if options.kind == "decider":
+        from leftfold.cli.deciding import decide
+
+        decide(app, options.names[0], kafka, stop, report)
+    else:
+        from leftfold.cli.following import follow
+
+        follow([app.view(name) for name in options.names], kafka, redis_settings(options.redis), stop, report)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="leftfold.cli.part", description=__doc__)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--app", default="")
+    parser.add_argument("--kafka")
+    parser.add_argument("--redis")
+    parser.add_argument("--logs", choices=sorted(LOGS), default="auto")
+    parser.add_argument("kind", choices=("decider", "tail"))
+    parser.add_argument("names", nargs="+")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

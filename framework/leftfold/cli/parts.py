@@ -1,0 +1,55 @@
+"""The parts that `leftfold run` keeps running: one process per decider, and one tail for all views."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from leftfold.app import App
+from leftfold.cli.failures import Usage, unknown
+from leftfold.supervisor import Part
+
+__all__ = ["TAIL", "chosen", "parts_of"]
+
+TAIL = "tail"
+
+
+def chosen(app: App, names: Sequence[str]) -> App:
+    """The App with only the deciders and views of these names; all of them when there are none.
+
+    Raises:
+        Usage: a name is neither.
+    """
+    known = {d.name for d in app.deciders} | {v.name for v in app.views}
+    for name in names:
+        if name not in known:
+            raise unknown(f"decider or view in app {app.name} called", name, known)
+    if not known:
+        raise Usage(f"app {app.name} has neither deciders nor views; there is nothing to run")
+    wanted = set(names) or known
+    return App(
+        app.name,
+        partitions=app.partitions,
+        deciders=[d for d in app.deciders if d.name in wanted],
+        views=[v for v in app.views if v.name in wanted],
+    )
+
+
+def parts_of(app: App, workers: int, arguments: Sequence[str]) -> list[Part]:
+    """The processes that run everything in an App.
+
+    Args:
+        workers: processes per decider; they share its partitions. arguments: handed on to each process.
+    """
+    parts = []
+    for decider in app.deciders:
+        for number in range(1, workers + 1):
+            name = decider.name if workers == 1 else f"{decider.name}.{number}"
+            parts.append(_part(name, arguments, "decider", [decider.name]))
+    if app.views:
+        parts.append(_part(TAIL, arguments, "tail", [view.name for view in app.views]))
+    return parts
+
+
+def _part(name: str, arguments: Sequence[str], kind: str, names: Sequence[str]) -> Part:
+    return Part(name, (sys.executable, "-m", "leftfold.cli.part", f"--name={name}", *arguments, kind, *names))

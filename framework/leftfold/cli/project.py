@@ -1,0 +1,110 @@
+"""The project that a command is typed in: its directory, its App, and where its embedded servers live."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tomllib
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from leftfold.app import App
+from leftfold.errors import ConfigurationError, LeftfoldError
+
+__all__ = ["Project", "find_project", "load_app"]
+
+
+@dataclass(frozen=True)
+class Project:
+    """A directory and the App that its pyproject.toml names, '' when it names none."""
+
+    root: Path
+    app: str
+
+    @property
+    def data(self) -> Path:
+        """What the embedded servers keep, unless `LEFTFOLD_DATA` says otherwise."""
+        return self.root / ".leftfold"
+
+    @property
+    def lock(self) -> Path:
+        """The committed `leftfold.lock`."""
+        return self.root / "leftfold.lock"
+
+
+def find_project(start: Path | None = None) -> Project:
+    """The nearest directory upwards whose pyproject.toml has [tool.leftfold], else the working directory.
+
+    Raises:
+        ConfigurationError: that pyproject.toml cannot be read.
+    """
+    here = (start or Path.cwd()).resolve()
+    for place in (here, *here.parents):
+        file = place / "pyproject.toml"
+        if file.is_file():
+            try:
+                told = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("leftfold")
+            except (OSError, ValueError) as error:
+                raise ConfigurationError(f"{file} cannot be read: {error}") from error
+            if told is not None:
+                return Project(place, str(told.get("app", "")))
+    return Project(here, "")
+
+
+def load_app(spec: str = "", project: Project | None = None) -> App:
+    """The App that is meant: the one given, else the project's. Importing it checks every definition in it.
+
+    Raises:
+        ConfigurationError: nobody says which, or it is not there, or a definition in it is wrong.
+    """
+    project = project or find_project()
+    spec = spec or project.app
+    if not spec:
+        raise ConfigurationError(
+            "which App? say --app package.module:app, set LEFTFOLD_APP, or write into pyproject.toml:\n"
+            '[tool.leftfold]\napp = "package.module:app"'
+        )
+    module_name, colon, name = spec.partition(":")
+    if not module_name or not colon or not name:
+        raise ConfigurationError(f"--app {spec!r} must be module:name, such as shop.services.carts.app:app")
+    for place in (str(Path.cwd()), str(project.root)):
+        if place not in sys.path:
+            sys.path.insert(0, place)
+    module = _imported(module_name)
+    found = getattr(module, name, None)
+    if not isinstance(found, App):
+        raise ConfigurationError(f"{module_name} has no App {name!r}; {_apps(module)}")
+    return found
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except LeftfoldError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ConfigurationError(
+                f"there is no module {error.name} in {Path.cwd()} or among what is installed; "
+                f"is this the project's directory, and --app right?"
+            ) from error
+        raise _broken(name, error) from error
+    except Exception as error:
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: Exception) -> ConfigurationError:
+    """The place shown is the last one in a file that Python runs, past its own import machinery."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    if isinstance(error, SyntaxError):
+        place = f" ({error.filename}:{error.lineno})"
+        return ConfigurationError(f"{name} cannot be imported: {error.msg}{place}")
+    return ConfigurationError(f"{name} cannot be imported: {type(error).__name__}: {error}{place}")
+
+
+def _apps(module: ModuleType) -> str:
+    apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+    return f"it has {', '.join(apps)}" if apps else "it has none; write app = App(...)"

@@ -1,0 +1,58 @@
+"""`leftfold run`: an App at work, deciders and views alike."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from leftfold.cli.handover import handover
+from leftfold.cli.options import AppOption, KafkaOption, LogsOption, RedisOption, examples
+
+__all__ = ["EXAMPLES", "run"]
+
+EXAMPLES = examples(
+    "leftfold run                          everything in the App",
+    "leftfold run baskets --workers 2      one decider, two processes sharing its partitions",
+    "leftfold run basket_summary           one view",
+)
+
+
+def run(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Deciders and views; else all.")
+    ] = None,
+    app: AppOption = "",
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes per decider.")] = 1,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    json_logs: LogsOption = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+) -> None:
+    """Run deciders and views until Ctrl-C.
+
+    Makes missing topics, starts one process per decider and one for all views, starts again whatever dies, and stops
+    everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for.
+    """
+    from leftfold.cli.part import end_with_parent
+    from leftfold.cli.parts import chosen, parts_of
+    from leftfold.cli.project import load_app
+    from leftfold.cli.stopping import Stopping
+    from leftfold.cli.topics import ensure_topics
+    from leftfold.connection import kafka_settings, redis_settings
+    from leftfold.logs import open_report
+    from leftfold.supervisor import Supervisor
+
+    wanted = chosen(load_app(app), names or [])
+    settings = kafka_settings(kafka)
+    if wanted.views:
+        redis_settings(redis)
+    parts = parts_of(wanted, workers, handover(app=app, kafka=kafka, redis=redis, json_logs=json_logs))
+    report, stopping = open_report("run", as_json=json_logs), Stopping()
+    if with_parent:
+        end_with_parent(stopping.event)
+    ensure_topics(wanted, settings, stopping.event, report)
+    report("starting", {"app": wanted.name, "parts": ", ".join(part.name for part in parts)})
+    code = Supervisor(parts, stop=stopping.event, report=report).run()
+    report("stopped", {})
+    raise typer.Exit(code or stopping.code)

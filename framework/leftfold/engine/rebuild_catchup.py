@@ -1,0 +1,94 @@
+"""From the seal to the log's end: by the tails that follow the generation or, while none does, by the rebuild itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leftfold.engine.follower import Follower
+from leftfold.engine.group import Group
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.flush import Generation
+from leftfold.ports import LogReader, ViewStore
+from leftfold.view import View
+
+__all__ = ["CatchUp"]
+
+_BATCH = 4000
+
+
+class CatchUp:
+    """Keeps sealed generations moving until a condition holds.
+
+    Tails are seen by the tokens they leave. A tail that starts later takes over: its flush makes ours fail.
+
+    Args:
+        generations: the new one first.
+        patience: seconds for a tail to show up.
+        tell: told how many events were folded here.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generations: Sequence[Generation],
+        store: ViewStore,
+        open_reader: Callable[[], LogReader],
+        *,
+        patience: float = 1.5,
+        tell: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self._view, self._generations, self._store, self._open = view, list(generations), store, open_reader
+        self._patience, self._tell = patience, tell
+        self._group: Group | None = None
+        self._tokens: list[str] = []
+        self._moved = time.monotonic()
+
+    def wait(self, reached: Callable[[], bool], *, timeout: float, awaited: str) -> None:
+        """Goes on until `reached`.
+
+        Raises:
+            InfrastructureError: it was not within `timeout` seconds; `awaited` says what.
+            ContractError: the view stopped at an event.
+        """
+        deadline = time.monotonic() + timeout
+        while not reached():
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    f"view {self._view.name}: waited {timeout:g} s for {awaited}; is a tail of it stuck? "
+                    f"leftfold status tells how far each is"
+                )
+            self.step()
+
+    def step(self) -> None:
+        """Folds one batch, or waits a moment for the tails that do."""
+        if self._group is not None:
+            self._fold(self._group)
+        elif time.monotonic() - self._moved > self._patience:
+            self._group = Group(self._open, [Follower(self._view, g, self._store) for g in self._generations])
+        else:
+            self._watch()
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Lets go of the log."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def _watch(self) -> None:
+        tokens = [mark.token for _, mark in sorted(self._store.marks(self._generations[0]).items())]
+        if self._tokens and tokens != self._tokens:
+            self._moved = time.monotonic()
+        self._tokens = tokens
+
+    def _fold(self, group: Group) -> None:
+        count, left = group.step(_BATCH, 0.05)
+        self._tell(count)
+        for follower in group.followers:
+            if follower.stopped:
+                raise ContractError(f"view {self._view.name} stops: {follower.stopped}")
+        if left:
+            self.close()
+            self._tokens, self._moved = [], time.monotonic()

@@ -1,0 +1,70 @@
+"""What came of a rebuild."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from leftfold.flush import Parked
+
+__all__ = ["Agreement", "RebuildResult"]
+
+
+class Agreement(StrEnum):
+    """Whether the new generation holds what its predecessor holds."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    ALONE = "no predecessor"
+    UNKNOWN = "not compared"
+
+
+@dataclass(frozen=True)
+class RebuildResult:
+    """A finished rebuild; `swapped` False means that readers still see the predecessor.
+
+    Args:
+        events: how many were read. rows: how many the generation holds.
+        checksum, old_checksum: of both generations at equal positions; 0 where there is nothing to compare.
+        why: the reason when they were not compared, '' else.
+        seconds: by phase.
+        parked: by encoded row key.
+        kept: the predecessor's id while it is still there, for `leftfold rollback`; '' = none.
+    """
+
+    view: str
+    generation: str
+    predecessor: str
+    events: int
+    rows: int
+    checksum: int
+    old_checksum: int
+    agreement: Agreement
+    why: str
+    swapped: bool
+    seconds: Mapping[str, float]
+    parked: Mapping[str, Parked]
+    kept: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 3 when the two generations differ and no swap was made."""
+        return 0 if self.swapped else 3
+
+    def __str__(self) -> str:
+        fold = self.seconds.get("fold", 0.0)
+        lines = [
+            f"{self.view} {self.generation}: {self.events:,} events, {self.rows:,} rows, checksum {self.checksum:032x}",
+            f"  folded in {fold:.1f} s ({self.events / fold if fold else 0:,.0f} events/s), "
+            f"all in {sum(self.seconds.values()):.1f} s; parked keys: {len(self.parked)}",
+            f"  predecessor {self.predecessor or 'none'}: {self.agreement.value}{self.why and f' ({self.why})'}",
+        ]
+        if not self.swapped:
+            lines.append(
+                f"  not swapped: the predecessor's checksum is {self.old_checksum:032x}; look: leftfold diff {self.view}; "
+                f"go live with it anyway: leftfold promote {self.view} {self.generation}"
+            )
+        if self.kept:
+            lines.append(f"  {self.kept} is kept for leftfold rollback {self.view}; a later rebuild removes it")
+        return "\n".join(lines)

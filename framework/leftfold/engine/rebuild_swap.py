@@ -1,0 +1,152 @@
+"""The end of a rebuild: catch up with the live generation, compare with it, take its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
+
+from leftfold.engine.generations import change
+from leftfold.engine.rebuild_catchup import CatchUp
+from leftfold.engine.rebuild_compare import Comparison
+from leftfold.engine.rebuild_progress import Stopwatch
+from leftfold.engine.rebuild_removal import remove
+from leftfold.engine.rebuild_result import Agreement, RebuildResult
+from leftfold.errors import Fenced
+from leftfold.flush import Generation, Phase, Registry, covered
+from leftfold.ports import LogReader, ViewStore
+from leftfold.position import Position
+from leftfold.rows import CHECKSUM_MODULUS
+from leftfold.view import View
+
+if TYPE_CHECKING:
+    from leftfold.engine.rebuild import RebuildOptions
+
+__all__ = ["Swap"]
+
+_NEAR = 200_000
+"""A predecessor that nobody follows is brought up by this rebuild if it is at most so many offsets behind."""
+_COMPARE_SECONDS = 15.0
+_ATTEMPTS = 5
+
+
+class Swap:
+    """Makes a sealed generation live."""
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generation: Generation,
+        store: ViewStore,
+        open_reader: Callable[[], LogReader],
+        options: RebuildOptions,
+        watch: Stopwatch,
+    ) -> None:
+        self._view, self._new, self._store = view, generation, store
+        self._open, self._options, self._watch = open_reader, options, watch
+
+    def run(self, ends: Position, events: int) -> RebuildResult:
+        """Waits until no reader could go back in time, compares and swaps.
+
+        Args:
+            ends: what must be reached when there is no predecessor of the same hash.
+
+        Raises:
+            Fenced: the generation was removed, or others went live too often meanwhile.
+        """
+        for _ in range(_ATTEMPTS):
+            old = self._store.registry(self._view.name).live_of(self._view.hash)
+            agreement, sums, why = self._level(old, ends)
+            agreed = agreement is not Agreement.DIFFERENT or self._options.swap_anyway
+            if not agreed or self._pointed(old):
+                return self._result(old, events, agreement, sums, why, agreed)
+        raise Fenced(
+            f"view {self._view.name}: other generations went live {_ATTEMPTS} times; are two rebuilds running?"
+        )
+
+    def _level(self, old: Generation | None, ends: Position) -> tuple[Agreement, tuple[int, int], str]:
+        self._watch.begin("catch up")
+        pair = [self._new] if old is None or self._lag(old, ends) > _NEAR else [self._new, old]
+        catch_up = CatchUp(
+            self._view, pair, self._store, self._open, patience=self._options.patience, tell=self._watch.tell
+        )
+        try:
+            catch_up.wait(lambda: self._past(old, ends), timeout=self._options.timeout, awaited=_AWAITED[old is None])
+            return self._compare(old, catch_up, near=len(pair) > 1)
+        finally:
+            catch_up.close()
+
+    def _past(self, old: Generation | None, ends: Position) -> bool:
+        # The old marks are read first: what they say can only be less than what is true when the new ones are read.
+        target = ends if old is None else reduce(or_, (m.position for m in self._store.marks(old).values()), Position())
+        return covered(self._new, self._store.marks(self._new)).covers(target)
+
+    def _lag(self, old: Generation, ends: Position) -> int:
+        at = covered(old, self._store.marks(old))
+        return sum(o - at.next_offset(t, p) for t, ps in ends.offsets.items() for p, o in ps.items())
+
+    def _compare(
+        self, old: Generation | None, catch_up: CatchUp, *, near: bool
+    ) -> tuple[Agreement, tuple[int, int], str]:
+        if old is None:
+            return Agreement.ALONE, (0, 0), ""
+        if not near:
+            return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and nobody follows it"
+        self._watch.begin("compare")
+        comparison, deadline = Comparison(old, self._new), time.monotonic() + _COMPARE_SECONDS
+        while not comparison.look(self._store.marks(old), self._store.marks(self._new)):
+            if time.monotonic() > deadline:
+                return Agreement.UNKNOWN, comparison.sums, f"never at one place within {_COMPARE_SECONDS:g} s"
+            catch_up.step()
+        return comparison.agreement, comparison.sums, comparison.why
+
+    def _pointed(self, old: Generation | None) -> bool:
+        """Points at the new generation; False when another one is live than the one just compared with."""
+        self._watch.begin("swap")
+
+        def point(registry: Registry) -> Registry:
+            if self._new.id not in registry.generations:
+                raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
+            live = registry.live_of(self._new.hash)
+            return registry.pointed(self._new) if (live and live.id) == (old and old.id) else registry
+
+        return change(self._store, self._view.name, point).live.get(self._new.hash) == self._new.id
+
+    def _result(
+        self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
+    ) -> RebuildResult:
+        kept = self._tidied(old) if swapped else ""
+        marks = self._store.marks(self._new).values()
+        self._watch.end()
+        return RebuildResult(
+            view=self._view.name,
+            generation=self._new.id,
+            predecessor=old.id if old is not None else "",
+            events=events,
+            rows=sum(mark.rows for mark in marks),
+            checksum=sums[1] or sum(mark.checksum for mark in marks) % CHECKSUM_MODULUS,
+            old_checksum=sums[0],
+            agreement=agreement,
+            why=why,
+            swapped=swapped,
+            seconds=dict(self._watch.seconds),
+            parked={key: parked for mark in marks for key, parked in mark.parked.items()},
+            kept=kept,
+        )
+
+    def _tidied(self, old: Generation | None) -> str:
+        """Removes what nobody needs any more; returns the id of the predecessor if it stays."""
+        for other in self._store.registry(self._view.name).generations.values():
+            mine = other.hash == self._new.hash and other.created <= self._new.created and other.id != self._new.id
+            # A tail may have begun one of its own while there was none to follow.
+            if mine and other.phase is Phase.SEALED:
+                remove(self._store, other)
+        if old is not None and self._options.keep <= 0:
+            remove(self._store, old)
+            return ""
+        return old.id if old is not None else ""
+
+
+_AWAITED = {True: "the new generation to reach the end of the log", False: "it to reach the live generation"}
