@@ -160,7 +160,7 @@ def read_recorded(codec: MessageCodec[Any], record: RawRecord) -> Recorded[Any] 
         ContractError: headers or value break the contract.
     """
     found = dict(record.headers)
-    event = codec.wanted(found.get("ce_type", b""), record.value)
+    event = codec.wanted(found.get("ce_type") or b"", record.value)
     if event is None:
         return None
     try:
@@ -179,5 +179,5 @@ def read_recorded(codec: MessageCodec[Any], record: RawRecord) -> Recorded[Any] 
             partition=record.partition,
             offset=record.offset,
         )
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
         raise ContractError(f"{record.topic}[{record.partition}]@{record.offset}: broken headers: {error!r}") from error

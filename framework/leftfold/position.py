@@ -80,8 +80,8 @@ class Position:
             ContractError: the text is no JSON object of objects of whole numbers.
         """
         try:
-            return cls({t: {int(p): int(o) for p, o in ps.items()} for t, ps in json.loads(text).items()})
-        except (ValueError, AttributeError, TypeError) as error:
+            return cls({t: {int(p): _offset(o) for p, o in ps.items()} for t, ps in json.loads(text).items()})
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
             raise ContractError(f"{text!r} is no position; it looks like {{'topic': {{'0': 12}}}}") from error
 
     def __str__(self) -> str:
@@ -89,3 +89,9 @@ class Position:
             f"{topic}[{','.join(f'{p}:{o}' for p, o in sorted(partitions.items()))}]"
             for topic, partitions in sorted(self.offsets.items())
         )
+
+
+def _offset(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no offset")
+    return value

@@ -1,7 +1,8 @@
 """How state and rows become bytes: checked types, canonical JSON, unions tagged by class name.
 
 pydantic-core does the work; the schema it derives is adjusted so that equal values give equal bytes (sets and
-mappings are sorted) and so that a union of classes says which one it holds (`"@": "ClassName"`).
+mappings are sorted, times are in UTC) and so that a union of classes says which one it holds (`"@": "ClassName"`).
+A Decimal keeps its places: 12.5 and 12.50 are equal, yet stored as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -95,14 +96,14 @@ def _check(type_: Any, where: str, seen: set[type]) -> None:
             _check(arg, where, seen)
     elif is_record(type_):
         _check_record(type_, where, seen)
-    elif not (type_ in SCALARS or get_origin(type_) or (isinstance(type_, type) and issubclass(type_, Enum))):
+    elif origin in (list, set):
+        raise ConfigurationError(f"{where}: {type_} can be changed in place; use tuple[...] or frozenset[...]")
+    elif not (type_ in SCALARS or origin is Literal or (isinstance(type_, type) and issubclass(type_, Enum))):
         raise ConfigurationError(
             f"{where}: {getattr(type_, '__name__', type_)} cannot be stored; use frozen dataclasses (or frozen "
             f"models) of str, int, bool, Decimal, aware datetime, date, UUID, Enum, X | None, tuples, frozensets, "
             f"mappings and such dataclasses{_hint(type_)}"
         )
-    elif origin in (list, set):
-        raise ConfigurationError(f"{where}: {type_} can be changed in place; use tuple[...] or frozenset[...]")
 
 
 def _hint(type_: Any) -> str:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from leftfold.errors import ConflictError, ContractError, DecisionFailed, Infras
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
+from leftfold.local import embedded, kill, restart
 from leftfold.messages import Command
 from leftfold.ports import RawRecord
 from leftfold.position import Position
@@ -234,6 +236,20 @@ def test_a_broker_that_is_not_there_is_named() -> None:
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout=0.5)
     with pytest.raises(InfrastructureError, match=r"no broker at 127\.0\.0\.1:1 answered within 0\.5 s.*leftfold up"):
         KafkaClient("theatre", settings)
+
+
+def test_a_lost_broker_is_named_and_the_same_id_works_once_it_is_back(tmp_path: Path) -> None:
+    with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        ensure(app, settings)
+        with KafkaClient("theatre", settings) as client:
+            kill(tmp_path, "kafka")
+            with pytest.raises(OutcomeUnknown, match=r"no broker at .* answered"):
+                client.send(Reserve(show_id="s-1"), id="my id", timeout=0.5)
+            restart(tmp_path, "kafka")
+            with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
+                assert client.send(Reserve(show_id="s-1"), id="my id").version == 1
+    assert {header(record.headers, "ce_id") for record in responder.seen} == {b"my id"}
 
 
 def test_an_app_without_a_reply_topic_is_named(settings: KafkaSettings) -> None:

@@ -43,7 +43,8 @@ def run(
     from leftfold.logs import open_report
     from leftfold.supervisor import Supervisor
 
-    wanted = chosen(load_app(app), names or [])
+    whole = load_app(app)
+    wanted = chosen(whole, names or [])
     settings = kafka_settings(kafka)
     if wanted.views:
         redis_settings(redis)
@@ -51,8 +52,8 @@ def run(
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)
-    ensure_topics(wanted, settings, stopping.event, report)
-    report("starting", {"app": wanted.name, "parts": ", ".join(part.name for part in parts)})
+    ensure_topics(whole, settings, stopping.event, report)
+    report("starting", {"app": whole.name, "parts": ", ".join(part.name for part in parts)})
     code = Supervisor(parts, stop=stopping.event, report=report).run()
     report("stopped", {})
     raise typer.Exit(code or stopping.code)

@@ -42,18 +42,19 @@ class EventDecoder:
         """The record, whatever is in it; a broken one carries its error."""
         found = dict(record.headers)
         event, error, version, last = None, None, 0, True
+        type_ = found.get("ce_type") or b""
         try:
-            event = self._codec.wanted(found.get("ce_type", b""), record.value)
-            version = int(found.get("ce_sequence", b"0"))
-            k, _, n = found.get("ce_decision", b"1/1").partition(b"/")
+            k, _, n = (found.get("ce_decision") or b"1/1").partition(b"/")
             last = k == n
+            version = int(found.get("ce_sequence") or b"0")
+            event = self._codec.wanted(type_, record.value)
         except ContractError as failure:
             error = failure
         except ValueError as failure:
             error = ContractError(f"broken headers: {failure}")
         try:
             key = (record.key or b"").decode()
-            time = found.get("ce_time", b"").decode()
+            time = (found.get("ce_time") or b"").decode()
         except UnicodeDecodeError as failure:
             key, time, error = repr(record.key), "", ContractError(f"the record's key is no UTF-8: {failure}")
         return Decoded(record.topic, record.partition, record.offset, key, event, error, version, last, time)

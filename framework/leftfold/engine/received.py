@@ -15,6 +15,8 @@ from leftfold.ports import RawRecord
 __all__ = ["Received", "command_headers", "command_id", "read_command"]
 
 SPEC_VERSION = ("ce_specversion", b"1.0")
+MOST_CARRIED = 1024
+"""Bytes of the headers that travel on into events, so that these stay within what is left for headers."""
 CONTENT_TYPE = ("content-type", JSON)
 
 
@@ -91,14 +93,17 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         expected = found.get("expected_version")
         expected_version = int(expected) if expected is not None else None
         origin = _origin(found["origin"]) if "origin" in found else None
+        correlation, traceparent = found.get("ce_correlationid") or found["ce_id"], found.get("traceparent") or b""
     except KeyError as error:
         raise ContractError(f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
-    except ValueError as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise ContractError(f"unreadable header or key: {error}") from error
+    if (weight := len(found["ce_id"]) + len(at) + len(correlation) + len(traceparent)) > MOST_CARRIED:
+        raise ContractError(f"ids, time and trace weigh {weight} bytes; events carry {MOST_CARRIED} at most")
     if not key or key == "@" or not id_:
         raise ContractError(f"key {key!r} and ce_id {id_!r}: neither may be empty, and '@' is reserved")
     value = record.value or b""
-    command: Command = codec.decode(found.get("ce_type", b""), value)
+    command: Command = codec.decode(found.get("ce_type") or b"", value)
     named = getattr(command, command.__leftfold__.key)
     if named != key:
         raise ContractError(f"the record's key is {key!r} but {command.__leftfold__.key} is {named!r}")
@@ -108,11 +113,11 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         id_,
         digest(value if expected is None else value + b"@" + expected),
         at,
-        found.get("ce_correlationid") or found["ce_id"],
-        found.get("traceparent", b""),
+        correlation,
+        traceparent,
         expected_version,
         origin,
-        found.get("reply_to", b""),
+        found.get("reply_to") or b"",
     )
 
 

@@ -36,6 +36,12 @@ class Refold:
             return Stream(0, self._decider.initial_state, {}, {})
         return self._streams.decode(record, 0.0)
 
+    def _version(self, key: str) -> int:
+        if key in self.changed:
+            return self.changed[key].version
+        record = self.store.get(key)
+        return 0 if record is None else self._streams.version(record)
+
     def add(self, record: RawRecord) -> None:
         """Folds one event.
 
@@ -52,9 +58,9 @@ class Refold:
             command_id = found["ce_causationid"].decode()
         except (KeyError, ValueError) as error:
             raise ContractError(f"{where}: broken headers ({error!r}); the partition is not served") from error
-        stream = self.stream(key)
-        if version <= stream.version:
+        if version <= self._version(key):
             return
+        stream = self.stream(key)
         if version != stream.version + 1:
             raise InfrastructureError(
                 f"{where}: stream {key!r} goes on at version {version}, but only {stream.version} are known; events "

@@ -12,6 +12,7 @@ from leftfold.storage import Storage
 __all__ = ["Answer", "Stream", "StreamCodec", "answer"]
 
 S = TypeVar("S")
+_HEAD = b'{"version":'
 KEEP, KEEP_SECONDS, KEEP_MOST = 32, 60.0, 1000
 
 
@@ -73,12 +74,17 @@ class StreamCodec(Generic[S]):
 
     def encode(self, stream: Stream[S]) -> bytes:
         """The record's value."""
-        return b'{"version":%d,"state":%b,"answered":[%b],"origins":%b}' % (
+        return _HEAD + b'%d,"state":%b,"answered":[%b],"origins":%b}' % (
             stream.version,
             self._storage.encode(stream.state),
             b",".join([a.encoded for a in stream.answered.values()]),
             json.dumps(stream.origins, separators=(",", ":")).encode() if stream.origins else b"{}",
         )
+
+    @staticmethod
+    def version(value: bytes) -> int:
+        """The version in a record, without decoding the rest."""
+        return int(value[len(_HEAD) : value.index(b",")])
 
     def decode(self, value: bytes, seen: float) -> Stream[S]:
         """The stream behind a record; its answers count as given at `seen`.

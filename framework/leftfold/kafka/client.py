@@ -47,7 +47,7 @@ class KafkaClient:
         self._settings, self._most = settings, most
         self._pending, self._topics = Pending(), set[str]()
         self._cluster = Cluster(settings)
-        self._silence = Silence(settings)
+        self._silence = Silence(self._cluster)
         partitions = self._cluster.partitions(names.replies(app))
         self._outbox = Outbox(settings, app, self._pending.resolve)
         self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._outbox.poll)
@@ -122,7 +122,6 @@ class KafkaClient:
         self._outbox.close(timeout)
         self._answers.close()
         self._pending.give_up("the client was closed")
-        self._silence.close()
         self._cluster.close()
 
     async def _awaited(self, parcel: Parcel, waiter: _Task, timeout: float) -> Answer:

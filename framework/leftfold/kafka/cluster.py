@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
     ResourceType,
 )
 
-from leftfold.errors import InfrastructureError
+from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import kafka_error, translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.settings import KafkaSettings
@@ -26,6 +26,8 @@ from leftfold.position import Position
 __all__ = ["Cluster"]
 
 T = TypeVar("T")
+# librdkafka keeps to its own deadlines; this one is for when it does not.
+_PATIENCE = 4
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
@@ -118,28 +120,27 @@ class Cluster:
             ),
         )
         try:
-            asked[topic].result(3 * self._timeout)
-        except KafkaException as error:
-            if kafka_error(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            self._answer(f"making {topic}", asked[topic])
+        except InfrastructureError as error:
+            if _code(error) == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
-            raise self._translated(error, f"making {topic}") from error
+            raise
         return True
 
-    def owners(self, category: str) -> dict[str, int]:
-        """The groups of workers of a category and how many members each has."""
+    def owners(self, category: str, *, timeout: float | None = None) -> dict[str, int]:
+        """The groups of workers of a category and how many members each has; `timeout` in seconds per question."""
+        seconds = timeout or self._timeout
+        listed = self._asked("listing groups", lambda: self._admin.list_consumer_groups(request_timeout=seconds))
         pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
-        listed = self._answer(
-            "listing groups",
-            self._asked("listing groups", lambda: self._admin.list_consumer_groups(request_timeout=self._timeout)),
-        )
-        names = [group.group_id for group in listed.valid if pattern.fullmatch(group.group_id)]
-        if not names:
+        every = self._answer("listing groups", listed).valid
+        groups = [group.group_id for group in every if pattern.fullmatch(group.group_id)]
+        if not groups:
             return {}
         asked = self._asked(
-            f"describing {', '.join(names)}",
-            lambda: self._admin.describe_consumer_groups(names, request_timeout=self._timeout),
+            f"describing {', '.join(groups)}",
+            lambda: self._admin.describe_consumer_groups(groups, request_timeout=seconds),
         )
-        return {name: len(self._answer(f"describing {name}", future).members) for name, future in asked.items()}
+        return {group: len(self._answer(f"describing {group}", future).members) for group, future in asked.items()}
 
     def _ends(self, topic: str, partitions: int) -> dict[int, int]:
         doing = f"asking for the ends of {topic}"
@@ -156,11 +157,11 @@ class Cluster:
 
     def _found(self, topic: str, future: Future[Any]) -> Any | None:
         try:
-            return future.result(2 * self._timeout)
-        except KafkaException as error:
-            if kafka_error(error).code() in _ABSENT:
+            return self._answer(f"describing {topic}", future)
+        except InfrastructureError as error:
+            if _code(error) in _ABSENT:
                 return None
-            raise self._translated(error, f"describing {topic}") from error
+            raise
 
     def _asked(self, doing: str, ask: Callable[[], T]) -> T:
         # Log lines queue up in the client until somebody polls it.
@@ -172,9 +173,17 @@ class Cluster:
 
     def _answer(self, doing: str, future: Future[T]) -> T:
         try:
-            return future.result(2 * self._timeout)
+            return future.result(_PATIENCE * self._timeout)
         except KafkaException as error:
             raise self._translated(error, doing) from error
+        except TimeoutError as error:
+            raise self._translated(KafkaError(KafkaError._TIMED_OUT), doing) from error
 
-    def _translated(self, error: KafkaException, doing: str) -> Exception:
+    def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
         return translated(error, doing=doing, brokers=self._settings.bootstrap_servers, waited=self._timeout)
+
+
+def _code(error: LeftfoldError) -> int | None:
+    """The broker's code behind a translated error."""
+    cause = error.__cause__
+    return kafka_error(cause).code() if isinstance(cause, KafkaException) else None

@@ -44,7 +44,6 @@ _REFUSED = frozenset(
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         KafkaError._SSL,
-        KafkaError._INVALID_ARG,
     }
 )
 

@@ -53,7 +53,7 @@ class Replies:
                 continue
             if reply.error is None:
                 value = ack(reply.version, reply.events, positions.get(reply.partition, "{}"))
-                headers = [*_ACK, ("ce_causationid", reply.command_id)]
+                headers: Any = [*_ACK, ("ce_causationid", reply.command_id)]
             else:
                 value = json.dumps(reply.error, separators=(",", ":")).encode()
                 headers = [*_NACK, ("ce_causationid", reply.command_id)]

@@ -8,7 +8,6 @@ import time
 from leftfold import names
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.settings import KafkaSettings
 
 __all__ = ["Silence"]
 
@@ -19,8 +18,8 @@ _KEEP_SECONDS = 5.0
 class Silence:
     """Asks who decides a category; thousands of commands that time out together ask once."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._cluster = Cluster(settings.model_copy(update={"request_timeout": _ASK_SECONDS}))
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, str]] = {}
 
@@ -33,14 +32,10 @@ class Silence:
                 self._known[category] = time.monotonic(), reason
             return reason
 
-    def close(self) -> None:
-        """Lets go of connections."""
-        self._cluster.close()
-
     def _ask(self, category: str) -> str:
         topic, start = names.commands(category), f"start one: leftfold run {category}"
         try:
-            owners = self._cluster.owners(category)
+            owners = self._cluster.owners(category, timeout=_ASK_SECONDS)
         except LeftfoldError as error:
             return f"no answer before the deadline ({error})"
         if not owners:

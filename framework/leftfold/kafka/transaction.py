@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from leftfold.engine.batch import Outgoing
 from leftfold.errors import Fenced
+from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.watchdog import Watchdog
 
 __all__ = ["Aborted", "Committed", "Result", "Transactions", "Unknown"]
@@ -68,7 +69,7 @@ class Transactions:
     ) -> None:
         self.id, self._timeout, self._rotates, self._watchdog = id_, timeout, rotate, watchdog
         self._slow = float(config.get("socket.timeout.ms", 10_000)) / 2000
-        self._log = _listening_logger(self, id_)
+        self._log = _Listening(self)
         self._config = {
             "enable.idempotence": True,
             "transaction.timeout.ms": 10_000,
@@ -134,11 +135,10 @@ class Transactions:
 
     def close(self) -> None:
         """Lets go of the producer."""
-        self._log.handlers.clear()
         del self._producer
 
     def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
-        produce = self._producer.produce
+        produce: Any = self._producer.produce
         last = {record.partition: index for index, record in enumerate(records)} if ends is not None else {}
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -182,18 +182,15 @@ class Transactions:
         self.dirty = str(error)
 
 
-class _Listening(logging.Handler):
+class _Listening(QuietLog):
+    """A log in which lines of a request that failed or timed out make the producer dirty."""
+
     def __init__(self, transactions: Transactions) -> None:
-        super().__init__()
+        super().__init__(f"transactions of {transactions.id}")
         self._transactions = transactions
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def handle(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
         if line.startswith(_TROUBLE):
             self._transactions.dirty = line
-
-
-def _listening_logger(transactions: Transactions, id_: str) -> logging.Logger:
-    logger = logging.Logger(f"leftfold.kafka.{id_}")
-    logger.addHandler(_Listening(transactions))
-    return logger
+        super().handle(record)

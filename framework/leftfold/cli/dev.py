@@ -1,0 +1,66 @@
+"""`leftfold dev`: servers, App and reloading in one terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from leftfold.cli.options import AppOption, KafkaOption, LogsOption, RedisOption, examples
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from leftfold.logs import Report
+
+__all__ = ["EXAMPLES", "dev"]
+
+EXAMPLES = examples("leftfold dev", "leftfold send AddItem '{...}'     in a second terminal")
+
+
+def dev(
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    json_logs: LogsOption = None,
+) -> None:
+    """Start servers, run everything, and start the App again when a file changes.
+
+    Ctrl-C stops everything that this command started. Servers that run already are used and left alone.
+    """
+    from leftfold.cli.handover import handover
+    from leftfold.cli.project import find_project
+    from leftfold.cli.reloading import Reloading
+    from leftfold.cli.stopping import Stopping
+    from leftfold.logs import open_report
+
+    project = find_project()
+    report, stopping = open_report("dev", as_json=json_logs), Stopping()
+    arguments = handover(app=app, kafka=kafka, redis=redis, json_logs=None)
+    with _servers(kafka, redis, report):
+        if not stopping.event.is_set():
+            logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]
+            Reloading(project.root, [*arguments, *logs], stop=stopping.event, report=report).run()
+    report("stopped", {})
+    raise typer.Exit(stopping.code)
+
+
+def _servers(kafka: str | None, redis: str | None, report: Report) -> AbstractContextManager[object]:
+    """What is not configured and does not run yet, for as long as this process lives."""
+    from contextlib import nullcontext
+
+    from leftfold.cli.embedded import local_settings, needed
+    from leftfold.connection import ring
+
+    need, settings, local = needed(kafka, redis), local_settings(), ring("leftfold.local")
+    need.tell()
+    if not need.want:
+        return nullcontext()
+    if local.status(settings.data).keeper is not None:
+        # Whoever started them may have wanted one of them only, and one may have died.
+        servers = local.up(settings, want=need.want)
+        report("servers were there", {"kafka": servers.kafka, "redis": servers.redis})
+        return nullcontext()
+    report("starting servers", {"data": str(settings.data)})
+    started: AbstractContextManager[object] = local.embedded(settings.data, settings=settings, want=need.want)
+    return started

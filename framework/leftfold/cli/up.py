@@ -1,0 +1,35 @@
+"""`leftfold up`: a real Kafka and a real Redis on this machine."""
+
+from __future__ import annotations
+
+from leftfold.cli.options import JsonOption, examples
+
+__all__ = ["EXAMPLES", "up"]
+
+EXAMPLES = examples(
+    "leftfold up",
+    "LEFTFOLD_DATA=/var/tmp/play leftfold up     another data directory",
+)
+
+
+def up(as_json: JsonOption = False) -> None:
+    """Start Kafka and Redis on this machine and leave them running.
+
+    They keep their data and ports in .leftfold beside pyproject.toml, and every command finds them there. The first
+    start fetches Kafka. Servers whose address is configured are not started.
+    """
+    from leftfold.cli.console import emit, note, pairs
+    from leftfold.cli.embedded import local_settings, needed
+    from leftfold.connection import ring
+
+    need = needed()
+    need.tell()
+    if not need.want:
+        return
+    servers = ring("leftfold.local").up(local_settings(), want=need.want)
+    told = {"kafka": servers.kafka, "redis": servers.redis, "data": str(servers.data)}
+    if as_json:
+        emit(told)
+        return
+    pairs({name: value for name, value in told.items() if value})
+    note("next: leftfold run, leftfold status; stop them with: leftfold down")

@@ -1,0 +1,151 @@
+"""The broker under the workers, and what a test does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+from confluent_kafka.admin import ResourceType as Kind
+
+from leftfold import names
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from leftfold.ports import RawRecord
+from tests.worker.bank import PARTITIONS, Bank, bank
+from tests.worker.waiting import wait_until
+
+__all__ = ["Broker"]
+
+SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A real broker with two listeners; what connects to `proxied` is told to stay at the proxy's port.
+
+    Args:
+        behind: the port of the listener that a proxy forwards to.
+    """
+
+    address: str
+    proxied: str
+    behind: int
+    data: Path
+
+    @property
+    def settings(self) -> KafkaSettings:
+        """How to reach it."""
+        return KafkaSettings(bootstrap_servers=self.address)
+
+    def bank(self, *, version: int = 1, partitions: int = PARTITIONS) -> Bank:
+        """A bank of its own, with its topics."""
+        return self.opened(bank(f"bank-{uuid4().hex[:8]}", version=version, partitions=partitions))
+
+    def opened(self, one: Bank) -> Bank:
+        """The same bank, with its topics."""
+        ensure(one.app, self.settings)
+        return one
+
+    def ends(self, topic: str, *, committed: bool) -> dict[int, int]:
+        """The last stable offsets or the high watermarks."""
+        consumer = self._consumer(committed)
+        try:
+            return {p: consumer.get_watermark_offsets(p_of, SECONDS)[1] for p, p_of in self._places(topic).items()}
+        finally:
+            consumer.close()
+
+    def starts(self, topic: str) -> dict[int, int]:
+        """The first offsets."""
+        consumer = self._consumer(committed=True)
+        try:
+            return {p: consumer.get_watermark_offsets(p_of, SECONDS)[0] for p, p_of in self._places(topic).items()}
+        finally:
+            consumer.close()
+
+    def records(self, topic: str, *, committed: bool = True) -> list[RawRecord]:
+        """Everything in a topic that is visible now, each partition in order."""
+        consumer = self._consumer(committed)
+        places = self._places(topic)
+        consumer.assign(list(places.values()))
+        found: list[RawRecord] = []
+        try:
+            wait_until(lambda: self._read(consumer, places, found), f"the end of {topic}, at {places}")
+        finally:
+            consumer.close()
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+
+    def left(self, one: Bank) -> dict[int, tuple[int, str]]:
+        """The stable committed offset and metadata of each partition of the commands."""
+        consumer = Consumer({**self._config(committed=True), "group.id": one.group})
+        try:
+            places = [TopicPartition(names.commands(one.name), p) for p in range(one.app.partitions)]
+            return {tp.partition: (tp.offset, tp.metadata or "") for tp in consumer.committed(places, SECONDS)}
+        finally:
+            consumer.close()
+
+    def wipe(self, topic: str, before: Mapping[int, int] | None = None) -> None:
+        """Deletes the records of a topic up to some offsets; all of them when none are named."""
+        ends = self.ends(topic, committed=False) if before is None else before
+        places = [TopicPartition(topic, p, end) for p, end in ends.items()]
+        for future in self._admin().delete_records(places).values():
+            future.result(SECONDS)
+
+    def alter(self, topic: str, **config: str) -> None:
+        """Changes a topic's configuration; `_` in a name stands for a dot."""
+        entries = [
+            ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        self._wait(self._admin().incremental_alter_configs([ConfigResource(Kind.TOPIC, topic, None, entries)]))
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Raises the number of partitions of a topic and waits until it is known."""
+        self._wait(self._admin().create_partitions([NewPartitions(topic, total)]))
+        with Cluster(self.settings) as cluster:
+            wait_until(lambda: cluster.partitions(topic) == total, f"{total} partitions of {topic}")
+
+    def producer(self, **config: Any) -> Producer:
+        """A raw producer."""
+        plain = {**self.settings.librdkafka(), "partitioner": "murmur2_random", "log_level": 0}
+        return Producer({**plain, **{name.replace("_", "."): value for name, value in config.items()}})
+
+    def _read(self, consumer: Consumer, places: dict[int, TopicPartition], found: list[RawRecord]) -> bool:
+        for m in consumer.consume(1000, 0.05):
+            if m.error() is None:
+                headers: Any = m.headers() or ()
+                found.append(RawRecord(m.topic(), m.partition(), m.offset(), m.key(), m.value(), headers))
+            else:
+                places.pop(m.partition(), None)
+        return not places
+
+    def _places(self, topic: str) -> dict[int, TopicPartition]:
+        with Cluster(self.settings) as cluster:
+            return {p: TopicPartition(topic, p, 0) for p in range(cluster.partitions(topic))}
+
+    def _consumer(self, committed: bool) -> Consumer:
+        return Consumer(self._config(committed))
+
+    def _config(self, committed: bool) -> dict[str, Any]:
+        return {
+            **self.settings.librdkafka(),
+            "group.id": f"test-{uuid4().hex}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+
+    def _admin(self) -> AdminClient:
+        return AdminClient(self.settings.librdkafka())
+
+    def _wait(self, asked: Mapping[Any, Future[Any]]) -> None:
+        for future in asked.values():
+            future.result(SECONDS)

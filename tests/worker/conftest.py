@@ -1,0 +1,46 @@
+"""One broker for all tests of the worker: short sessions, and a second listener for the proxy."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from leftfold.local import Listener, LocalSettings, embedded
+from tests.worker.broker import Broker
+from tests.worker.process import Circumstances
+from tests.worker.processes import WorkerProcess
+
+HOST = "127.0.0.1"
+Start = Callable[[Circumstances], WorkerProcess]
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A running broker."""
+    behind, front = _free_ports(2)
+    settings = LocalSettings(
+        kafka_listeners=(Listener(name="PROXIED", port=behind, advertised_port=front),),
+        kafka_properties={"group.min.session.timeout.ms": "500"},
+    )
+    data = tmp_path_factory.mktemp("broker")
+    with embedded(data, settings=settings, want=frozenset({"kafka"})) as servers:
+        yield Broker(servers.kafka, f"{HOST}:{front}", behind, data)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts worker processes, and kills what is left of them in the end."""
+    numbers = count(1)
+    with ExitStack() as running:
+        yield lambda given: running.enter_context(WorkerProcess(given, tmp_path / f"worker{next(numbers)}.jsonl"))
+
+
+def _free_ports(number: int) -> list[int]:
+    with ExitStack() as probes:
+        found = [probes.enter_context(socket.create_server((HOST, 0))) for _ in range(number)]
+        return [int(probe.getsockname()[1]) for probe in found]

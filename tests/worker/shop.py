@@ -1,0 +1,133 @@
+"""The workshop of a worker under test: real clients with short timeouts, and points on their way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from confluent_kafka import Producer
+
+from leftfold.app import App
+from leftfold.decider import Decider
+from leftfold.engine.batch import Batch, Outgoing
+from leftfold.engine.lane import Lane
+from leftfold.kafka.member import Member
+from leftfold.kafka.restore import RestorePorts
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.transaction import Transactions
+from leftfold.kafka.workshop import Workshop
+from leftfold.partitioner import partition_of
+from leftfold.ports import LogReader, RawRecord
+from tests.worker.points import Points
+
+__all__ = ["FaultyShop", "Haste"]
+
+
+@dataclass(frozen=True)
+class Haste:
+    """Shorter waits than in production.
+
+    Args:
+        session: of the group, in ms. socket: librdkafka's timeout of one request, in ms.
+        call: seconds that a transactional call may take. check: seconds between looks at partition counts.
+    """
+
+    session: int = 1500
+    socket: int = 10_000
+    call: float = 10.0
+    transaction: int = 10_000
+    check: float = 10.0
+    rotate: bool = True
+
+
+class FaultyShop(Workshop):
+    """A workshop whose clients pass points."""
+
+    def __init__(self, settings: KafkaSettings, haste: Haste | None = None, points: Points | None = None) -> None:
+        self.haste, self.points = haste or Haste(), points or Points((), lambda at: None)
+        super().__init__(settings)
+
+    def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
+        return _Lane(self.points, app, decider)
+
+    def transactions(self, prefix: str) -> Transactions:
+        config = {
+            **self._config,
+            "socket.timeout.ms": self.haste.socket,
+            "transaction.timeout.ms": self.haste.transaction,
+        }
+        return _Transactions(
+            self.points,
+            config,
+            f"{prefix}.{self._suffix}",
+            self._watchdog,
+            timeout=self.haste.call,
+            rotate=self.haste.rotate,
+        )
+
+    def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
+        session = {"session.timeout.ms": self.haste.session, "heartbeat.interval.ms": self.haste.session // 4}
+        return _Member(self.points, {**self._config, **session}, group, topic, leave)
+
+    def restore_ports(self, member: Member) -> RestorePorts:
+        self.points.reach("restore begins")
+        return replace(super().restore_ports(member), open_log=self._open_log)
+
+    def _open_log(self) -> LogReader:
+        self.points.reach("restore reads")
+        return self.open_log()
+
+
+class _Lane(Lane):
+    def __init__(self, points: Points, app: App, decider: Decider[Any, Any, Any]) -> None:
+        self._points = points
+        super().__init__(
+            app.name, decider, partition_of=lambda key: partition_of(key, app.partitions), clock=time.monotonic
+        )
+
+    def process(self, records: Iterable[RawRecord]) -> Batch:
+        batch = super().process(records)
+        self._points.reach("decided")
+        return batch
+
+
+class _Member(Member):
+    def __init__(self, points: Points, *args: Any) -> None:
+        self._points = points
+        super().__init__(*args)
+
+    def fetch(self, limit: int, wait: float) -> list[RawRecord]:
+        records = super().fetch(limit, wait)
+        if records:
+            self._points.reach("fetched")
+        return records
+
+    def commit(self, offsets: Any) -> None:
+        super().commit(offsets)
+        self._points.reach("marked")
+
+
+class _Transactions(Transactions):
+    _producer: Producer
+
+    def __init__(self, points: Points, *args: Any, **options: Any) -> None:
+        self._points = points
+        super().__init__(*args, **options)
+
+    def _call(self, function: Any, *args: Any) -> Any:
+        self._points.reach(f"before {function.__name__}")
+        result = super()._call(function, *args)
+        self._points.reach(f"after {function.__name__}")
+        return result
+
+    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
+        if ends is None or not self._points.planned("half produced"):
+            super()._produce(topic, records, ends)
+            return
+        half = len(records) // 2
+        super()._produce(topic, records[:half], ends)
+        self._producer.flush(5.0)
+        self._points.reach("half produced")
+        super()._produce(topic, records[half:], ends)
