@@ -30,8 +30,8 @@ def ordered(value: Any) -> str:
         case Enum():
             return ordered(value.value)
         case int():
-            return "=" + _number(Decimal(value))
-        case Decimal() if value.is_finite():
+            return ordered(Decimal(value))
+        case Decimal() if value.is_finite() and abs(value.adjusted()) < _BIAS:
             return "=" + _number(value)
         case datetime():
             return "=" + value.astimezone(UTC).isoformat(timespec="microseconds")

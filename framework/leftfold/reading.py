@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 
 from leftfold.description import Description, describe
 from leftfold.engine.follower import bucket_of
-from leftfold.errors import ConfigurationError, StaleViewError, ViewNotBuilt
+from leftfold.errors import ConfigurationError, ContractError, StaleViewError, ViewNotBuilt
 from leftfold.flush import Generation, Mark, Parked, Snapshot
 from leftfold.ordered import ordered
 from leftfold.partitioner import partition_of
@@ -73,10 +73,10 @@ class Reader(Generic[Row, K]):
             generation = self._live()
             place = self._place(generation, encoded)
             snapshot = await self._store.aread(generation, [place])
-            if self._is_live(snapshot, generation):
+            if self._is_live(snapshot, generation, [place], deadline):
                 if self._reached(generation, snapshot.marks[place[0]], encoded, after):
                     return self._row(snapshot.rows[0])
-                self._late(deadline, generation, snapshot.marks[place[0]], after)
+                self._late(deadline, snapshot.marks[place[0]], after)
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LAST_PAUSE)
 
@@ -135,7 +135,7 @@ class Reader(Generic[Row, K]):
                     f"view {self.view.name} has no index on {name!r}; it has {list(self.view.rows.indexes)}; "
                     f"add it to indexes= and rebuild"
                 )
-        generation = self._live()
+        generation = self._live(fresh=True)
         places: list[tuple[int, str]] = []
         for bucket in range(generation.buckets):
             sets = [set(self._store.found(generation, bucket, n, ordered(v))) for n, v in equal.items()]
@@ -149,12 +149,31 @@ class Reader(Generic[Row, K]):
                     found[self.view.keys.decode(key)] = row
         return found
 
+    def wait_reached(self, position: Position, *, timeout: float = 10.0) -> None:
+        """Waits until every bucket has folded in everything up to a position.
+
+        Raises:
+            StaleViewError: the view did not get there in time.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            found = self.describe()
+            topics = self._live().topics
+            if found.position.covers(position.only(topics)):
+                return
+            if time.monotonic() >= deadline:
+                raise StaleViewError(
+                    f"view {self.view.name} is at {found.position}, not yet at {position}; "
+                    f"is its tail running? leftfold run {self.view.name}"
+                )
+            self._poll(0.01)
+
     def describe(self) -> Description:
         """What the live generation says of itself."""
-        return describe(self.view, self._live(), self._store)
+        return describe(self.view, self._live(fresh=True), self._store)
 
-    def _live(self) -> Generation:
-        if self._generation is None:
+    def _live(self, *, fresh: bool = False) -> Generation:
+        if fresh or self._generation is None:
             self._generation = self._store.registry(self.view.name).live_of(self.view.hash)
         if self._generation is None:
             raise ViewNotBuilt(
@@ -163,10 +182,17 @@ class Reader(Generic[Row, K]):
             )
         return self._generation
 
-    def _is_live(self, snapshot: Snapshot, generation: Generation) -> bool:
-        if snapshot.live == generation.id and all(snapshot.marks.values()) and snapshot.marks:
+    def _is_live(
+        self, snapshot: Snapshot, generation: Generation, places: list[tuple[int, str]], deadline: float
+    ) -> bool:
+        if snapshot.live == generation.id and all(bucket in snapshot.marks for bucket, _ in places):
             return True
         self._generation = None
+        if time.monotonic() >= deadline:
+            raise ViewNotBuilt(
+                f"generation {generation.id} of view {self.view.name} is not whole or not live any more; is a tail "
+                f"running? leftfold run {self.view.name}"
+            )
         return False
 
     def _read(self, encoded: list[str], after: Position | None, timeout: float) -> tuple[Generation, Snapshot]:
@@ -175,7 +201,7 @@ class Reader(Generic[Row, K]):
             generation = self._live()
             places = [self._place(generation, key) for key in encoded]
             snapshot = self._store.read(generation, places)
-            if self._is_live(snapshot, generation):
+            if self._is_live(snapshot, generation, places, deadline):
                 behind = [
                     b
                     for (b, _), key in zip(places, encoded, strict=True)
@@ -183,7 +209,7 @@ class Reader(Generic[Row, K]):
                 ]
                 if not behind:
                     return generation, snapshot
-                self._late(deadline, generation, snapshot.marks[behind[0]], after)
+                self._late(deadline, snapshot.marks[behind[0]], after)
             self._poll(pause)
             pause = min(pause * 2, _LAST_PAUSE)
 
@@ -199,7 +225,7 @@ class Reader(Generic[Row, K]):
         bucket = self._place(generation, encoded)[0] if generation.stream_keyed else None
         return mark.position.covers(after.only(generation.topics, bucket))
 
-    def _late(self, deadline: float, generation: Generation, mark: Mark, after: Position | None) -> None:
+    def _late(self, deadline: float, mark: Mark, after: Position | None) -> None:
         if time.monotonic() >= deadline:
             raise StaleViewError(
                 f"view {self.view.name} is at {mark.position}, not yet at {after}; "
@@ -211,8 +237,11 @@ class Reader(Generic[Row, K]):
 
     def _at(self, cursor: str) -> tuple[Generation, int, str]:
         if not cursor:
-            return self._live(), 0, ""
-        id_, bucket, last = cursor.split(":", 2)
+            return self._live(fresh=True), 0, ""
+        id_, _, place = cursor.partition(":")
+        bucket, _, last = place.partition(":")
+        if not bucket.isdecimal():
+            raise ContractError(f"{cursor!r} is no cursor; take it from the page before")
         generation = self._store.registry(self.view.name).generations.get(id_)
         if generation is None or generation.hash != self.view.hash:
             raise ViewNotBuilt(f"generation {id_} of view {self.view.name} is gone; start the scan over")

@@ -7,7 +7,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from hashlib import blake2b
-from typing import Any, Generic, TypeVar
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args
 from uuid import UUID
 
 from leftfold.errors import ConfigurationError, ContractError
@@ -71,6 +72,11 @@ class RowCodec(Generic[Row]):
         for index in indexes:
             if index not in types:
                 raise ConfigurationError(f"{where}: index {index!r} is no field of {row.__name__} ({', '.join(types)})")
+            if not all(_is_plain(part) for part in get_args(types[index]) or (types[index],)):
+                raise ConfigurationError(
+                    f"{where}: {row.__name__}.{index} cannot be indexed; index str, int, bool, Decimal, datetime, date, "
+                    f"UUID or Enum fields"
+                )
         self.indexes = tuple(indexes)
         self._by_column = dict(zip(self.columns, zip(self.names, self._read, strict=True), strict=True))
 
@@ -101,6 +107,10 @@ class RowCodec(Generic[Row]):
         text = key.encode()
         parts = [b"%d:%b" % (len(part), part) for part in (text, *fields)]
         return int.from_bytes(blake2b(b"".join(parts), digest_size=16).digest(), "big")
+
+
+def _is_plain(type_: Any) -> bool:
+    return type_ in _WRITE or type_ is NoneType or (isinstance(type_, type) and issubclass(type_, Enum))
 
 
 def _codec(type_: Any, where: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:

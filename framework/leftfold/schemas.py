@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import UTC
+from datetime import UTC
 from typing import Any
 
 from pydantic_core import core_schema
@@ -26,7 +28,7 @@ def with_aware_times(schema: Any) -> Any:
 
 
 def adjusted(schema: Any, *, canonical: bool, classes: Mapping[str, type] | None = None) -> Any:
-    """The schema of state or rows: aware times, sorted sets, unions of classes tagged by class name.
+    """The schema of state or rows: aware times in UTC, sorted sets, unions of classes tagged by class name.
 
     Args:
         canonical: sort mappings too. classes: those behind the schema's definitions, by ref.
@@ -49,6 +51,7 @@ def adjusted(schema: Any, *, canonical: bool, classes: Mapping[str, type] | None
             done["serialization"] = _wrap(lambda value, handler: dict(sorted(handler(value).items())))
         case "datetime":
             done["tz_constraint"] = "aware"
+            done["serialization"] = _wrap(lambda value, handler: handler(value.astimezone(UTC)))
         case "union":
             return _tagged(done, classes)
     return done

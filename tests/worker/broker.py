@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 from confluent_kafka.admin import ResourceType as Kind
 
 from leftfold import names
 from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.ports import RawRecord
@@ -117,12 +118,12 @@ class Broker:
         return Producer({**plain, **{name.replace("_", "."): value for name, value in config.items()}})
 
     def _read(self, consumer: Consumer, places: dict[int, TopicPartition], found: list[RawRecord]) -> bool:
-        for m in consumer.consume(1000, 0.05):
-            if m.error() is None:
-                headers: Any = m.headers() or ()
-                found.append(RawRecord(m.topic(), m.partition(), m.offset(), m.key(), m.value(), headers))
-            else:
-                places.pop(m.partition(), None)
+        for message in consumer.consume(1000, 0.05):
+            error = message.error()
+            if error is None:
+                found.append(raw(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                places.pop(message.partition() or 0, None)
         return not places
 
     def _places(self, topic: str) -> dict[int, TopicPartition]:

@@ -36,7 +36,7 @@ def dev(
 
     project = find_project()
     report, stopping = open_report("dev", as_json=json_logs), Stopping()
-    arguments = handover(app=app, kafka=kafka, redis=redis, json_logs=None)
+    arguments = handover(app=app, kafka=kafka, redis=redis)
     with _servers(kafka, redis, report):
         if not stopping.event.is_set():
             logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from leftfold.cli.handover import handover
+from leftfold.cli.handover import handover, logs_of
 from leftfold.cli.options import AppOption, KafkaOption, LogsOption, RedisOption, examples
 
 __all__ = ["EXAMPLES", "run"]
@@ -48,7 +48,8 @@ def run(
     settings = kafka_settings(kafka)
     if wanted.views:
         redis_settings(redis)
-    parts = parts_of(wanted, workers, handover(app=app, kafka=kafka, redis=redis, json_logs=json_logs))
+    told = [*handover(app=app, kafka=kafka, redis=redis), f"--logs={logs_of(json_logs)}"]
+    parts = parts_of(wanted, workers, told)
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)

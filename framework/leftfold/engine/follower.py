@@ -178,6 +178,7 @@ class Follower:
             row = self.view.evolve_row(row, item)
             if careful and row is not None:
                 self.view.rows.encode(row)
+                self.view.rows.index_entries(row)
         except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
             bucket.parked[key] = Parked(
                 record.topic, record.partition, record.offset, f"{type(error).__name__}: {error}"
@@ -210,9 +211,10 @@ class Follower:
             row, before = after[place], self._kept[place]
             try:
                 fields = None if row is None else rows.encode(row)
+                indexed = None if row is None else rows.index_entries(row)
             except Exception as error:
                 raise _Unstorable from error
-            now = Kept(row) if fields is None else Kept(row, rows.digest(key, fields), rows.index_entries(row))
+            now = Kept(row) if fields is None else Kept(row, rows.digest(key, fields), indexed)
             checksum += now.digest - before.digest
             count += (row is not None) - (before.row is not None)
             kept[place] = now

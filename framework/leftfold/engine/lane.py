@@ -90,10 +90,10 @@ class Lane:
             for key in [key for key in streams if (partition, key) not in batch.changed]:
                 del streams[key]
             for key, stream in streams.items():
-                value = self.streams.encode(stream)
-                if len(value) > self._room:
-                    raise HeavyState(f"the state of {key!r} weighs {len(value)} bytes")
-                batch.states.append(Outgoing(partition, key.encode(), value, STATE_HEADERS))
+                raw, value = key.encode(), self.streams.encode(stream)
+                if len(value) > self._room_beside(raw):
+                    raise HeavyState(f"the state of {key[:80]!r} weighs {len(value)} bytes")
+                batch.states.append(Outgoing(partition, raw, value, STATE_HEADERS))
 
     def bury(self, record: RawRecord, reason: str) -> Batch:
         """A batch that dead-letters one record without looking into it."""
@@ -121,11 +121,16 @@ class Lane:
             self._bury(batch, record, error)
             return
         spare = stream.copy() if careful else None
-        outcome = decide(self.decider, self.events, stream, received, now, self._room)
-        if spare is not None and (size := len(self.streams.encode(stream))) > self._room:
+        room = self._room_beside(record.key)
+        outcome = decide(self.decider, self.events, stream, received, now, room)
+        if spare is not None and (size := len(self.streams.encode(stream))) > room:
             batch.streams[record.partition][received.key] = stream = spare
-            outcome = Refused(ContractError(f"the state would weigh {size} bytes; at most {self._room} fit"), False)
+            outcome = Refused(ContractError(f"the state would weigh {size} bytes; at most {room} fit"), False)
         self._write(batch, record, received, stream, outcome)
+
+    def _room_beside(self, key: bytes | None) -> int:
+        """What a value may weigh: the key stands in the record and again in its headers."""
+        return self._room - 2 * len(key or b"")
 
     def _stream(self, batch: Batch, record: RawRecord, received: Received, now: float) -> Stream[Any]:
         """The stream as this batch has it so far; a key that is new here is checked to belong here."""
@@ -206,7 +211,7 @@ class Lane:
         source = f"{record.topic}/{record.partition}/{record.offset}".encode()
         reason = str(error)[:2000].encode()
         headers = [*record.headers, ("dead_reason", reason), ("dead_source", source)]
-        weight = len(record.value or b"") + sum(len(k) + len(v or b"") for k, v in headers)
+        weight = len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") for k, v in headers)
         if weight > self._room:
             headers = [("dead_reason", reason), ("dead_source", source), ("dead_reference", b"true")]
         value = record.value if weight <= self._room else None

@@ -72,9 +72,9 @@ class Tail:
         return count
 
     def caught_up(self) -> bool:
-        """Whether every view of this code has a live generation and every follower is in the main group."""
+        """Whether every view of this code has a live generation and every follower that goes on is in one group."""
         return (
-            len(self._groups) == 1
+            len(self._groups) <= 1
             and not self._waiting
             and all(self._store.registry(view.name).live_of(view.hash) for view in self.views)
         )

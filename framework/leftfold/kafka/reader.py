@@ -41,7 +41,8 @@ def reader_config(settings: KafkaSettings) -> dict[str, Any]:
         "fetch.queue.backoff.ms": 2,
         # Half a second by default, which every seek to a partition whose leader has just moved would pay.
         "fetch.error.backoff.ms": 20,
-        # How long a topic that brokers do not know counts as one that they do not know yet.
+        # A topic that was deleted is noticed after both; by default after five minutes.
+        "topic.metadata.refresh.interval.ms": 5000,
         "topic.metadata.propagation.max.ms": 5000,
         "reconnect.backoff.max.ms": 1000,
     }
@@ -60,6 +61,7 @@ class KafkaLogReader:
         self._consumer = Consumer({**reader_config(settings), "error_cb": self._error}, logger=QuietLog("reader"))
         self._cluster = Cluster(settings)
         self._next: dict[tuple[str, int], int] = {}
+        self._known: set[str] = set()
         self._failure: KafkaMessage | None = None
 
     @property
@@ -84,6 +86,10 @@ class KafkaLogReader:
         self._next = {(t, p): o for t, offsets in position.offsets.items() for p, o in offsets.items()}
         self._failure = None
         try:
+            # A topic that this client has never asked about is fetched from only after its next refresh, 1 s later.
+            for topic in position.offsets.keys() - self._known:
+                self._consumer.list_topics(topic, timeout=self._settings.request_timeout)
+                self._known.add(topic)
             self._consumer.assign([TopicPartition(t, p, o) for (t, p), o in self._next.items()])
         except KafkaException as error:
             raise translated(error, doing=f"reading from {position}") from error

@@ -1,0 +1,73 @@
+"""`leftfold check`: is what the code says what stored data was written and folded by?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.app import App
+    from leftfold.lockfile import Finding
+
+__all__ = ["EXAMPLES", "check"]
+
+EXAMPLES = examples(
+    "leftfold check             definitions, leftfold.lock, and topics if a broker answers",
+    "leftfold check --write     accept the code as it is into leftfold.lock, to be committed",
+)
+
+
+def check(
+    write: Annotated[bool, typer.Option("--write", help="Write leftfold.lock.")] = False,
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check definitions, compare them with leftfold.lock, and look at the topics.
+
+    The lock holds a hash of every fold and the JSON schema of every event version, so a change that needs a new
+    version is noticed here and not in production. Exit code 1 when something differs.
+    """
+    from leftfold.cli.checking import compared, topic_findings
+    from leftfold.cli.console import emit, note, say
+    from leftfold.cli.project import find_project, load_app
+
+    project = find_project()
+    whole = load_app(app, project)
+    findings = compared(whole, project.lock, write=write)
+    topics, remark = topic_findings(whole, kafka)
+    for finding in [*findings, *topics]:
+        if as_json:
+            emit({"about": finding.about, "message": finding.message, "wrong": finding.wrong})
+        else:
+            say(f"{_mark(finding, accepted=write and finding in findings)} {finding}")
+    if remark:
+        note(remark)
+    if write:
+        note(f"wrote {_near(project.lock)}; commit it")
+    if topics or (findings and not write):
+        raise typer.Exit(1)
+    if not write and not as_json:
+        say(f"{typer.style('ok', fg='green')}: {_counted(whole)}, as in {_near(project.lock)}")
+
+
+def _mark(finding: Finding, *, accepted: bool) -> str:
+    if accepted:
+        return typer.style("accepted", fg="green")
+    return typer.style("error", fg="red") if finding.wrong else typer.style("note", fg="yellow")
+
+
+def _counted(app: App) -> str:
+    from leftfold.cli.console import amount
+
+    events: set[Any] = {e for d in app.deciders for e in d.events} | {e for v in app.views for e in v.events}
+    counts = ((len(app.deciders), "decider"), (len(events), "event"), (len(app.views), "view"))
+    return ", ".join(amount(number, what) for number, what in counts)
+
+
+def _near(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

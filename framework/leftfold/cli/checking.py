@@ -1,0 +1,61 @@
+"""The comparisons behind `leftfold check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from leftfold.app import App
+from leftfold.connection import kafka_settings, ring
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.lockfile import Finding, Lock, compare, lock_of
+
+__all__ = ["compared", "topic_findings"]
+
+
+def compared(app: App, file: Path, *, write: bool) -> list[Finding]:
+    """What differs from the lock; with `write` the lock then says what the code says.
+
+    Raises:
+        ConfigurationError: the lock cannot be read or written.
+    """
+    now = lock_of(app)
+    if not file.exists() and not write:
+        return [Finding("leftfold.lock", "is not there yet; write and commit it: leftfold check --write", wrong=False)]
+    released = Lock.from_json(file.read_text("utf-8")) if file.exists() else Lock()
+    found = compare(released, now) if file.exists() else []
+    if write:
+        try:
+            file.write_text(now.with_history(released).to_json(), "utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{file} cannot be written: {error.strerror}") from error
+    return found
+
+
+def topic_findings(app: App, kafka: str | None) -> tuple[list[Finding], str]:
+    """What is wrong with the App's topics or missing among them, and a remark when nobody can be asked."""
+    try:
+        settings = kafka_settings(kafka)
+    except ConfigurationError:
+        return [], "topics were not looked at: no Kafka is configured or running here"
+    topics = ring("leftfold.kafka.topics")
+    wanted = topics.topics_of(app)
+    try:
+        with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
+            there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
+        missing = [topic for topic in wanted if topic.name not in there]
+        if not missing:
+            topics.ensure(app, settings)
+    except InfrastructureError as error:
+        return [], f"topics were not looked at: {error}"
+    except ConfigurationError as error:
+        return [Finding("topics", str(error))], ""
+    wrong = [t for t in wanted if t.fixed and there.get(t.name, t.partitions) != t.partitions]
+    found = [
+        Finding(f"topic {t.name}", f"has {there[t.name]} partitions, but app {app.name} says {t.partitions}")
+        for t in wrong
+    ]
+    return found, _to_make([f"{t.name} ({t.partitions} partitions)" for t in missing])
+
+
+def _to_make(missing: list[str]) -> str:
+    return f"leftfold run would make: {', '.join(missing)}" if missing else ""

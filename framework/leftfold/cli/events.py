@@ -1,0 +1,54 @@
+"""`leftfold events`: the log, one line per event."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from leftfold.cli.options import JsonOption, KafkaOption, examples
+
+__all__ = ["EXAMPLES", "events"]
+
+EXAMPLES = examples(
+    "leftfold events baskets                     the last 20",
+    "leftfold events baskets b-1                 one stream, from its first event",
+    "leftfold events baskets --follow            and what comes, until Ctrl-C",
+    "leftfold events baskets --from-start --json | jq -r .type | sort | uniq -c",
+)
+_TAIL = 20
+
+
+def events(
+    category: Annotated[str, typer.Argument(metavar="CATEGORY", help="As in baskets.")],
+    key: Annotated[str, typer.Argument(metavar="[KEY]", help="One stream; only its own partition is read.")] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new events until Ctrl-C.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, help="Stop after so many.")] = None,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the first event.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", min=0, help=f"Begin with the last N; {_TAIL} if not said.")] = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print events as they stand in the log.
+
+    Each line: partition:offset, time, key, stream version, place in its decision, type, fields. Events of one stream
+    are in order; those of different partitions are sorted by time as far as they are read together.
+    """
+    from leftfold.cli.eventlog import EventLog
+    from leftfold.cli.eventline import Line
+    from leftfold.cli.failures import Usage
+    from leftfold.connection import kafka_settings
+
+    if from_start and tail is not None:
+        raise Usage("say --from-start or --tail, not both")
+    line = Line(as_json=as_json, colour=sys.stdout.isatty())
+    last = None if from_start or (key and tail is None) else _TAIL if tail is None else tail
+    left = limit
+    with EventLog(kafka_settings(kafka), category, key) as log:
+        for records in log.read(last, follow=follow):
+            shown = records if left is None else records[:left]
+            sys.stdout.write("".join(line.of(record) for record in shown))
+            sys.stdout.flush()
+            if left is not None and (left := left - len(shown)) <= 0:
+                break

@@ -1,0 +1,83 @@
+"""`leftfold get`: one row of a view."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.reading import Entry
+    from leftfold.view import View
+
+__all__ = ["EXAMPLES", "get"]
+
+EXAMPLES = examples(
+    "leftfold get household_spend 1234",
+    "leftfold get store_daily 367/2017-03-01                          a key of two parts",
+    "leftfold get basket_summary b-1 --after 'baskets.events[3:17]'   not before this was folded in",
+)
+
+
+def get(
+    name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The row's key; parts are joined by /.")],
+    after: Annotated[str, typer.Option("--after", metavar="POSITION", help="Wait until the view covers this.")] = "",
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for it.")] = 2.0,
+    app: AppOption = "",
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the row of a key.
+
+    Exit code 1 when there is none, 4 when the view does not get to POSITION in time.
+    """
+    from leftfold.cli.console import emit, note
+    from leftfold.cli.failures import unknown
+    from leftfold.cli.keys import read_key
+    from leftfold.cli.positions import read_position
+    from leftfold.cli.project import load_app
+    from leftfold.connection import connect
+
+    whole = load_app(app)
+    view = next((v for v in whole.views if v.name == name), None)
+    if view is None:
+        raise unknown(f"view in app {whole.name} called", name, (v.name for v in whole.views))
+    wanted = read_key(view, key)
+    with connect(whole, redis=redis) as leftfold:
+        position = read_position(after) if after else None
+        entry = leftfold.views[view].entry(wanted, after=position, timeout=timeout)
+    if as_json:
+        emit(_told(view, key, entry))
+    elif entry.row is None:
+        note(f"{name} has no row for {key!r}")
+    else:
+        _show(view, entry)
+    if entry.row is None:
+        raise typer.Exit(1)
+
+
+def _told(view: View[Any, Any], key: str, entry: Entry[Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"view": view.name, "key": key, "row": entry.row, "position": entry.position.offsets}
+    if entry.version is not None:
+        told["version"] = entry.version
+    if entry.parked is not None:
+        told["parked"] = entry.parked
+    return told
+
+
+def _show(view: View[Any, Any], entry: Entry[Any]) -> None:
+    from pydantic_core import to_jsonable_python
+
+    from leftfold.cli.console import note, pairs
+
+    row = to_jsonable_python(entry.row)
+    pairs({name: "" if value is None else value for name, value in row.items()})
+    at = f"stream version {entry.version}, " if entry.version is not None else ""
+    note(typer.style(f"{at}position {entry.position}", dim=True))
+    if entry.parked is not None:
+        p = entry.parked
+        note(f"parked at {p.topic}[{p.partition}]@{p.offset} with {p.waiting} waiting: {p.error}; mend the fold and "
+             f"leftfold rebuild {view.name}")

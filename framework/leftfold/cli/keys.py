@@ -1,0 +1,27 @@
+"""Row keys as people type them."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from leftfold.cli.failures import Usage
+from leftfold.view import View
+
+__all__ = ["read_key"]
+
+
+def read_key(view: View[Any, Any], text: str) -> Any:
+    """The key that is meant; a key of several parts is typed with / between them.
+
+    Raises:
+        Usage: it is no key of this view.
+    """
+    keys = view.keys
+    parts = text.split("/", len(keys.parts) - 1) if keys.composite else [text]
+    try:
+        if len(parts) != len(keys.parts):
+            raise ValueError(f"it has {len(parts)} of {len(keys.parts)} parts")
+        return keys.decode("/".join(quote(part, safe="") for part in parts))
+    except (ValueError, ArithmeticError, StopIteration) as error:
+        raise Usage(f"{text!r} is no key of view {view.name}, which is {keys.name}: {error}") from error

@@ -1,0 +1,96 @@
+"""`leftfold send`: one command, answered."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.envelope import Receipt
+    from leftfold.errors import DomainError
+    from leftfold.messages import Command
+
+__all__ = ["EXAMPLES", "send"]
+
+EXAMPLES = examples(
+    """leftfold send AddItem '{"basket_id": "b-1", "product_id": "p", "quantity": 2, "sales_value": "3.98"}'""",
+    "leftfold send CheckOut - < checkout.json",
+    """leftfold send CheckOut '{"basket_id": "b-1"}' --expected-version 3 --id till-4/2041""",
+)
+
+
+def send(
+    name: Annotated[str, typer.Argument(metavar="COMMAND", help="The command's name, as in AddItem.")],
+    fields: Annotated[str, typer.Argument(metavar="JSON", help="Its fields; - reads standard input.")] = "",
+    id_: Annotated[str | None, typer.Option("--id", help="Idempotency key: sent again, it is not decided again.")] = None,
+    expected_version: Annotated[
+        int | None, typer.Option("--expected-version", min=0, help="Refuse unless the stream is at this version.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the answer.")] = 10.0,
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send one command and print the answer.
+
+    A missing time called `at` is now. Exit code 1 when a rule says no.
+    """
+    from leftfold.cli.composing import command_class, compose, sample
+    from leftfold.cli.failures import Usage
+    from leftfold.cli.project import load_app
+    from leftfold.connection import connect
+    from leftfold.engine.received import command_id
+    from leftfold.errors import DomainError, OutcomeUnknown
+
+    whole = load_app(app)
+    cls = command_class(whole, name)
+    if not fields and sys.stdin.isatty():
+        raise Usage(f"{name} needs its fields: leftfold send {name} {shlex.quote(sample(cls))}")
+    command = compose(cls, sys.stdin.read() if fields in ("", "-") else fields)
+    id_ = id_ or command_id()
+    with connect(whole, kafka=kafka) as leftfold:
+        try:
+            receipt = leftfold.client.send(command, id=id_, expected_version=expected_version, timeout=timeout)
+        except DomainError as error:
+            _rejected(error, id_, as_json=as_json)
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(id_, f"{error.why}; {_again(command, id_, expected_version)}") from error
+        else:
+            _accepted(command, id_, receipt, as_json=as_json)
+
+
+def _accepted(command: Command, id_: str, receipt: Receipt, *, as_json: bool) -> None:
+    from leftfold.cli.console import amount, emit, say
+
+    if as_json:
+        offsets = receipt.position.offsets
+        emit({"id": id_, "version": receipt.version, "events": receipt.events, "position": offsets})
+        return
+    spec = command.__leftfold__
+    stream = f"{spec.category} {getattr(command, spec.key)}"
+    say(f"{typer.style('accepted:', fg='green')} {stream} is at version {receipt.version}"
+        f" ({amount(receipt.events, 'event')}), position {receipt.position}")
+
+
+def _rejected(error: DomainError, id_: str, *, as_json: bool) -> None:
+    from leftfold.cli.console import emit, note
+    from leftfold.engine.reply import nack
+
+    if as_json:
+        emit({"id": id_, **nack(error)})
+    else:
+        note(f"{typer.style('rejected:', fg='yellow')} {type(error).__name__}: {error}")
+    raise typer.Exit(1)
+
+
+def _again(command: Command, id_: str, expected_version: int | None) -> str:
+    """With the very same fields, times included: another body under one id is another command."""
+    line = ["leftfold", "send", command.__leftfold__.name, command.model_dump_json(), "--id", id_]
+    if expected_version is not None:
+        line += ["--expected-version", str(expected_version)]
+    return shlex.join(line)

@@ -1,0 +1,64 @@
+"""`leftfold status`: servers, workers and views at a glance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.app import App
+
+__all__ = ["EXAMPLES", "status"]
+
+EXAMPLES = examples("leftfold status", "leftfold status --json | jq 'select(.kind == \"view\") | .lag'")
+
+_COLUMNS = {
+    "server": ("server", "address", "pid", "uptime", "state"),
+    "decider": ("decider", "version", "partitions", "workers", "events"),
+    "view": ("view", "generation", "phase", "rows", "lag", "parked", "last event", "position"),
+}
+
+
+def status(
+    app: AppOption = "", kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
+) -> None:
+    """Show servers, and of the App: the workers of each decider, and each view's generation, position and lag.
+
+    Lag counts offsets, of which transactions use some too. Exit code 69 when a server is not there.
+    """
+    from leftfold.cli.console import emit, note, say, table
+    from leftfold.cli.project import find_project, load_app
+    from leftfold.cli.survey import Survey
+
+    survey = Survey(kafka, redis)
+    whole: App | None = load_app(app) if app or find_project().app else None
+    servers = survey.servers()
+    rows: list[dict[str, Any]] = [*servers, *(survey.deciders(whole) if whole else ()), *(survey.views(whole) if whole else ())]
+    if as_json:
+        for row in rows:
+            emit(row)
+    else:
+        for number, (kind, columns) in enumerate(_COLUMNS.items()):
+            if number and any(row["kind"] == kind for row in rows):
+                say()
+            table([_shown(row) for row in rows if row["kind"] == kind], columns)
+    for problem in survey.problems:
+        note(f"{typer.style('!', fg='yellow')} {problem}")
+    if survey.missing:
+        raise typer.Exit(69)
+
+
+def _shown(row: dict[str, Any]) -> dict[str, object]:
+    """A row as a table shows it: named after its kind, and without what has no value."""
+    shown = {row["kind"]: row["name"], **{k: v for k, v in row.items() if v is not None}}
+    if "position" in shown:
+        shown["position"] = " ".join(
+            f"{topic}[{','.join(f'{p}:{o}' for p, o in sorted(offsets.items()) if o) or 'start'}]"
+            for topic, offsets in row["position"].items()
+        )
+    if "parked" in shown:
+        shown["parked"] = ", ".join(row["parked"]) or "none"
+    return shown

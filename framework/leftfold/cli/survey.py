@@ -1,0 +1,165 @@
+"""Looks at what runs: servers, workers and views. What cannot be looked at becomes a problem, not an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.cli.console import ago
+from leftfold.cli.embedded import local_settings
+from leftfold.connection import kafka_settings, redis_settings, ring
+from leftfold.description import describe
+from leftfold.errors import LeftfoldError, ViewNotBuilt
+from leftfold.flush import Generation, Registry
+from leftfold.ports import ViewStore
+from leftfold.position import Position
+from leftfold.view import View
+
+__all__ = ["Survey"]
+
+Row = dict[str, Any]
+
+
+class Survey:
+    """Rows of `status`, each with its `kind` and `name`.
+
+    `problems` are told below the rows; `missing` says that a server that should be there is not.
+    """
+
+    def __init__(self, kafka: str | None, redis: str | None) -> None:
+        self._kafka, self._redis = kafka, redis
+        self.problems: list[str] = []
+        self.missing = False
+        self._ends: dict[str, dict[int, int]] = {}
+
+    def servers(self) -> list[Row]:
+        """The embedded servers of the project, and those that are configured instead."""
+        environment = ring("leftfold.servers").Environment()
+        configured = {"kafka": self._kafka or environment.kafka, "redis": self._redis or environment.redis}
+        rows = [
+            {"kind": "server", "name": name, "address": _without_login(address), "state": "configured"}
+            for name, address in configured.items()
+            if address
+        ]
+        if not all(configured.values()):
+            rows += self._embedded({name for name, address in configured.items() if not address})
+        return rows
+
+    def _embedded(self, wanted: set[str]) -> list[Row]:
+        data = local_settings().data
+        found = ring("leftfold.local").status(data) if data.is_dir() else None
+        rows = []
+        for server in found.servers if found is not None else ():
+            if server.name in wanted:
+                wanted.remove(server.name)
+                row = {"address": server.address, "pid": server.pid, "uptime": _duration(server.uptime)}
+                rows.append({"kind": "server", "name": server.name, **row, "state": "up" if server.up else "down"})
+                self.missing = self.missing or not server.up
+                if not server.up:
+                    self.problems.append(f"{server.name}: {server.reason}; its log: {server.log}; start it: leftfold up")
+        if wanted:
+            self.missing = True
+            self.problems.append(f"{' and '.join(sorted(wanted))}: nothing runs in {_near(data)}; start: leftfold up")
+        return rows
+
+    def deciders(self, app: App) -> Iterator[Row]:
+        """Each decider with its workers and the size of its log."""
+        try:
+            with ring("leftfold.kafka.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
+                topics: dict[str, int] = cluster.topics()
+                logs = {topic for topic in map(names.events, _categories(app)) if topic in topics}
+                self._ends = dict(cluster.ends(logs).offsets) if logs else {}
+                for decider in app.deciders:
+                    yield self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
+        except LeftfoldError as error:
+            self._met(error)
+
+    def _decider(self, app: App, name: str, version: int, topics: dict[str, int], owners: dict[str, int]) -> Row:
+        workers = owners.get(names.group(app.name, name), 0)
+        made = topics.get(names.events(name))
+        if not workers:
+            self.problems.append(f"nobody decides {names.commands(name)}; start: leftfold run {name}")
+        row = {"kind": "decider", "name": name, "version": version, "partitions": made or app.partitions}
+        return {**row, "workers": workers, "events": sum(self._ends.get(names.events(name), {}).values())}
+
+    def views(self, app: App) -> Iterator[Row]:
+        """Each generation of each view."""
+        if not app.views:
+            return
+        try:
+            store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))
+        except LeftfoldError as error:
+            self._met(error)
+            return
+        try:
+            for view in app.views:
+                yield from self._view(view, store)
+        except LeftfoldError as error:
+            self._met(error)
+        finally:
+            store.close()
+
+    def _view(self, view: View[Any, Any], store: ViewStore) -> Iterator[Row]:
+        registry = store.registry(view.name)
+        if registry.live_of(view.hash) is None:
+            self.problems.append(
+                f"view {view.name} has no live generation for this code; start: leftfold run {view.name}, "
+                f"or leftfold rebuild {view.name}"
+            )
+        for generation in registry.generations.values():
+            yield self._generation(view, generation, registry, store)
+
+    def _generation(self, view: View[Any, Any], generation: Generation, registry: Registry, store: ViewStore) -> Row:
+        row: Row = {"kind": "view", "name": view.name, "generation": generation.id, "hash": generation.hash}
+        phase = generation.phase.value if generation.hash == view.hash else f"{generation.phase.value} (other code)"
+        try:
+            found = describe(view, generation, store)
+        except ViewNotBuilt as error:
+            self.problems.append(str(error))
+            return {**row, "phase": f"{phase}, not whole"}
+        for key, parked in found.parked.items():
+            self.problems.append(f"view {view.name} parks {key}: {parked.error}")
+        return {
+            **row,
+            "phase": phase,
+            "live": registry.live.get(generation.hash) == generation.id,
+            "rows": found.rows,
+            "lag": self._lag(found.position),
+            "parked": sorted(found.parked),
+            "last event": f"{ago(found.time)} ago" if found.time else None,
+            "time": found.time,
+            "position": found.position.offsets,
+        }
+
+    def _lag(self, position: Position) -> int | None:
+        topics = position.offsets.keys() & self._ends.keys()
+        if not topics:
+            return None
+        pairs = ((t, p, end) for t in topics for p, end in self._ends[t].items())
+        return sum(max(0, end - position.next_offset(t, p)) for t, p, end in pairs)
+
+    def _met(self, error: LeftfoldError) -> None:
+        if not self.missing:
+            self.problems.append(str(error))
+        self.missing = True
+
+
+def _categories(app: App) -> list[str]:
+    return list(dict.fromkeys([*(d.name for d in app.deciders), *(c for v in app.views for c in v.categories)]))
+
+
+def _without_login(address: str) -> str:
+    scheme, mark, rest = address.rpartition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
+
+
+def _near(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _duration(seconds: float) -> str:
+    hours, minutes = int(seconds // 3600), int(seconds // 60) % 60
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{int(seconds)} s"

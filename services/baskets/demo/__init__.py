@@ -1,0 +1,1 @@
+"""`make demo`: the grocery chain at work on real servers, with processes killed under it."""

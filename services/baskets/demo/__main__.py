@@ -1,0 +1,151 @@
+"""Loads real baskets through a worker that is killed on the way, rebuilds the views, and proves the totals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from leftfold import Connection, LeftfoldError, connect
+from leftfold.client import Client
+from leftfold.local import StderrProgress, down, up
+from projections.basket_summary import basket_summary
+from projections.household_spend import Segment, in_segment
+from projections.product_sales import best_sellers
+from projections.store_totals import takings
+from services.baskets.app import app
+from services.baskets.audit import audit
+from services.baskets.demo.fleet import LEFTFOLD, Fleet
+from services.baskets.demo.loading import Loading
+from services.baskets.history import history
+from services.baskets.receipts import WEEKS
+from services.baskets.truth import Truth, truth
+
+__all__ = ["main"]
+
+DATA = Path(".leftfold")
+MARKER = DATA / "demo"
+say = Console(highlight=False, soft_wrap=True).print
+
+
+def main() -> int:
+    """Runs the demo; 0 when everything it claims was checked and holds."""
+    weeks = WEEKS if os.environ.get("FULL") else range(1, 5)
+    began = time.monotonic()
+    _clear()
+    servers = up(progress=StderrProgress())
+    MARKER.touch()
+    say(f"Kafka is at {servers.kafka} and Redis at {servers.redis}, both children of one keeper in {DATA}/.")
+    try:
+        wrong = _story(weeks)
+    finally:
+        if os.environ.get("ONCE"):
+            down(DATA)
+    if wrong:
+        say(f"[red]{len(wrong)} checks failed:[/red]", *wrong[:10], sep="\n  ")
+        return 3
+    say(f"\nEverything above was checked as it was printed. It took {time.monotonic() - began:.0f} s.")
+    _farewell()
+    return 0
+
+
+def _story(weeks: range) -> list[str]:
+    total = sum(1 for _ in history(weeks))
+    sums = truth(weeks)
+    say(f"{total:,} commands make up {sums.chain.baskets:,} real baskets of {len(weeks)} weeks.\n")
+    with Fleet(DATA / "logs" / "run.log") as fleet, connect(app) as lf:
+        fleet.pid("baskets")
+        loading = Loading(_client(lf), weeks, total)
+        loading.start()
+        for share, part in ((0.1, "baskets"), (0.25, "tail"), (0.4, "baskets")):
+            loading.wait_answered(share)
+            pid = fleet.kill(part)
+            say(f"{loading.answered:>9,} commands answered: SIGKILL to the {part} process ({pid}).", end=" ")
+            say(f"The supervisor started {fleet.pid(part)} in its place.")
+        loading.wait_answered(0.5)
+        say(f"{loading.answered:>9,} commands answered: Spark rebuilds all views while commands keep flowing.\n")
+        rebuilt = subprocess.run([*LEFTFOLD, "rebuild", *(view.name for view in app.views)], check=False)
+        loading.wait_answered(1.0, timeout=7200)
+        say(
+            f"\nAll {loading.answered:,} commands answered in {loading.seconds:.1f} s "
+            f"({loading.answered / loading.seconds:,.0f}/s with the kills and the rebuild): "
+            f"{loading.counts['accepted']:,} accepted, {loading.counts['rejected']:,} rejected, "
+            f"{loading.counts['asked again']:,} asked for again because their worker died."
+        )
+        wrong = [f"leftfold rebuild ended with {rebuilt.returncode}"] if rebuilt.returncode else []
+        return wrong + _proof(lf, loading, sums)
+
+
+def _client(lf: Connection) -> Client:
+    """The client, as soon as the App has made its topics."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return lf.client
+        except LeftfoldError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _proof(lf: Connection, loading: Loading, sums: Truth) -> list[str]:
+    wrong = [f"rejected: {why}" for why in loading.counts if ": " in why]
+    for view in app.views:
+        lf.views[view].wait_reached(loading.position, timeout=120.0)
+    found, due = takings(lf.views), sums.chain.sales_value
+    say(f"The stores took {found:,} dollars by the view and {due:,} by the source data.")
+    if found != due:
+        wrong.append(f"takings are {found}, should be {due}")
+    differences = audit(lf.views, sums)
+    say(
+        f"{len(sums.households):,} households, {len(sums.stores):,} stores and {len(sums.products):,} products were "
+        f"compared with the source to the cent: {len(differences)} differences.\n"
+    )
+    _look(lf)
+    return wrong + differences
+
+
+def _look(lf: Connection) -> None:
+    page = lf.views[basket_summary].scan(limit=1)
+    key, row = page.rows[0]
+    say(f"[bold]One basket's events[/bold], leftfold events baskets {key}:")
+    subprocess.run([*LEFTFOLD, "events", "baskets", key, "--limit", "12"], check=False)
+    say("\n[bold]Three typed queries[/bold]")
+    say(f"views[basket_summary].get({key!r}) ->\n  {row!r}")
+    devoted = max(in_segment(lf.views, Segment.REGULAR).values(), key=lambda h: h.total, default=None)
+    say(f"the best of views[household_spend].find(segment=Segment.REGULAR) ->\n  {devoted!r}")
+    say(f"best_sellers(views, 1) ->\n  {best_sellers(lf.views, 1)[0]!r}")
+
+
+def _clear() -> None:
+    """Removes what an earlier demo left; data that is not the demo's is never touched."""
+    if MARKER.exists():
+        down(DATA)
+        shutil.rmtree(DATA)
+    elif DATA.exists() and any(DATA.iterdir()):
+        raise SystemExit(f"{DATA}/ holds data that is not the demo's; move it away, or run the demo in a fresh clone")
+
+
+def _farewell() -> None:
+    if os.environ.get("ONCE"):
+        say("The servers are stopped (ONCE=1).")
+        return
+    say("The servers are still up. Try, with .venv/bin on your PATH:")
+    for line in (
+        "leftfold status",
+        "leftfold run                         (the worker and the tail; Ctrl-C stops them)",
+        "leftfold events baskets --follow",
+        "leftfold get store_totals 367",
+        "leftfold rebuild household_spend",
+        "leftfold down                        (make clean removes the data)",
+    ):
+        say(f"  {line}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

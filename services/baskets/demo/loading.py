@@ -1,0 +1,84 @@
+"""Sends the chain's history through the worker, in the background, whatever happens to the worker meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection
+from itertools import islice
+
+from leftfold import OutcomeUnknown, Position, Receipt
+from leftfold.client import Client
+from services.baskets.commands import BasketCommand
+from services.baskets.history import history
+
+__all__ = ["Loading"]
+
+SHEAF = 5_000
+Item = tuple[str, BasketCommand]
+
+
+class Loading(threading.Thread):
+    """A client that sends every command until it is answered; an unknown outcome is asked for again by its id."""
+
+    def __init__(self, client: Client, weeks: Collection[int], total: int) -> None:
+        super().__init__(name="loading", daemon=True)
+        self._client, self._weeks, self.total = client, weeks, total
+        self.counts: Counter[str] = Counter()
+        self.position = Position()
+        self.seconds = 0.0
+        self.failure: BaseException | None = None
+        self._moved = threading.Condition()
+
+    @property
+    def answered(self) -> int:
+        """Commands answered so far."""
+        return self.counts["accepted"] + self.counts["rejected"]
+
+    def run(self) -> None:
+        """Sends everything, in time order."""
+        began = time.monotonic()
+        try:
+            commands = history(self._weeks)
+            while sheaf := list(islice(commands, SHEAF)):
+                self._send(sheaf)
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self.seconds = time.monotonic() - began
+            with self._moved:
+                self._moved.notify_all()
+
+    def wait_answered(self, share: float, timeout: float = 900.0) -> None:
+        """Waits until this share of the commands is answered.
+
+        Raises:
+            TimeoutError: it takes longer than `timeout` seconds.
+        """
+        with self._moved:
+            done = self._moved.wait_for(
+                lambda: self.answered >= share * self.total or self.failure is not None, timeout
+            )
+        if self.failure is not None:
+            raise self.failure
+        if not done:
+            raise TimeoutError(f"only {self.answered:,} of {self.total:,} commands were answered in {timeout:.0f} s")
+
+    def _send(self, sheaf: list[Item]) -> None:
+        while sheaf:
+            answers = self._client.send_many([c for _, c in sheaf], ids=[i for i, _ in sheaf], timeout=20.0)
+            again = []
+            for item, answer in zip(sheaf, answers, strict=True):
+                if isinstance(answer, OutcomeUnknown):
+                    self.counts["asked again"] += 1
+                    again.append(item)
+                elif isinstance(answer, Receipt):
+                    self.counts["accepted"] += 1
+                    self.position |= answer.position
+                else:
+                    self.counts["rejected"] += 1
+                    self.counts[f"{type(answer).__name__}: {answer}"] += 1
+            with self._moved:
+                self._moved.notify_all()
+            sheaf = again
