@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from hashlib import blake2b
-from types import NoneType
-from typing import Any, Generic, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 from leftfold.errors import ConfigurationError, ContractError
@@ -72,10 +72,10 @@ class RowCodec(Generic[Row]):
         for index in indexes:
             if index not in types:
                 raise ConfigurationError(f"{where}: index {index!r} is no field of {row.__name__} ({', '.join(types)})")
-            if not all(_is_plain(part) for part in get_args(types[index]) or (types[index],)):
+            if not _is_plain(types[index]):
                 raise ConfigurationError(
-                    f"{where}: {row.__name__}.{index} cannot be indexed; index str, int, bool, Decimal, datetime, date, "
-                    f"UUID or Enum fields"
+                    f"{where}: {row.__name__}.{index} cannot be indexed; index fields of str, int, bool, Decimal, "
+                    f"datetime, date, UUID or Enum"
                 )
         self.indexes = tuple(indexes)
         self._by_column = dict(zip(self.columns, zip(self.names, self._read, strict=True), strict=True))
@@ -110,6 +110,8 @@ class RowCodec(Generic[Row]):
 
 
 def _is_plain(type_: Any) -> bool:
+    if get_origin(type_) in (Union, UnionType):
+        return all(map(_is_plain, get_args(type_)))
     return type_ in _WRITE or type_ is NoneType or (isinstance(type_, type) and issubclass(type_, Enum))
 
 

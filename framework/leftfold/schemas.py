@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import UTC
-from datetime import UTC
 from typing import Any
 
 from pydantic_core import core_schema

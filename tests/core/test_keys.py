@@ -17,8 +17,10 @@ from tests.core.shop import Added, CheckedOut, Opened
 from tests.core.values import Color, Size, decimals, texts
 
 HOSTILE = [
-    "{tag}", "*", "?", "[a-z]", "a b", "a\r\nSET x 1\r\n", "\0", "a\0b", "../../etc/passwd", "a/b", "%2F", "%", "@", "#",
-    "v:{x:1:0}:k", "\u202egnirts", "\u0000\uffff", "é", "e\u0301", "👩‍👩‍👧", "k" * 65_536, "ſ", " ", "~", ".", "..", "$5\r\nhello",
+    "{tag}", "*", "?", "[a-z]", "a b", "a\r\nSET x 1\r\n", "\0", "a\0b", "../../etc/passwd", "a/b", "%2F", "%",
+    "@", "#",
+    "v:{x:1:0}:k", "\u202egnirts", "\u0000\uffff", "é", "e\u0301", "👩‍👩‍👧", "k" * 65_536,
+    "ſ", " ", "~", ".", "..", "$5\r\nhello",
 ]  # fmt: skip
 ALPHABET = re.compile(r"[A-Za-z0-9_.~%/-]+")
 plain: KeyCodec[str] = KeyCodec(str, "test")

@@ -48,14 +48,14 @@ def test_what_a_command_rejects_adds_to_what_it_inherits() -> None:
 def test_a_misspelt_class_keyword_of_an_event_is_refused() -> None:
     with pytest.raises((TypeError, ConfigurationError), match="categori"):
 
-        class Torn(Event, categori="things", key="id"):  # type: ignore[call-arg]
+        class Torn(Event, categori="things", key="id"):
             id: str
 
 
 def test_a_misspelt_class_keyword_of_a_command_is_refused() -> None:
     with pytest.raises((TypeError, ConfigurationError), match="reject"):
 
-        class Torn(Command, category="things", key="id", reject=(Closed,)):  # type: ignore[call-arg]
+        class Torn(Command, category="things", key="id", reject=(Closed,)):
             id: str
 
 
@@ -107,7 +107,7 @@ def test_a_gap_in_the_upcasts_is_refused_when_the_class_is_made(version: int, up
 def test_rejecting_what_is_no_domain_error_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"Torn: rejects=<class 'ValueError'> is no subclass of DomainError"):
 
-        class Torn(Command, category="things", key="id", rejects=(ValueError,)):  # type: ignore[arg-type]
+        class Torn(Command, category="things", key="id", rejects=(ValueError,)):
             id: str
 
 

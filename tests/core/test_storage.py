@@ -114,7 +114,7 @@ def test_these_can_be_stored(type_: Any) -> None:
 
 
 def test_two_classes_of_one_name_in_a_union_are_refused() -> None:
-    namesake = dataclass(frozen=True)(type("Circle", (), {"__annotations__": {"x": int}, "__module__": __name__}))
+    namesake: Any = dataclass(frozen=True)(type("Circle", (), {"__annotations__": {"x": int}, "__module__": __name__}))
     with pytest.raises(ConfigurationError, match="two classes of one union have one name"):
         Storage(Union[Circle, namesake], "test")  # noqa: UP007
 

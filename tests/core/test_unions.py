@@ -76,7 +76,7 @@ def by_base(command: Any, state: Basket) -> Sequence[Any]:
 
 
 def without_match(command: Any, state: Basket) -> Sequence[Any]:
-    return [] if isinstance(command, Open) else []
+    return [command] if isinstance(command, Open) else []
 
 
 def matches_something_else(command: Any, state: Basket) -> Sequence[Any]:

@@ -243,6 +243,8 @@ def test_a_lost_broker_is_named_and_the_same_id_works_once_it_is_back(tmp_path: 
         settings = KafkaSettings(bootstrap_servers=servers.kafka)
         ensure(app, settings)
         with KafkaClient("theatre", settings) as client:
+            with Responder(settings, COMMANDS, lambda record: [accepted(1)]):
+                client.send(Reserve(show_id="s-1"))
             kill(tmp_path, "kafka")
             with pytest.raises(OutcomeUnknown, match=r"no broker at .* answered"):
                 client.send(Reserve(show_id="s-1"), id="my id", timeout=0.5)

@@ -27,7 +27,7 @@ def check(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check definitions, compare them with leftfold.lock, and look at the topics.
+    """Compare code, leftfold.lock and topics.
 
     The lock holds a hash of every fold and the JSON schema of every event version, so a change that needs a new
     version is noticed here and not in production. Exit code 1 when something differs.

@@ -33,7 +33,9 @@ def command_class(app: App, name: str) -> type[Command]:
     if not found:
         raise unknown(f"command in app {app.name} called", name, (c.__leftfold__.name for c in known.values()))
     if len(found) > 1:
-        raise Usage(f"several commands are called {name}: say {' or '.join(n for n in known if n.endswith('.' + name))}")
+        raise Usage(
+            f"several commands are called {name}: say {' or '.join(n for n in known if n.endswith('.' + name))}"
+        )
     return found[0]
 
 
@@ -86,6 +88,9 @@ def _problem(cls: type[Command], problem: ErrorDetails) -> str:
 def _placeholder(schema: Mapping[str, Any]) -> object:
     kinds: dict[str, object] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
     options = [schema, *schema.get("anyOf", ())]
-    if any("Decimal" in str(o.get("title", "")) for o in options) or {o.get("type") for o in options} >= {"number", "string"}:
+    if any("Decimal" in str(o.get("title", "")) for o in options) or {o.get("type") for o in options} >= {
+        "number",
+        "string",
+    }:
         return "1.00"
-    return next((kinds[o["type"]] for o in options if o.get("type") in kinds), "…")
+    return next((kinds[o["type"]] for o in options if o.get("type") in kinds), "...")

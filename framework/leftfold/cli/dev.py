@@ -24,7 +24,7 @@ def dev(
     redis: RedisOption = None,
     json_logs: LogsOption = None,
 ) -> None:
-    """Start servers, run everything, and start the App again when a file changes.
+    """Start servers, run the App, reload on change.
 
     Ctrl-C stops everything that this command started. Servers that run already are used and left alone.
     """

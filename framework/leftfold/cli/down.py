@@ -10,7 +10,7 @@ EXAMPLES = examples("leftfold down", "rm -r .leftfold      afterwards, to forget
 
 
 def down(as_json: JsonOption = False) -> None:
-    """Stop the servers that `leftfold up` started; their data stays."""
+    """Stop what `leftfold up` started; data stays."""
     from leftfold.cli.console import emit, say
     from leftfold.cli.embedded import local_settings
     from leftfold.connection import ring

@@ -47,7 +47,9 @@ class Line:
         place, time, key, version, decision, name, body = _parts(record)
         head = typer.style(f"{place:<9} {time:<24}", dim=True)
         middle = typer.style(f"v{version:<4} {decision:<5}", dim=True)
-        return f"{head} {typer.style(f'{key:<12}', fg='cyan')} {middle} {typer.style(f'{name:<20}', bold=True)} {body}\n"
+        return (
+            f"{head} {typer.style(f'{key:<12}', fg='cyan')} {middle} {typer.style(f'{name:<20}', bold=True)} {body}\n"
+        )
 
 
 def _parts(record: RawRecord) -> tuple[str, ...]:

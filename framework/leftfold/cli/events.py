@@ -24,9 +24,11 @@ def events(
     category: Annotated[str, typer.Argument(metavar="CATEGORY", help="As in baskets.")],
     key: Annotated[str, typer.Argument(metavar="[KEY]", help="One stream; only its own partition is read.")] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new events until Ctrl-C.")] = False,
-    limit: Annotated[int | None, typer.Option("--limit", min=0, help="Stop after so many.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="Stop after so many.")] = None,
     from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the first event.")] = False,
-    tail: Annotated[int | None, typer.Option("--tail", min=0, help=f"Begin with the last N; {_TAIL} if not said.")] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", metavar="N", min=0, help=f"Begin with the last N; {_TAIL} if not said.")
+    ] = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -35,8 +37,8 @@ def events(
     Each line: partition:offset, time, key, stream version, place in its decision, type, fields. Events of one stream
     are in order; those of different partitions are sorted by time as far as they are read together.
     """
-    from leftfold.cli.eventlog import EventLog
     from leftfold.cli.eventline import Line
+    from leftfold.cli.eventlog import EventLog
     from leftfold.cli.failures import Usage
     from leftfold.connection import kafka_settings
 

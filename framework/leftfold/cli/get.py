@@ -25,7 +25,7 @@ def get(
     name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The row's key; parts are joined by /.")],
     after: Annotated[str, typer.Option("--after", metavar="POSITION", help="Wait until the view covers this.")] = "",
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for it.")] = 2.0,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for it.")] = 2.0,
     app: AppOption = "",
     redis: RedisOption = None,
     as_json: JsonOption = False,
@@ -79,5 +79,7 @@ def _show(view: View[Any, Any], entry: Entry[Any]) -> None:
     note(typer.style(f"{at}position {entry.position}", dim=True))
     if entry.parked is not None:
         p = entry.parked
-        note(f"parked at {p.topic}[{p.partition}]@{p.offset} with {p.waiting} waiting: {p.error}; mend the fold and "
-             f"leftfold rebuild {view.name}")
+        note(
+            f"parked at {p.topic}[{p.partition}]@{p.offset} with {p.waiting} waiting: {p.error}; mend the fold and "
+            f"leftfold rebuild {view.name}"
+        )

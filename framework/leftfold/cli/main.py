@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _deaf()
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # whatever comes is told in a line
         return tell(error, whole=whole)
     return int(code or 0)
 

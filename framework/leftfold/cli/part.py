@@ -33,14 +33,14 @@ def main(arguments: Sequence[str]) -> int:
     except LeftfoldError as error:
         report("failed", {"why": str(error)})
         return error.exit_code
-    except Exception:
+    except Exception:  # noqa: BLE001  # logged whole; the supervisor starts another
         report("failed", {"exc_info": True})
         return 1
     return 0
 
 
 def end_with_parent(stop: threading.Event) -> None:
-    """Sets `stop` when the parent is gone, whose end of our standard input then closes; ends hard if that takes long."""
+    """Sets `stop` when the parent is gone and its end of our standard input closes; ends hard if that takes long."""
 
     def watch() -> None:
         while os.read(0, 1024):

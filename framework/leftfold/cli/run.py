@@ -23,7 +23,7 @@ def run(
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Deciders and views; else all.")
     ] = None,
     app: AppOption = "",
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes per decider.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Processes per decider.")] = 1,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     json_logs: LogsOption = None,

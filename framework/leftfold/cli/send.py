@@ -27,11 +27,13 @@ EXAMPLES = examples(
 def send(
     name: Annotated[str, typer.Argument(metavar="COMMAND", help="The command's name, as in AddItem.")],
     fields: Annotated[str, typer.Argument(metavar="JSON", help="Its fields; - reads standard input.")] = "",
-    id_: Annotated[str | None, typer.Option("--id", help="Idempotency key: sent again, it is not decided again.")] = None,
-    expected_version: Annotated[
-        int | None, typer.Option("--expected-version", min=0, help="Refuse unless the stream is at this version.")
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Idempotency key: sent again, it is not decided again.")
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for the answer.")] = 10.0,
+    expected_version: Annotated[
+        int | None, typer.Option("--expected-version", metavar="N", min=0, help="Refuse unless the stream is at this version.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the answer.")] = 10.0,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -73,8 +75,10 @@ def _accepted(command: Command, id_: str, receipt: Receipt, *, as_json: bool) ->
         return
     spec = command.__leftfold__
     stream = f"{spec.category} {getattr(command, spec.key)}"
-    say(f"{typer.style('accepted:', fg='green')} {stream} is at version {receipt.version}"
-        f" ({amount(receipt.events, 'event')}), position {receipt.position}")
+    say(
+        f"{typer.style('accepted:', fg='green')} {stream} is at version {receipt.version}"
+        f" ({amount(receipt.events, 'event')}), position {receipt.position}"
+    )
 
 
 def _rejected(error: DomainError, id_: str, *, as_json: bool) -> None:

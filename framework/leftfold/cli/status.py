@@ -25,9 +25,9 @@ _COLUMNS = {
 def status(
     app: AppOption = "", kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show servers, and of the App: the workers of each decider, and each view's generation, position and lag.
+    """Show servers, workers and views.
 
-    Lag counts offsets, of which transactions use some too. Exit code 69 when a server is not there.
+    Of each view: its generation and phase, its position and lag, and what is parked. Lag counts offsets, of which transactions use some too. Exit code 69 when a server is not there.
     """
     from leftfold.cli.console import emit, note, say, table
     from leftfold.cli.project import find_project, load_app
@@ -36,7 +36,11 @@ def status(
     survey = Survey(kafka, redis)
     whole: App | None = load_app(app) if app or find_project().app else None
     servers = survey.servers()
-    rows: list[dict[str, Any]] = [*servers, *(survey.deciders(whole) if whole else ()), *(survey.views(whole) if whole else ())]
+    rows: list[dict[str, Any]] = [
+        *servers,
+        *(survey.deciders(whole) if whole else ()),
+        *(survey.views(whole) if whole else ()),
+    ]
     if as_json:
         for row in rows:
             emit(row)

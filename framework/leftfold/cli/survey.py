@@ -59,7 +59,9 @@ class Survey:
                 rows.append({"kind": "server", "name": server.name, **row, "state": "up" if server.up else "down"})
                 self.missing = self.missing or not server.up
                 if not server.up:
-                    self.problems.append(f"{server.name}: {server.reason}; its log: {server.log}; start it: leftfold up")
+                    self.problems.append(
+                        f"{server.name}: {server.reason}; its log: {server.log}; start it: leftfold up"
+                    )
         if wanted:
             self.missing = True
             self.problems.append(f"{' and '.join(sorted(wanted))}: nothing runs in {_near(data)}; start: leftfold up")

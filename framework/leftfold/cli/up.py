@@ -13,9 +13,9 @@ EXAMPLES = examples(
 
 
 def up(as_json: JsonOption = False) -> None:
-    """Start Kafka and Redis on this machine and leave them running.
+    """Start Kafka and Redis on this machine.
 
-    They keep their data and ports in .leftfold beside pyproject.toml, and every command finds them there. The first
+    They run on when this command has ended. They keep their data and ports in .leftfold beside pyproject.toml, and every command finds them there. The first
     start fetches Kafka. Servers whose address is configured are not started.
     """
     from leftfold.cli.console import emit, note, pairs

@@ -21,7 +21,7 @@ from leftfold.position import Position
 __all__ = ["KafkaLogReader", "reader_config"]
 
 _HOLE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-_RECHECK = 1.0
+_LOOK_TROUBLED, _LOOK_IDLE, _GLANCE = 1.0, 5.0, 0.2
 
 
 def reader_config(settings: KafkaSettings) -> dict[str, Any]:
@@ -41,9 +41,6 @@ def reader_config(settings: KafkaSettings) -> dict[str, Any]:
         "fetch.queue.backoff.ms": 2,
         # Half a second by default, which every seek to a partition whose leader has just moved would pay.
         "fetch.error.backoff.ms": 20,
-        # A topic that was deleted is noticed after both; by default after five minutes.
-        "topic.metadata.refresh.interval.ms": 5000,
-        "topic.metadata.propagation.max.ms": 5000,
         "reconnect.backoff.max.ms": 1000,
     }
 
@@ -57,7 +54,7 @@ class KafkaLogReader:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._trouble, self._checked = "", 0.0
+        self._trouble, self._looked = "", time.monotonic()
         self._consumer = Consumer({**reader_config(settings), "error_cb": self._error}, logger=QuietLog("reader"))
         self._cluster = Cluster(settings)
         self._next: dict[tuple[str, int], int] = {}
@@ -105,7 +102,7 @@ class KafkaLogReader:
         while True:
             first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
             if first is None:
-                self._recheck()
+                self._look()
                 return []
             rest = self._consumer.consume(limit - 1, 0) if limit > 1 else []
             records, others = split([first, *rest])
@@ -177,12 +174,20 @@ class KafkaLogReader:
     def _error(self, error: KafkaError) -> None:
         self._trouble = f"{error.str()} ({error.name()})"
 
-    def _recheck(self) -> None:
-        """Asks whether brokers are back, once a second at most: librdkafka only tells when they are lost."""
-        if self._trouble and time.monotonic() - self._checked > _RECHECK:
-            self._checked = time.monotonic()
+    def _look(self) -> None:
+        """Looks at the topics now and then while nothing comes: librdkafka does not say that one has been deleted
+        (tried for 45 s), nor that a lost broker is back."""
+        now = time.monotonic()
+        if now - self._looked < (_LOOK_TROUBLED if self._trouble else _LOOK_IDLE):
+            return
+        self._looked = now
+        for topic in {topic for topic, _ in self._next}:
             try:
-                self._consumer.list_topics(next(iter(self._next), ("",))[0] or None, timeout=0.2)
+                found = self._consumer.list_topics(topic, timeout=_GLANCE).topics[topic]
             except KafkaException:
                 return
-            self._trouble = ""
+            if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise InfrastructureError(
+                    f"topic {topic} is gone: somebody has deleted it while it was read; a log is never deleted"
+                )
+        self._trouble = ""

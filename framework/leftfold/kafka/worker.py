@@ -82,7 +82,11 @@ class Worker:
         limit = min(self._batch, Served.SMALL) if small else self._batch
         records = self._member.fetch(limit, 0.0 if self._restorations else wait)
         if records:
-            self._decide(records)
+            try:
+                self._decide(records)
+            except KafkaException as error:
+                # Only a plain commit raises here, before anything was decided: a rebalance or a broker that is away.
+                self._rewind({record.partition: record.offset for record in records}, str(error))
         self._restore()
         return len(records)
 

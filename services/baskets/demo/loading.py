@@ -28,7 +28,7 @@ class Loading(threading.Thread):
         self.counts: Counter[str] = Counter()
         self.position = Position()
         self.seconds = 0.0
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None
         self._moved = threading.Condition()
 
     @property
@@ -43,7 +43,7 @@ class Loading(threading.Thread):
             commands = history(self._weeks)
             while sheaf := list(islice(commands, SHEAF)):
                 self._send(sheaf)
-        except BaseException as error:
+        except Exception as error:  # noqa: BLE001  # handed to whoever waits
             self.failure = error
         finally:
             self.seconds = time.monotonic() - began

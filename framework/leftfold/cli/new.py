@@ -1,0 +1,35 @@
+"""`leftfold new`: a project to begin with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from leftfold.cli.options import examples
+
+__all__ = ["EXAMPLES", "new"]
+
+EXAMPLES = examples("leftfold new shop", "cd shop && pytest && leftfold dev")
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the directory, the package and the App.")],
+) -> None:
+    """Write a project to begin with.
+
+    It passes its own tests and runs: one package with events, a service and two views. Nothing that exists is overwritten.
+    """
+    from pathlib import Path
+
+    from leftfold.cli.checking import compared
+    from leftfold.cli.console import amount, note, say
+    from leftfold.cli.project import find_project, load_app
+    from leftfold.scaffold import write_project
+
+    written = write_project(name, Path.cwd())
+    project = find_project(Path.cwd() / name)
+    compared(load_app("", project), project.lock, write=True)
+    for path in [*written, project.lock]:
+        say(str(path.relative_to(Path.cwd())))
+    note(f"{amount(len(written) + 1, 'file')}; next: cd {name}, pytest, leftfold dev")

@@ -1,0 +1,7 @@
+"""The project that `leftfold new` writes: `template/` with `{{name}}` filled in."""
+
+from __future__ import annotations
+
+from leftfold.scaffold.project import write_project
+
+__all__ = ["write_project"]
