@@ -218,11 +218,10 @@ def test_asyncio_raises_what_send_raises(client: KafkaClient, settings: KafkaSet
             asyncio.run(client.asend(Reserve(show_id="silent"), timeout=0.1))
 
 
-def test_a_cancelled_task_stops_waiting(client: KafkaClient, settings: KafkaSettings) -> None:
+def test_a_cancelled_task_stops_waiting(client: KafkaClient, settings: KafkaSettings, wait_until: WaitUntil) -> None:
     async def work(responder: Responder) -> None:
         task = asyncio.create_task(client.asend(Reserve(show_id="s-1"), id="cancelled"))
-        while not responder.seen:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_until, lambda: bool(responder.seen), "the command")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

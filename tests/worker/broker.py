@@ -10,8 +10,14 @@ from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
-from confluent_kafka.admin import ResourceType as Kind
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 
 from leftfold import names
 from leftfold.kafka.cluster import Cluster
@@ -100,11 +106,11 @@ class Broker:
 
     def alter(self, topic: str, **config: str) -> None:
         """Changes a topic's configuration; `_` in a name stands for a dot."""
-        entries = [
+        entries: Any = [
             ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
             for name, value in config.items()
         ]
-        self._wait(self._admin().incremental_alter_configs([ConfigResource(Kind.TOPIC, topic, None, entries)]))
+        self._wait(self._admin().incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, None, entries)]))
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Raises the number of partitions of a topic and waits until it is known."""

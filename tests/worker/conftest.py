@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -12,11 +12,9 @@ import pytest
 
 from leftfold.local import Listener, LocalSettings, embedded
 from tests.worker.broker import Broker
-from tests.worker.process import Circumstances
-from tests.worker.processes import WorkerProcess
+from tests.worker.processes import Start, WorkerProcess
 
 HOST = "127.0.0.1"
-Start = Callable[[Circumstances], WorkerProcess]
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from tests.worker.process import Circumstances
 from tests.worker.waiting import wait_until
 
-__all__ = ["WorkerProcess"]
+__all__ = ["Start", "WorkerProcess"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,3 +96,7 @@ class WorkerProcess:
     def __str__(self) -> str:
         told = "\n".join(self._told.read_text("utf-8").splitlines()[-8:])
         return f"worker {self._process.pid}, code {self.code}\n{told}\n{self._errors.read_text('utf-8')[-2000:]}"
+
+
+Start: TypeAlias = Callable[[Circumstances], WorkerProcess]
+"""Starts a worker that does not outlive the test."""

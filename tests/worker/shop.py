@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,10 +87,9 @@ class _Lane(Lane):
             app.name, decider, partition_of=lambda key: partition_of(key, app.partitions), clock=time.monotonic
         )
 
-    def process(self, records: Iterable[RawRecord]) -> Batch:
-        batch = super().process(records)
+    def finish(self, batch: Batch) -> None:
+        super().finish(batch)
         self._points.reach("decided")
-        return batch
 
 
 class _Member(Member):

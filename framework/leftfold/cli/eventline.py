@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import typer
@@ -54,10 +55,19 @@ class Line:
 
 def _parts(record: RawRecord) -> tuple[str, ...]:
     values = (header(record.headers, f"ce_{name}") for name in ("time", "sequence", "decision", "type"))
-    time, version, decision, type_ = (value.decode(errors="replace") or "?" for value in values)
+    moment, version, decision, type_ = (value.decode(errors="replace") or "?" for value in values)
     body = json.dumps(_body(record), ensure_ascii=False)
     name = type_.partition(".")[2].removesuffix(".v1") or type_
-    return f"{record.partition}:{record.offset}", time, _key(record) or "?", version, decision, name, body
+    return f"{record.partition}:{record.offset}", _brief(moment), _key(record) or "?", version, decision, name, body
+
+
+def _brief(moment: str) -> str:
+    """A time to the millisecond."""
+    try:
+        text = datetime.fromisoformat(moment).isoformat(timespec="milliseconds")
+    except ValueError:
+        return moment
+    return text.replace("+00:00", "Z")
 
 
 def _key(record: RawRecord) -> str | None:

@@ -53,6 +53,7 @@ def _follow(
     store = RedisViewStore(redis)
     try:
         tail = Tail(views, open_log, store, report=report)
+        report("following", {"views": ", ".join(view.name for view in views)})
         while not stop.is_set():
             tail.step()
             trouble.told(next((reader.trouble for reader in readers if reader.trouble), ""))

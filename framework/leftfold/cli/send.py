@@ -44,10 +44,11 @@ def send(
     """
     from leftfold.cli.composing import command_class, compose, sample
     from leftfold.cli.failures import Usage
+    from leftfold.cli.never_run import explained
     from leftfold.cli.project import load_app
     from leftfold.connection import connect
     from leftfold.engine.received import command_id
-    from leftfold.errors import DomainError, OutcomeUnknown
+    from leftfold.errors import DomainError, InfrastructureError, OutcomeUnknown
 
     whole = load_app(app)
     cls = command_class(whole, name)
@@ -60,6 +61,8 @@ def send(
             receipt = leftfold.client.send(command, id=id_, expected_version=expected_version, timeout=timeout)
         except DomainError as error:
             _rejected(error, id_, as_json=as_json)
+        except InfrastructureError as error:
+            raise explained(error, whole, kafka) from error
         except OutcomeUnknown as error:
             raise OutcomeUnknown(id_, f"{error.why}; {_again(command, id_, expected_version)}") from error
         else:

@@ -17,7 +17,7 @@ EXAMPLES = examples("leftfold status", "leftfold status --json | jq 'select(.kin
 
 _COLUMNS = {
     "server": ("server", "address", "pid", "uptime", "state"),
-    "decider": ("decider", "version", "partitions", "workers", "events"),
+    "decider": ("decider", "version", "partitions", "workers", "offsets"),
     "view": ("view", "generation", "phase", "rows", "lag", "parked", "last event", "position"),
 }
 

@@ -68,7 +68,7 @@ class Survey:
         return rows
 
     def deciders(self, app: App) -> Iterator[Row]:
-        """Each decider with its workers and the size of its log."""
+        """Each decider with its workers and the length of its log in offsets, of which transactions use some too."""
         try:
             with ring("leftfold.kafka.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
                 topics: dict[str, int] = cluster.topics()
@@ -85,7 +85,7 @@ class Survey:
         if not workers:
             self.problems.append(f"nobody decides {names.commands(name)}; start: leftfold run {name}")
         row = {"kind": "decider", "name": name, "version": version, "partitions": made or app.partitions}
-        return {**row, "workers": workers, "events": sum(self._ends.get(names.events(name), {}).values())}
+        return {**row, "workers": workers, "offsets": sum(self._ends.get(names.events(name), {}).values())}
 
     def views(self, app: App) -> Iterator[Row]:
         """Each generation of each view."""

@@ -81,7 +81,7 @@ def decide(
         state, encoded = _happened(decider, codec, received, stream.state, events)
     except DomainError as error:
         if isinstance(error, received.command.__leftfold__.rejects):
-            return _refused(stream, received, error, now)
+            return _rejected(decider, stream, received, error, now)
         return Refused(
             DecisionFailed(
                 f"{decider.name}.decide raised {type(error).__name__}, which {type(received.command).__name__} does "
@@ -102,6 +102,16 @@ def decide(
     )
     _advance(stream, received)
     return Accepted(encoded, first, dropped)
+
+
+def _rejected(
+    decider: Decider[Any, Any, Any], stream: Stream[Any], received: Received, error: DomainError, now: float
+) -> Refused:
+    try:
+        return _refused(stream, received, error, now)
+    except Exception as failure:  # noqa: BLE001  # its fields and message are user code too
+        why = f"{decider.name} rejected with {type(error).__name__}, which cannot be written down: {failure!r}"
+        return Refused(DecisionFailed(why), False)
 
 
 def _refused(stream: Stream[Any], received: Received, error: LeftfoldError, now: float) -> Refused:

@@ -15,8 +15,6 @@ from leftfold.ports import RawRecord
 __all__ = ["Received", "command_headers", "command_id", "read_command"]
 
 SPEC_VERSION = ("ce_specversion", b"1.0")
-MOST_CARRIED = 1024
-"""Bytes of the headers that travel on into events, so that these stay within what is left for headers."""
 LONGEST = 256
 CONTENT_TYPE = ("content-type", JSON)
 
@@ -99,12 +97,9 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         raise ContractError(f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
     except (ValueError, AttributeError, TypeError) as error:
         raise ContractError(f"unreadable header or key: {error}") from error
-    if (weight := len(found["ce_id"]) + len(at) + len(correlation) + len(traceparent)) > MOST_CARRIED:
-        raise ContractError(f"ids, time and trace weigh {weight} bytes; events carry {MOST_CARRIED} at most")
     if not key or key == "@" or not id_:
         raise ContractError(f"key {key!r} and ce_id {id_!r}: neither may be empty, and '@' is reserved")
-    correlation, traceparent = found.get("ce_correlationid") or found["ce_id"], found.get("traceparent", b"")
-    if max(len(id_), len(at), len(correlation), len(traceparent)) > LONGEST:
+    if max(len(found["ce_id"]), len(at), len(correlation), len(traceparent)) > LONGEST:
         raise ContractError(f"a header of more than {LONGEST} bytes; ids and times are short")
     value = record.value or b""
     command: Command = codec.decode(found.get("ce_type") or b"", value)

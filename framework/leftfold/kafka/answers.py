@@ -67,8 +67,7 @@ class Answers:
                     self._take(first)
                     for message in self._consumer.consume(_MANY, 0):
                         self._take(message)
-            except Exception:
-                # Whoever waits is told at his deadline; the next answers may be readable.
+            except Exception:  # noqa: BLE001  # who waits is told at the deadline; the next answers may be readable
                 _log.exception("reading answers")
                 self._stop.wait(_IDLE)
 

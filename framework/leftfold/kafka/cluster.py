@@ -132,8 +132,10 @@ class Cluster:
         seconds = timeout or self._timeout
         listed = self._asked("listing groups", lambda: self._admin.list_consumer_groups(request_timeout=seconds))
         pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
-        every = self._answer("listing groups", listed).valid
-        groups = [group.group_id for group in every if pattern.fullmatch(group.group_id)]
+        every = self._answer("listing groups", listed)
+        if every.errors:
+            raise self._translated(every.errors[0], "listing groups") from every.errors[0]
+        groups = [group.group_id for group in every.valid if pattern.fullmatch(group.group_id)]
         if not groups:
             return {}
         asked = self._asked(

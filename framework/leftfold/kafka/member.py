@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, TopicPartition
 
 from leftfold.errors import Fenced, InfrastructureError
 from leftfold.kafka.records import raw
@@ -104,6 +104,10 @@ class Member:
         numbers = {tp.partition for tp in partitions}
         self._touched |= numbers
         self.new |= numbers
+        for partition in partitions:
+            # Without an offset librdkafka asks for the committed one first, which waits for open transactions, and
+            # until then `seek` fails.
+            partition.offset = OFFSET_END
         consumer.incremental_assign(partitions)
         if partitions:
             consumer.pause(partitions)

@@ -175,8 +175,10 @@ class KafkaLogReader:
         self._trouble = f"{error.str()} ({error.name()})"
 
     def _look(self) -> None:
-        """Looks at the topics now and then while nothing comes: librdkafka does not say that one has been deleted
-        (tried for 45 s), nor that a lost broker is back."""
+        """Looks at the topics now and then while nothing comes.
+
+        librdkafka does not say that one has been deleted (tried for 45 s), nor that a lost broker is back.
+        """
         now = time.monotonic()
         if now - self._looked < (_LOOK_TROUBLED if self._trouble else _LOOK_IDLE):
             return

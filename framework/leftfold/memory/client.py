@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from itertools import repeat
 
 from leftfold.envelope import Receipt
 from leftfold.errors import LeftfoldError
@@ -62,7 +61,9 @@ class MemoryClient:
         timeout: float = 10.0,
     ) -> list[Receipt | LeftfoldError]:
         """Receipts and errors in the order of the commands."""
-        columns = [repeat(None) if column is None else column for column in (ids, expected_versions, times)]
-        answers = [self._decide(*row) for row in zip(commands, *columns, strict=False)]
+        commands = list(commands)
+        columns = [[None] * len(commands) if column is None else column for column in (ids, expected_versions, times)]
+        rows = list(zip(commands, *columns, strict=True))
+        answers = [self._decide(*row) for row in rows]
         self._settle()
         return answers

@@ -50,8 +50,12 @@ class World:
         self.now += by
 
     def events(self, category: str) -> list[Recorded[Any]]:
-        """Everything written in a category, partition by partition."""
-        codec = self._lanes[category].events
+        """Everything written in a category, partition by partition.
+
+        Raises:
+            ConfigurationError: the App has no decider of that category.
+        """
+        codec = self._lanes[self.app.decider(category).name].events
         found = (read_recorded(codec, r) for records in self.log.of(names.events(category)) for r in records)
         return [recorded for recorded in found if recorded is not None]
 

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from leftfold.codec import event_id
+from leftfold.memory import MemoryStates
+from leftfold.partitioner import partition_of
+from tests.core.bench import PARTITIONS, LaneBench, header, headers
+from tests.core.shop import Add, Added, CheckOut, Open
+
+ONE = Decimal(1)
+
+
+@pytest.fixture
+def bench() -> LaneBench:
+    return LaneBench()
+
+
+def add(basket: str = "b", product: str = "p", price: Decimal = ONE) -> Add:
+    return Add(basket_id=basket, product=product, price=price)
+
+
+def test_a_batch_decides_each_command_on_what_those_before_it_did(bench: LaneBench) -> None:
+    batch = bench.send(Open(basket_id="b", household="h"), add(), CheckOut(basket_id="b"), add())
+    assert headers(batch.events, "ce_type") == [b"baskets.Opened.v1", b"baskets.Added.v1", b"baskets.CheckedOut.v1"]
+    assert headers(batch.events, "ce_sequence") == [b"1", b"2", b"3"]
+    assert [reply.error and reply.error["error"] for reply in batch.replies] == [None, None, None, "Closed"]
+    assert batch.counts == {"accepted": 3, "rejected": 1}
+
+
+def test_events_carry_the_headers_of_the_format(bench: LaneBench) -> None:
+    twice = bench.record(add(product="twice"), "c1", headers={"ce_correlationid": b"corr", "traceparent": b"00-t"})
+    first, second = bench.run(twice).events
+    assert dict(second.headers) == {
+        "ce_specversion": b"1.0",
+        "ce_id": event_id("baskets", "b", "c1", 1).encode(),
+        "ce_source": b"/shop/baskets",
+        "ce_type": b"baskets.Added.v1",
+        "ce_subject": b"b",
+        "ce_time": b"2026-01-01T00:00:00Z",
+        "ce_sequence": b"2",
+        "ce_decision": b"2/2",
+        "ce_correlationid": b"corr",
+        "ce_causationid": b"c1",
+        "content-type": b"application/json",
+        "traceparent": b"00-t",
+    }
+    assert header(first, "ce_decision") == b"1/2"
+    assert (first.key, first.partition) == (b"b", partition_of(b"b", PARTITIONS))
+
+
+def test_nothing_has_happened_until_a_batch_is_committed(bench: LaneBench) -> None:
+    batch = bench.lane.process([bench.record(add())])
+    assert bench.state("b").version == 0
+    bench.lane.commit(batch, {})
+    assert bench.state("b").version == 1
+
+
+def test_a_discarded_batch_leaves_no_trace(bench: LaneBench) -> None:
+    record = bench.record(add())
+    discarded, again = bench.lane.process([record]), bench.lane.process([record])
+    assert discarded.events == again.events
+    assert headers(again.events, "ce_sequence") == [b"1"]
+
+
+def test_the_latest_state_of_each_touched_stream_is_written_once(bench: LaneBench) -> None:
+    batch = bench.send(add("a"), add("b"), add("a"), CheckOut(basket_id="a"))
+    assert sorted(state.key or b"" for state in batch.states) == [b"a", b"b"]
+    assert {state.key: json.loads(state.value or b"")["version"] for state in batch.states} == {b"a": 3, b"b": 1}
+
+
+def test_a_duplicate_writes_nothing_and_is_answered_as_before(bench: LaneBench) -> None:
+    record = bench.record(add(product="twice"), "c1")
+    bench.run(record)
+    bench.send(add())
+    batch = bench.run(record)
+    assert (batch.events, batch.states, batch.dead) == ([], [], [])
+    ((to, id_, _, version, events, error),) = batch.replies
+    assert (to, id_, version, events, error) == (b"replies/0", b"c1", 2, 2, None)
+    assert batch.counts == {"duplicates": 1}
+
+
+def test_a_duplicate_within_one_batch_is_one_too(bench: LaneBench) -> None:
+    record = bench.record(add(), "c1")
+    batch = bench.run(record, record._replace(offset=99))
+    assert len(batch.events) == 1
+    assert [reply.version for reply in batch.replies] == [1, 1]
+
+
+def test_a_rejection_and_a_conflict_are_remembered_in_the_state(bench: LaneBench) -> None:
+    dear = bench.record(add(price=Decimal(500)), "c1")
+    late = bench.record(add(), "c2", headers={"expected_version": b"7"})
+    batch = bench.run(dear, late)
+    (state,) = batch.states
+    assert [entry[0] for entry in json.loads(state.value or b"")["answered"]] == ["c1", "c2"]
+    assert batch.counts == {"rejected": 2}
+    assert not batch.events
+    again = bench.run(dear, late)
+    assert [reply.error and reply.error["error"] for reply in again.replies] == ["TooDear", "ConflictError"]
+    assert again.states == []
+
+
+def test_a_failed_decision_is_answered_counted_and_not_remembered(bench: LaneBench) -> None:
+    record = bench.record(add(product="crash"), "c1")
+    batch = bench.run(record)
+    assert (batch.states, batch.dead, batch.counts) == ([], [], {"failed": 1})
+    assert batch.replies[0].error is not None
+    assert batch.replies[0].error["error"] == "DecisionFailed"
+    assert bench.run(bench.record(add(), "c1")).counts == {"accepted": 1}
+
+
+def test_an_unreadable_command_is_dead_lettered_with_its_original_bytes(bench: LaneBench) -> None:
+    broken = bench.record(add(), "c1", headers={"x-own": b"\xff"})._replace(value=b"\xff{", offset=41)
+    batch = bench.run(broken, bench.record(add("other")))
+    (dead,) = batch.dead
+    assert (dead.partition, dead.key, dead.value) == (broken.partition, b"b", b"\xff{")
+    assert list(dead.headers)[: len(broken.headers)] == list(broken.headers)
+    assert header(dead, "dead_source") == b"baskets.commands/%d/41" % broken.partition
+    assert b"no baskets.Add.v1" in header(dead, "dead_reason")
+    refusal, other = batch.replies
+    assert refusal.error is not None
+    assert (refusal.command_id, refusal.error["error"], other.error) == (b"c1", "ContractError", None)
+    assert batch.counts == {"dead": 1, "accepted": 1}
+
+
+@pytest.mark.parametrize("key", [None, b"", b"@", b"\xff\xfe", b"x" * 70_000])
+def test_a_command_with_a_broken_key_is_dead_lettered(bench: LaneBench, key: bytes | None) -> None:
+    batch = bench.run(bench.record(add())._replace(key=key))
+    assert batch.counts == {"dead": 1}
+    assert batch.dead[0].key == key
+
+
+def test_a_command_on_the_wrong_partition_is_dead_lettered_and_refused(bench: LaneBench) -> None:
+    record = bench.record(add())
+    wrong = record._replace(partition=(record.partition + 1) % PARTITIONS)
+    batch = bench.run(wrong)
+    assert b"belongs to partition" in header(batch.dead[0], "dead_reason")
+    assert not batch.events
+    assert bench.state("b").version == 0
+
+
+def test_an_id_used_twice_with_two_bodies_is_dead_lettered(bench: LaneBench) -> None:
+    batch = bench.run(bench.record(add(), "c1"), bench.record(add(product="q"), "c1"))
+    assert batch.counts == {"accepted": 1, "dead": 1}
+    assert b"used before with another body" in header(batch.dead[0], "dead_reason")
+
+
+def test_an_event_too_heavy_for_a_record_is_refused_and_the_rest_flows() -> None:
+    bench = LaneBench(max_bytes=5_000)
+    heavy = add(product="p" * 4_000)
+    batch = bench.send(heavy, add())
+    assert batch.counts == {"dead": 1, "accepted": 1}
+    assert headers(batch.events, "ce_sequence") == [b"1"]
+    assert header(batch.dead[0], "dead_reference") == b"true"
+    assert batch.dead[0].value is None
+
+
+def test_a_state_grown_too_heavy_refuses_the_command_that_made_it_so() -> None:
+    bench = LaneBench(max_bytes=5_000)
+    batch = bench.send(
+        *(add(product=f"{n}" * 100) for n in range(1, 9)), add("other"), *(add(product=f"{n}" * 900) for n in range(3))
+    )
+    for state in batch.states:
+        assert len(state.value or b"") <= 5_000 - 2048
+    assert batch.counts["dead"] >= 1
+    assert batch.counts["accepted"] + batch.counts["dead"] == 12
+    assert bench.state("other").version == 1
+    assert bench.state("b").version == batch.counts["accepted"] - 1
+    assert any(b"the state would weigh" in header(dead, "dead_reason") for dead in batch.dead)
+
+
+def test_a_long_key_counts_three_times_in_what_a_record_weighs() -> None:
+    bench = LaneBench(max_bytes=10_000)
+    batch = bench.send(add("k" * 3_000, product="p" * 3_000))
+    for event in batch.events:
+        size = len(event.key or b"") + len(event.value or b"") + sum(len(n) + len(v) for n, v in event.headers)
+        assert size <= 10_000
+    assert batch.counts == {"dead": 1}
+
+
+def test_a_dead_letter_by_reference_names_where_the_original_is() -> None:
+    bench = LaneBench(max_bytes=5_000)
+    batch = bench.run(bench.record(add())._replace(value=b"x" * 6_000, offset=7))
+    (dead,) = batch.dead
+    assert [name for name, _ in dead.headers] == ["dead_reason", "dead_source", "dead_reference"]
+    assert header(dead, "dead_source").endswith(b"/7")
+
+
+def test_a_command_without_a_return_address_is_decided_and_not_answered(bench: LaneBench) -> None:
+    batch = bench.run(bench.record(add(), headers={"reply_to": ...}))
+    assert (len(batch.events), batch.replies) == (1, [])
+
+
+def test_any_record_can_be_buried_unseen(bench: LaneBench) -> None:
+    batch = bench.lane.bury(bench.record(add(), "c1"), "killed the process three times")
+    assert header(batch.dead[0], "dead_reason") == b"killed the process three times"
+    assert batch.counts == {"dead": 1}
+
+
+def test_a_dropped_partition_forgets_and_a_held_one_restores_from_its_records(bench: LaneBench) -> None:
+    bench.send(add())
+    partition = partition_of(b"b", PARTITIONS)
+    store = bench.lane.held[partition].store
+    bench.lane.drop(partition)
+    bench.lane.hold(partition, store, end=5)
+    assert (bench.state("b").version, bench.lane.held[partition].end) == (1, 5)
+    bench.lane.hold(partition, MemoryStates(), end=0)
+    assert bench.state("b").version == 0
+
+
+def test_a_restored_lane_still_knows_what_was_answered(bench: LaneBench) -> None:
+    record = bench.record(add(), "c1")
+    bench.run(record)
+    partition = partition_of(b"b", PARTITIONS)
+    bench.lane.hold(partition, bench.lane.held[partition].store, end=0)
+    assert bench.run(record).counts == {"duplicates": 1}
+
+
+def test_the_window_of_answers_follows_the_lanes_clock(bench: LaneBench) -> None:
+    for number in range(40):
+        bench.now += 61
+        bench.run(bench.record(add(), f"c{number}"))
+    assert list(bench.state("b").answered) == [f"c{number}" for number in range(8, 40)]
+
+
+def test_ends_of_events_are_what_the_commit_says(bench: LaneBench) -> None:
+    batch = bench.lane.process([bench.record(add())])
+    bench.lane.commit(batch, {partition_of(b"b", PARTITIONS): 12, 99: 1})
+    assert bench.lane.held[partition_of(b"b", PARTITIONS)].end == 12
+
+
+def test_what_was_decoded_from_an_event_equals_what_was_decided(bench: LaneBench) -> None:
+    (event,) = bench.send(add(price=Decimal("1.10"))).events
+    assert Added.model_validate_json(event.value or b"") == Added(basket_id="b", product="p", price=Decimal("1.10"))
