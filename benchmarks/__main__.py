@@ -28,9 +28,12 @@ def main() -> None:
     for name in parser.parse_args().names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         module = importlib.import_module(f"benchmarks.{name}")
-        with tempfile.TemporaryDirectory(prefix=f"leftfold-{name}-") as folder:
-            with embedded(Path(folder), settings=LocalSettings(kafka_memory="1g")) as servers:
-                figures += module.run(servers)
+        memory = LocalSettings(kafka_memory="1g")
+        with (
+            tempfile.TemporaryDirectory(prefix=f"leftfold-{name}-") as folder,
+            embedded(Path(folder), settings=memory) as servers,
+        ):
+            figures += module.run(servers)
         gc.collect()
         keep(figures)
     show(figures)

@@ -18,20 +18,23 @@ from services.baskets.app import app
 
 __all__ = ["run"]
 
-MANY, FEW = 300_000, 1_000
+MANY, FEW = 200_000, 1_000
 
 
 def run(servers: Servers) -> list[Figure]:
-    """The lane at full load, answers included, and the same lane with one command per transaction."""
+    """The lane at full load, without and with answers to clients, and the same lane with one command a transaction."""
     settings = KafkaSettings(bootstrap_servers=servers.kafka)
     ensure(app, settings)
     tuned_gc()
-    feed(settings, MANY, reply_to=b"baskets.replies/0")
+    feed(settings, MANY)
     ours = _decide(settings, MANY, batch=2000)
-    feed(settings, FEW, reply_to=b"baskets.replies/0", skip=MANY)
+    feed(settings, MANY, reply_to=b"baskets.replies/0", skip=MANY)
+    answered = _decide(settings, MANY, batch=2000)
+    feed(settings, FEW, skip=2 * MANY)
     peer = _decide(settings, FEW, batch=1)
     return [
         Figure("commands.committed", ours, "commands/s", goal=40_000),
+        Figure("commands.answered", answered, "commands/s", note="every command with a client waiting for its answer"),
         Figure(
             "commands.group_commit", ours, "commands/s", peer=peer, goal=250, note="peer: one command a transaction"
         ),

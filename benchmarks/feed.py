@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -28,10 +29,10 @@ def feed(settings: KafkaSettings, count: int, *, reply_to: bytes = b"", skip: in
             "queue.buffering.max.messages": 2_000_000,
         }
     )
-    codec: MessageCodec[BasketCommand] = MessageCodec(baskets.commands)
+    codec: MessageCodec[Any] = MessageCodec(baskets.commands)
     written = 0
     for id_, command in islice(_commands(), skip, skip + count):
-        headers = command_headers(
+        headers: Any = command_headers(
             command, id=id_, source="baskets", at=now_text(), type_=codec.types[type(command)], reply_to=reply_to
         )
         key = command.basket_id.encode()

@@ -47,7 +47,12 @@ def run(servers: Servers) -> list[Figure]:
 def _work(address: str, done: Event) -> None:
     stop = threading.Event()
     worker = Worker(app, "baskets", Workshop(KafkaSettings(bootstrap_servers=address)), stop=stop)
-    threading.Thread(target=lambda: (done.wait(), stop.set()), daemon=True).start()
+
+    def stopped() -> None:
+        done.wait()
+        stop.set()
+
+    threading.Thread(target=stopped, daemon=True).start()
     tuned_gc()
     worker.run()
 

@@ -23,13 +23,14 @@ M = TypeVar("M", bound=Event | Command)
 JSON = b"application/json"
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _MOST_FOREIGN = 1000
-_NAMESPACE = uuid5(NAMESPACE_URL, "leftfold").bytes
+_NAMESPACE = sha1(uuid5(NAMESPACE_URL, "leftfold").bytes, usedforsecurity=False)
 
 
 def event_id(category: str, key: str, command_id: str, index: int) -> str:
     """A uuid5 of category, key, command id and index: the same decision always gives the same event ids."""
-    name = f"{category}/{len(key)}:{key}/{command_id}/{index}".encode()
-    h = sha1(_NAMESPACE + name, usedforsecurity=False).hexdigest()
+    hashed = _NAMESPACE.copy()
+    hashed.update(f"{category}/{len(key)}:{key}/{command_id}/{index}".encode())
+    h = hashed.hexdigest()
     return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-{_VARIANT[h[16]]}{h[17:20]}-{h[20:32]}"
 
 

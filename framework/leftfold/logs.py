@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
@@ -32,13 +34,22 @@ _FAIL = frozenset({"failed", "view stopped"})
 _PART_COLOURS = (32, 33, 34, 35, 36, 92, 94, 95, 96)
 _LEVEL_COLOURS = {"warning": 33, "error": 31}
 _WIDTH = 12
+_AGAIN = 30.0
+_THREADS = re.compile(r" \[[^\]]*\]")
 
 
-def open_report(part: str, *, as_json: bool | None = None, stream: TextIO | None = None) -> Report:
+def open_report(
+    part: str,
+    *,
+    as_json: bool | None = None,
+    stream: TextIO | None = None,
+    leaving: Callable[[], bool] = lambda: False,
+) -> Report:
     """A report that writes lines of one part; what the adapters log goes the same way.
 
     Args:
         part: who says it, as in `baskets`. as_json: absent = unless the stream is a terminal. stream: standard error.
+        leaving: says whether the part is about to end, when lost connections are nobody's concern any more.
     """
     out = stream if stream is not None else sys.stderr
     people = out.isatty() if as_json is None else not as_json
@@ -51,27 +62,30 @@ def open_report(part: str, *, as_json: bool | None = None, stream: TextIO | None
     )
 
     def report(what: str, details: Mapping[str, Any]) -> None:
-        level = "error" if what in _FAIL else "warning" if what in _WARN else "info"
+        level = "error" if what in _FAIL else "warning" if what in _WARN or "exc_info" in details else "info"
         getattr(log, level)(what, **details)
 
-    _bridge(report)
+    logger = logging.getLogger("leftfold")
+    logger.handlers, logger.propagate = [_Handler(report, leaving)], False
     return report
 
 
-def _bridge(report: Report) -> None:
-    logger = logging.getLogger("leftfold")
-    logger.handlers, logger.propagate = [_Handler(report)], False
-
-
 class _Handler(logging.Handler):
-    """Hands lines of the standard library's logging to a report."""
+    """Hands lines of the standard library's logging to a report, those that begin alike once in 30 s."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, leaving: Callable[[], bool]) -> None:
         super().__init__(logging.WARNING)
-        self._report = report
+        self._report, self._leaving = report, leaving
+        self._seen: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._report(record.getMessage(), {"exc_info": record.exc_info} if record.exc_info else {})
+        line, now = _THREADS.sub("", record.getMessage()), time.monotonic()
+        # "reader: FAIL: ...": every client of a process tells of the same lost broker.
+        kind = line.partition(": ")[2].partition(" ")[0] or line
+        if self._leaving() or now - self._seen.get(kind, -_AGAIN) < _AGAIN:
+            return
+        self._seen = {k: at for k, at in self._seen.items() if now - at < _AGAIN} | {kind: now}
+        self._report(line, {"exc_info": record.exc_info} if record.exc_info else {})
 
 
 def _stamp(logger: Any, method: str, fields: Fields) -> Fields:

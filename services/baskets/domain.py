@@ -76,7 +76,7 @@ def evolve(state: Basket, event: BasketEvent) -> Basket:
         case BasketOpened():
             return Basket(Stage.OPEN, event.household_id, event.store_id)
         case ItemAdded():
-            return replace(state, lines=(*state.lines, _line(event)))
+            return Basket(state.stage, state.household_id, state.store_id, (*state.lines, _line(event)))
         case CouponApplied():
             return replace(state, lines=tuple(_with_coupon(line, event) for line in state.lines))
         case BasketCheckedOut():

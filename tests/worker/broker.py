@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
     AdminClient,
     AlterConfigOpType,
@@ -101,8 +101,12 @@ class Broker:
         """Deletes the records of a topic up to some offsets; all of them when none are named."""
         ends = self.ends(topic, committed=False) if before is None else before
         places = [TopicPartition(topic, p, end) for p, end in ends.items()]
-        for future in self._admin().delete_records(places).values():
-            future.result(SECONDS)
+        with Cluster(self.settings) as cluster:
+            policy = cluster.configs([topic])[topic]["cleanup.policy"]
+        self.alter(topic, cleanup_policy="delete")
+        admin = AdminClient(self.settings.librdkafka())
+        wait_until(lambda: _deleted(admin, places), f"{topic} to allow deletion")
+        self.alter(topic, cleanup_policy=policy)
 
     def alter(self, topic: str, **config: str) -> None:
         """Changes a topic's configuration; `_` in a name stands for a dot."""
@@ -110,11 +114,13 @@ class Broker:
             ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
             for name, value in config.items()
         ]
-        self._wait(self._admin().incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, None, entries)]))
+        admin = AdminClient(self.settings.librdkafka())
+        _wait(admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]))
 
     def add_partitions(self, topic: str, total: int) -> None:
         """Raises the number of partitions of a topic and waits until it is known."""
-        self._wait(self._admin().create_partitions([NewPartitions(topic, total)]))
+        admin = AdminClient(self.settings.librdkafka())
+        _wait(admin.create_partitions([NewPartitions(topic, total)]))
         with Cluster(self.settings) as cluster:
             wait_until(lambda: cluster.partitions(topic) == total, f"{total} partitions of {topic}")
 
@@ -150,9 +156,18 @@ class Broker:
             "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
 
-    def _admin(self) -> AdminClient:
-        return AdminClient(self.settings.librdkafka())
 
-    def _wait(self, asked: Mapping[Any, Future[Any]]) -> None:
-        for future in asked.values():
-            future.result(SECONDS)
+def _wait(asked: Mapping[Any, Future[Any]]) -> None:
+    for future in asked.values():
+        future.result(SECONDS)
+
+
+def _deleted(admin: AdminClient, places: list[TopicPartition]) -> bool:
+    """Deletes records, unless the broker has not heard yet that it may."""
+    try:
+        _wait(admin.delete_records(places))
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+            raise
+        return False
+    return True

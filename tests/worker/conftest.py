@@ -13,6 +13,7 @@ import pytest
 from leftfold.local import Listener, LocalSettings, embedded
 from tests.worker.broker import Broker
 from tests.worker.processes import Start, WorkerProcess
+from tests.worker.proxy import Proxy
 
 HOST = "127.0.0.1"
 
@@ -28,6 +29,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     data = tmp_path_factory.mktemp("broker")
     with embedded(data, settings=settings, want=frozenset({"kafka"})) as servers:
         yield Broker(servers.kafka, f"{HOST}:{front}", behind, data)
+
+
+@pytest.fixture
+def proxy(broker: Broker) -> Iterator[Proxy]:
+    """A proxy in front of the broker's second listener."""
+    with Proxy(int(broker.proxied.rpartition(":")[2]), broker.behind) as proxy:
+        yield proxy
 
 
 @pytest.fixture

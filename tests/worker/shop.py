@@ -19,7 +19,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.transaction import Transactions
 from leftfold.kafka.workshop import Workshop
 from leftfold.partitioner import partition_of
-from leftfold.ports import LogReader, RawRecord
+from leftfold.ports import LogReader
 from tests.worker.points import Points
 
 __all__ = ["FaultyShop", "Haste"]
@@ -97,7 +97,7 @@ class _Member(Member):
         self._points = points
         super().__init__(*args)
 
-    def fetch(self, limit: int, wait: float) -> list[RawRecord]:
+    def fetch(self, limit: int, wait: float) -> Any:
         records = super().fetch(limit, wait)
         if records:
             self._points.reach("fetched")

@@ -53,9 +53,12 @@ def _follow(
     store = RedisViewStore(redis)
     try:
         tail = Tail(views, open_log, store, report=report)
-        report("following", {"views": ", ".join(view.name for view in views)})
+        told = False
         while not stop.is_set():
             tail.step()
+            if not told:
+                report("following", {"views": ", ".join(view.name for view in views)})
+                told = True
             trouble.told(next((reader.trouble for reader in readers if reader.trouble), ""))
     finally:
         for reader in readers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ def run(arguments: Sequence[str]) -> int:
     """Runs a command line and returns its exit code: design §7 lists them."""
     whole = "--traceback" in arguments or os.environ.get(TRACEBACK, "") not in ("", "0")
     command = typer.main.get_command(app)
+    # What adapters log is for `run` and `dev`, which set up logging; elsewhere what matters is raised.
+    logging.getLogger("leftfold").addHandler(logging.NullHandler())
     try:
         code = command.main(args=list(arguments), prog_name="leftfold", standalone_mode=False)
         sys.stdout.flush()

@@ -23,8 +23,8 @@ _LEAVE_SECONDS = 10.0
 def main(arguments: Sequence[str]) -> int:
     """Runs the part and returns its exit code."""
     options = _parser().parse_args(arguments)
-    report = open_report(options.name, as_json=LOGS[options.logs])
     stop = threading.Event()
+    report = open_report(options.name, as_json=LOGS[options.logs], leaving=stop.is_set)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     end_with_parent(stop)

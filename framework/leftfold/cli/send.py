@@ -31,9 +31,12 @@ def send(
         str | None, typer.Option("--id", metavar="ID", help="Idempotency key: sent again, it is not decided again.")
     ] = None,
     expected_version: Annotated[
-        int | None, typer.Option("--expected-version", metavar="N", min=0, help="Refuse unless the stream is at this version.")
+        int | None,
+        typer.Option("--expected-version", metavar="N", min=0, help="Refuse unless the stream is at this version."),
     ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the answer.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the answer.")
+    ] = 10.0,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from leftfold.errors import LeftfoldError
 from leftfold.logs import Report
@@ -20,7 +21,7 @@ class Trouble:
 
     def __init__(self, report: Report, stop: threading.Event) -> None:
         self._report, self._stop = report, stop
-        self._told, self._backoff = "", Backoff()
+        self._told, self._since, self._backoff = "", 0.0, Backoff()
 
     def met(self, error: LeftfoldError) -> None:
         """Tells of an error and pauses before the next try."""
@@ -30,8 +31,9 @@ class Trouble:
     def told(self, why: str) -> None:
         """Tells what is wrong, unless that is what was told last; '' = nothing is."""
         if why and not self._told:
+            self._since = time.monotonic()
             self._report("waiting", {"why": why})
         elif self._told and not why:
-            self._report("going on", {"after": self._told})
+            self._report("going on", {"after": f"{time.monotonic() - self._since:.1f} s"})
             self._backoff = Backoff()
         self._told = why

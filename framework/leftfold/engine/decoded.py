@@ -18,7 +18,7 @@ __all__ = ["Decoded", "EventDecoder", "whole_decisions"]
 @dataclass(slots=True)
 class Decoded:
     """One record: `event` is None for a type no view reads, `error` says why it cannot be read, `last` whether it
-    ends its decision (k = n).
+    ends its decision (k = n), `name` its wire name without the version.
     """
 
     topic: str
@@ -30,13 +30,16 @@ class Decoded:
     version: int
     last: bool
     time: str
+    name: str = ""
 
 
 class EventDecoder:
-    """Decodes the events of several views, each class once."""
+    """Decodes the events of several views, each class once; what none of them reads is passed over, broken or not."""
 
     def __init__(self, views: Iterable[View[Any, Any]]) -> None:
-        self._codec: MessageCodec[Any] = MessageCodec(dict.fromkeys(cls for view in views for cls in view.events))
+        classes = dict.fromkeys(cls for view in views for cls in view.events)
+        self._codec: MessageCodec[Any] = MessageCodec(classes)
+        self._names = {f"{cls.__leftfold__.category}.{cls.__leftfold__.name}" for cls in classes}
 
     def decode(self, record: RawRecord) -> Decoded:
         """The record, whatever is in it; a broken one carries its error."""
@@ -57,7 +60,10 @@ class EventDecoder:
             time = (found.get("ce_time") or b"").decode()
         except UnicodeDecodeError as failure:
             key, time, error = repr(record.key), "", ContractError(f"the record's key is no UTF-8: {failure}")
-        return Decoded(record.topic, record.partition, record.offset, key, event, error, version, last, time)
+        name = type_.decode(errors="replace").rpartition(".v")[0]
+        if name and name not in self._names:
+            error = None
+        return Decoded(record.topic, record.partition, record.offset, key, event, error, version, last, time, name)
 
 
 def whole_decisions(records: list[Decoded]) -> tuple[list[Decoded], list[Decoded]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from leftfold.engine.decoded import Decoded
-from leftfold.errors import ViewNotBuilt
+from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.flush import BucketFlush, Generation, Mark, Parked, RowChange, covered
 from leftfold.partitioner import partition_of
 from leftfold.ports import ViewStore
@@ -29,7 +29,10 @@ class _Unstorable(Exception):
 
 @dataclass(slots=True)
 class Kept:
-    """A row as last flushed or read, with what the next flush must take back; `row` None = there is none."""
+    """A row as last flushed or read, with what the next flush must take back.
+
+    `row` is None where there is none, and a ContractError where what is stored cannot be read.
+    """
 
     row: Any
     digest: int = 0
@@ -67,6 +70,7 @@ class Follower:
     ) -> None:
         self.view, self.generation, self.stopped = view, generation, ""
         self._store, self._most, self._max_parked = store, most, max_parked
+        self._names = {f"{c.__leftfold__.category}.{c.__leftfold__.name}" for c in view.events}
         self._kept: dict[tuple[int, str], Kept] = {}
         self.marks: dict[int, Mark] = {}
         self.reread()
@@ -127,6 +131,8 @@ class Follower:
                 continue
             if record.error is None and not isinstance(record.event, wanted):
                 continue
+            if record.error is not None and record.name and record.name not in self._names:
+                continue
             try:
                 if record.error is not None:
                     raise record.error
@@ -148,14 +154,16 @@ class Follower:
         missing = list(dict.fromkeys((b, k) for b, k, _, _ in touched if (b, k) not in self._kept))
         if not missing:
             return
-        rows = self.view.rows
         for place, fields in zip(missing, self._store.read(self.generation, missing).rows, strict=True):
-            if fields is None:
-                self._kept[place] = Kept(None)
-            else:
-                row = rows.decode(fields)
-                digest = rows.digest(place[1], tuple(fields[c] for c in rows.columns))
-                self._kept[place] = Kept(row, digest, rows.index_entries(row))
+            self._kept[place] = Kept(None) if fields is None else self._read(place[1], fields)
+
+    def _read(self, key: str, fields: Mapping[bytes, bytes]) -> Kept:
+        rows = self.view.rows
+        try:
+            row = rows.decode(fields)
+            return Kept(row, rows.digest(key, tuple(fields[c] for c in rows.columns)), rows.index_entries(row))
+        except ContractError as error:
+            return Kept(error)
 
     def _evolve(
         self,
@@ -173,8 +181,9 @@ class Follower:
             return
         row = after[place] if place in after else self._kept[place].row
         try:
-            if isinstance(item, Exception):
-                raise item
+            for failure in (item, row):
+                if isinstance(failure, Exception):
+                    raise failure
             row = self.view.evolve_row(row, item)
             if careful and row is not None:
                 self.view.rows.encode(row)

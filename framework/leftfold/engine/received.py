@@ -15,7 +15,7 @@ from leftfold.ports import RawRecord
 __all__ = ["Received", "command_headers", "command_id", "read_command"]
 
 SPEC_VERSION = ("ce_specversion", b"1.0")
-LONGEST = 256
+LONGEST = 1024
 CONTENT_TYPE = ("content-type", JSON)
 
 

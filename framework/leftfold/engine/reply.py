@@ -37,7 +37,8 @@ def read_reply(value: bytes, command: type[Command]) -> Receipt | LeftfoldError:
     fields = json.loads(value)
     if "error" in fields:
         return to_error(fields, command)
-    return Receipt(Position.from_json(json.dumps(fields["position"])), fields["version"], fields["events"])
+    offsets = {topic: {int(p): o for p, o in at.items()} for topic, at in fields["position"].items()}
+    return Receipt(Position(offsets), fields["version"], fields["events"])
 
 
 def to_error(fields: dict[str, Any], command: type[Command]) -> LeftfoldError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 __all__ = ["MARK", "StateMark"]
 
@@ -12,11 +12,15 @@ MARK = b"@"
 
 @dataclass(frozen=True)
 class StateMark:
-    """The `@` record of a state partition: how far its commands and, before that batch, its events were known."""
+    """The `@` record of a state partition: how far its commands and, before that batch, its events were known.
+
+    `start` is where the state partition began then: when it begins later by now, records are gone that `events` counts.
+    """
 
     commands: int = 0
     events: int = 0
     writer: str = ""
+    start: int = 0
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -25,4 +29,5 @@ class StateMark:
     @classmethod
     def decode(cls, value: bytes) -> StateMark:
         """The mark in a record."""
-        return cls(**json.loads(value))
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: found for name, found in json.loads(value).items() if name in known})

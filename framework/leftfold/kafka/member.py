@@ -8,8 +8,8 @@ from typing import Any
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, TopicPartition
 
 from leftfold.errors import Fenced, InfrastructureError
-from leftfold.kafka.records import raw
-from leftfold.ports import RawRecord
+from leftfold.kafka.logs import QuietLog
+from leftfold.kafka.records import KafkaMessage
 
 __all__ = ["Member"]
 
@@ -40,22 +40,25 @@ class Member:
                 "heartbeat.interval.ms": 1000,
                 "fetch.wait.max.ms": 100,
                 "queued.min.messages": 20_000,
+                "fetch.queue.backoff.ms": 2,
                 "check.crcs": True,
                 **config,
-            }
+            },
+            logger=QuietLog("worker"),
         )
         self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
-    def fetch(self, limit: int, wait: float) -> list[RawRecord]:
+    def fetch(self, limit: int, wait: float) -> list[KafkaMessage]:
         """Waits up to `wait` seconds for a command, then takes what is there: only of partitions that were served
-        all the while.
+        all the while. They stay messages until they are decided, since many records at once outgrow the processor's
+        cache.
         """
         self._touched.clear()
         first = self.consumer.poll(wait)
         if first is None:
             return []
         messages = [first, *self.consumer.consume(limit - 1, 0)] if limit > 1 else [first]
-        return [raw(m) for m in messages if self._usable(m)]
+        return [m for m in messages if self._usable(m)]
 
     def serve(self, partition: int, offset: int) -> None:
         """Starts fetching a new partition at an offset."""

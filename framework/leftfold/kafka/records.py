@@ -9,7 +9,7 @@ from confluent_kafka import Message
 
 from leftfold.ports import RawRecord
 
-__all__ = ["KafkaMessage", "raw", "split"]
+__all__ = ["KafkaMessage", "place", "raw", "split"]
 
 KafkaMessage: TypeAlias = "Message[Any, Any]"
 
@@ -24,6 +24,11 @@ def raw(message: KafkaMessage) -> RawRecord:
         message.headers() or (), message.timestamp()[1],
     ))  # fmt: skip
     return record
+
+
+def place(message: KafkaMessage) -> tuple[int, int]:
+    """The partition and offset of a message that is no error."""
+    return message.partition() or 0, message.offset() or 0
 
 
 def split(messages: Iterable[KafkaMessage]) -> tuple[list[RawRecord], list[KafkaMessage]]:

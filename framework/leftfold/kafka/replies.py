@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException, Producer
 from leftfold.codec import JSON
 from leftfold.engine.batch import Reply
 from leftfold.engine.reply import ack
+from leftfold.kafka.logs import QuietLog
 from leftfold.position import Position
 
 __all__ = ["Replies"]
@@ -38,7 +39,8 @@ class Replies:
                 "delivery.report.only.error": True,
                 "partitioner": "murmur2_random",
                 **config,
-            }
+            },
+            logger=QuietLog("answers"),
         )
         self._partitions, self._counts = partitions, counts
         self._places: dict[bytes, tuple[str, int] | None] = {}

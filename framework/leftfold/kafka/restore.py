@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -25,7 +25,7 @@ from leftfold.position import Position
 
 __all__ = ["Restoration", "RestorePorts", "Restored"]
 
-READ = 5000
+READ = 200
 
 
 @dataclass
@@ -37,6 +37,7 @@ class Restored:
     committed: int = 0
     left: Left = field(default_factory=lambda: read_metadata(None))
     mark: StateMark | None = None
+    state_start: int = 0
     state_end: int = 0
     events_end: int = 0
 
@@ -128,8 +129,8 @@ class Restoration:
     def _watermarks(self) -> bool:
         start: dict[int, int] = {}
         for partition, restored in self.found.items():
-            low, restored.state_end = self._ends(self._state, partition)
-            start[partition] = low
+            restored.state_start, restored.state_end = self._ends(self._state, partition)
+            start[partition] = restored.state_start
             _, restored.events_end = self._ends(self._events, partition)
         self._log = self._ports.open_log()
         self._log.seek(Position({self._state: start}))
@@ -155,6 +156,10 @@ class Restoration:
             if not records:
                 self._end_hanging()
             return False
+        for restored in self.found.values():
+            if restored.mark is not None and restored.mark.start < restored.state_start:
+                # Somebody deleted its first records, and compaction never does: only the whole log makes up for them.
+                restored.mark = replace(restored.mark, events=0)
         log.seek(Position({self._events: {p: r.mark.events if r.mark else 0 for p, r in self.found.items()}}))
         self._phase = self._event_tail
         return False
@@ -188,10 +193,11 @@ class Restoration:
             if time.monotonic() - self._began > self._deadline:
                 raise InfrastructureError(f"{topic} was not read within {self._deadline:.0f} s")
         for partition, restored in self.found.items():
-            if marks.get(partition, StateMark()).commands > restored.start:
+            mine, theirs = restored.mark or StateMark(), marks.get(partition, StateMark())
+            if theirs.commands > mine.commands:
                 for key, value in records[partition].items():
                     restored.refold.adopt(key, value)
-                restored.mark = StateMark(marks[partition].commands, restored.mark.events if restored.mark else 0)
+                restored.mark = replace(mine, commands=theirs.commands)
 
     def _short(self, log: LogReader, topic: str, ends: Mapping[int, int]) -> bool:
         position = log.position()

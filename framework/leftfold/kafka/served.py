@@ -14,13 +14,16 @@ class Served:
 
     After an unclean death batches stay small for a while, so that a command that kills the process is found within
     one small batch; when the last owner died before it committed anything, commands are decided one by one.
+
+    Args:
+        state_start: the first offset of the state partition, which a restore found complete from there.
     """
 
     SMALL: ClassVar[int] = 100
     _FOR: ClassVar[int] = 2000
 
-    def __init__(self, next_offset: int, left: Left) -> None:
-        self.next, self.metadata, self.attempts = next_offset, left.token, left.attempts
+    def __init__(self, next_offset: int, left: Left, *, state_start: int = 0) -> None:
+        self.next, self.metadata, self.attempts, self.state_start = next_offset, left.token, left.attempts, state_start
         self.begun = False
         self.lonely = self.SMALL if left.suspect else 0
         self.small = 0 if left.token in ("", CLEAN) else self._FOR

@@ -16,6 +16,7 @@ from leftfold.engine.batch import Batch, Outgoing
 from leftfold.engine.lane import STATE_HEADERS, HeavyState
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
+from leftfold.kafka.records import KafkaMessage, place, raw
 from leftfold.kafka.restore import Restoration, Restored
 from leftfold.kafka.served import Served
 from leftfold.kafka.transaction import Aborted, Committed, Result, Unknown
@@ -80,15 +81,15 @@ class Worker:
         self._shop.check_counts(self._app, self._category)
         small = any(served.small > 0 for served in self._served.values())
         limit = min(self._batch, Served.SMALL) if small else self._batch
-        records = self._member.fetch(limit, 0.0 if self._restorations else wait)
-        if records:
+        messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
+        if messages:
             try:
-                self._decide(records)
+                self._decide(messages)
             except KafkaException as error:
                 # Only a plain commit raises here, before anything was decided: a rebalance or a broker that is away.
-                self._rewind({record.partition: record.offset for record in records}, str(error))
+                self._rewind(nexts_of(messages), str(error))
         self._restore()
-        return len(records)
+        return len(messages)
 
     @property
     def served(self) -> frozenset[int]:
@@ -119,42 +120,46 @@ class Worker:
         while refold.changed:
             records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
             events = known if refold.changed else restored.events_end
-            mark = self._mark(partition, restored.start, events)
+            mark = self._mark(partition, restored.start, events, restored.state_start)
             offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
             result = self._run([(self._state, [mark, *records])], [offset])
             if not isinstance(result, Committed):
                 return
         self._lane.hold(partition, refold.store, end=restored.events_end)
-        self._served[partition] = Served(restored.start, restored.left)
+        self._served[partition] = Served(restored.start, restored.left, state_start=restored.state_start)
         self._member.serve(partition, restored.start)
 
-    def _decide(self, records: list[RawRecord]) -> None:
-        alone = [r for r in records if self._served[r.partition].lonely > 0]
-        together = [r for r in records if self._served[r.partition].lonely <= 0]
+    def _decide(self, messages: list[KafkaMessage]) -> None:
+        lonely = {p for p, served in self._served.items() if served.lonely > 0}
+        alone = [m for m in messages if m.partition() in lonely] if lonely else []
+        together = [m for m in messages if m.partition() not in lonely] if lonely else messages
         if together:
-            self._begin({r.partition for r in together})
+            self._begin(nexts_of(together))
             self._decide_together(together)
         stuck: set[int] = set()
-        for record in alone:
+        for record in map(raw, alone):
             partition = record.partition
             if partition not in stuck and partition in self._served:
                 self._decide_alone(record)
                 if partition not in self._served or self._served[partition].next <= record.offset:
                     stuck.add(partition)
 
-    def _decide_together(self, records: list[RawRecord]) -> None:
-        batch = Batch()
+    def _decide_together(self, messages: list[KafkaMessage]) -> None:
+        nexts, batch = nexts_of(messages), Batch()
         try:
-            self._commit(records, batch, self._as_decided(batch, records))
+            self._commit(nexts, batch, self._as_decided(batch, messages))
         except HeavyState:
-            batch = self._lane.process(records)
-            self._commit(records, batch, self._decided(batch))
+            batch = self._lane.process(map(raw, messages))
+            self._commit(nexts, batch, self._decided(batch))
+        for partition, _ in map(place, messages):
+            if partition in self._served:
+                self._served[partition].spend()
 
-    def _as_decided(self, batch: Batch, records: list[RawRecord]) -> Iterator[Write]:
+    def _as_decided(self, batch: Batch, messages: list[KafkaMessage]) -> Iterator[Write]:
         """Decides while the transaction is open, so that the broker works on one part while we decide the next."""
-        for start in range(0, len(records), CHUNK):
+        for start in range(0, len(messages), CHUNK):
             done = len(batch.events)
-            self._lane.extend(batch, records[start : start + CHUNK])
+            self._lane.extend(batch, map(raw, messages[start : start + CHUNK]))
             yield self._events, batch.events[done:]
         self._lane.finish(batch)
         yield self._state, batch.states
@@ -165,7 +170,7 @@ class Worker:
         yield self._state, batch.states
         yield self._dead, batch.dead
 
-    def _begin(self, partitions: set[int]) -> None:
+    def _begin(self, partitions: Iterable[int]) -> None:
         """Marks partitions as begun, so that a successor knows what may have killed this process."""
         unmarked = {p: self._served[p] for p in partitions if not self._served[p].begun}
         if unmarked:
@@ -183,13 +188,15 @@ class Worker:
             self._member.commit({record.partition: (served.next, attempt(served.attempts))})
             served.begin(attempt(served.attempts))
             batch = self._lane.process([record])
-        self._commit([record], batch, self._decided(batch))
+        self._commit({record.partition: record.offset + 1}, batch, self._decided(batch))
+        served.spend()
 
-    def _commit(self, records: Sequence[RawRecord], batch: Batch, writes: Iterator[Write]) -> None:
+    def _commit(self, nexts: Mapping[int, int], batch: Batch, writes: Iterator[Write]) -> None:
         """One transaction: `@` first in every state partition, then what `writes` yields, then the offsets."""
-        nexts = {record.partition: record.offset + 1 for record in records}
         token = new_token()
-        marks = [self._mark(p, offset, self._lane.held[p].end) for p, offset in nexts.items()]
+        marks = [
+            self._mark(p, offset, self._lane.held[p].end, self._served[p].state_start) for p, offset in nexts.items()
+        ]
         offsets = [TopicPartition(self._commands, p, offset, token) for p, offset in nexts.items()]
         match self._run(chain([(self._state, marks)], writes), offsets):
             case Committed(ends=ends):
@@ -198,16 +205,13 @@ class Worker:
                 self._rewind(nexts, why)
             case Unknown(why=why, ends=ends):
                 self._resolve(batch, nexts, token, ends, why)
-        for record in records:
-            if record.partition in self._served:
-                self._served[record.partition].spend()
 
     def _run(self, writes: Iterable[Write], offsets: list[TopicPartition]) -> Result:
         group = self._member.consumer.consumer_group_metadata()
         return self._transactions.run(writes, offsets, group, watch=self._events)
 
-    def _mark(self, partition: int, commands: int, events: int) -> Outgoing:
-        mark = StateMark(commands, events, self._transactions.id)
+    def _mark(self, partition: int, commands: int, events: int, state_start: int) -> Outgoing:
+        mark = StateMark(commands, events, self._transactions.id, state_start)
         return Outgoing(partition, MARK, mark.encode(), STATE_HEADERS)
 
     def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:
@@ -265,3 +269,8 @@ class Worker:
             restoration.close()
         self._transactions.close()
         self._shop.close()
+
+
+def nexts_of(messages: Iterable[KafkaMessage]) -> dict[int, int]:
+    """The offset behind the last message of each partition."""
+    return {partition: offset + 1 for partition, offset in map(place, messages)}

@@ -58,6 +58,8 @@ class Workshop:
                 "group.id": f"leftfold-uncommitted-{uuid4().hex}",
                 "isolation.level": "read_uncommitted",
                 "enable.auto.commit": False,
+                # It is polled only during a restore; the worker's own consumer tells of lost brokers.
+                "log_level": 2,
             }
         )
         self._checked = float("-inf")

@@ -30,7 +30,7 @@ __all__ = ["main"]
 
 DATA = Path(".leftfold")
 MARKER = DATA / "demo"
-say = Console(highlight=False, soft_wrap=True).print
+say = Console(highlight=False, markup=False, soft_wrap=True).print
 
 
 def main() -> int:
@@ -47,7 +47,7 @@ def main() -> int:
         if os.environ.get("ONCE"):
             down(DATA)
     if wrong:
-        say(f"[red]{len(wrong)} checks failed:[/red]", *wrong[:10], sep="\n  ")
+        say(f"{len(wrong)} checks failed:", *wrong[:10], sep="\n  ")
         return 3
     say(f"\nEverything above was checked as it was printed. It took {time.monotonic() - began:.0f} s.")
     _farewell()
@@ -113,9 +113,9 @@ def _proof(lf: Connection, loading: Loading, sums: Truth) -> list[str]:
 def _look(lf: Connection) -> None:
     page = lf.views[basket_summary].scan(limit=1)
     key, row = page.rows[0]
-    say(f"[bold]One basket's events[/bold], leftfold events baskets {key}:")
-    subprocess.run([*LEFTFOLD, "events", "baskets", key, "--limit", "12"], check=False)
-    say("\n[bold]Three typed queries[/bold]")
+    say(f"One basket's events, by leftfold events baskets {key}:")
+    subprocess.run([*LEFTFOLD, "events", "baskets", key, "--limit", "6"], check=False)
+    say("\nThree typed queries:")
     say(f"views[basket_summary].get({key!r}) ->\n  {row!r}")
     devoted = max(in_segment(lf.views, Segment.REGULAR).values(), key=lambda h: h.total, default=None)
     say(f"the best of views[household_spend].find(segment=Segment.REGULAR) ->\n  {devoted!r}")

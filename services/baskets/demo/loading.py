@@ -67,7 +67,10 @@ class Loading(threading.Thread):
 
     def _send(self, sheaf: list[Item]) -> None:
         while sheaf:
-            answers = self._client.send_many([c for _, c in sheaf], ids=[i for i, _ in sheaf], timeout=20.0)
+            commands = [command for _, command in sheaf]
+            answers = self._client.send_many(
+                commands, ids=[id_ for id_, _ in sheaf], times=[c.at for c in commands], timeout=20.0
+            )
             again = []
             for item, answer in zip(sheaf, answers, strict=True):
                 if isinstance(answer, OutcomeUnknown):

@@ -1,0 +1,82 @@
+"""Commands as a user types them, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Shell", "Typed"]
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Typed:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Its output as NDJSON."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class Shell:
+    """A directory to type in; what long-running commands write goes to `log`."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.log = place, place / "test.log"
+        ours = {"PYTHONPATH": str(ROOT / "framework"), "NO_COLOR": "1", "COLUMNS": "110"}
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("LEFTFOLD_")} | ours
+
+    def __call__(self, *words: str, stdin: str = "") -> Typed:
+        """Types a command and waits for its end."""
+        done = subprocess.run(
+            [sys.executable, "-m", "leftfold.cli", *words],
+            cwd=self.place,
+            env=self._environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        return Typed(done.returncode, done.stdout, done.stderr)
+
+    def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Types a command that goes on."""
+        with self.log.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "leftfold.cli", *words],
+                cwd=self.place,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def said(self) -> str:
+        """What it has written so far."""
+        return self.log.read_text("utf-8") if self.log.exists() else ""
+
+    def python(self, *words: str) -> Typed:
+        """Runs the same Python here."""
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=self.place,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        return Typed(done.returncode, done.stdout, done.stderr)

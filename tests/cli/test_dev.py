@@ -1,0 +1,62 @@
+"""`leftfold dev`: its own servers, a restart for every change, and nothing left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from tests.cli.shell import Shell
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+Wait = Callable[[Callable[[], object], str], None]
+
+
+@pytest.fixture
+def dev(shop: Shell, wait_until: Wait) -> Iterator[subprocess.Popen[bytes]]:
+    """`leftfold dev` once everything works."""
+    process = shop.start(["dev", "--plain-logs"])
+    try:
+        wait_until(lambda: " serving " in shop.said() and " following " in shop.said(), "the App at work")
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """All descendants; the servers are among them."""
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_a_change_starts_the_app_again_and_a_slip_waits_for_the_next(
+    shop: Shell, dev: subprocess.Popen[bytes], wait_until: Wait
+) -> None:
+    file = shop.place / "shop" / "services" / "carts" / "domain.py"
+    before = file.read_text("utf-8")
+    file.write_text(before + "\nx = (\n", "utf-8")
+    wait_until(lambda: "waiting for a change" in shop.said(), "the slip to be noticed")
+    assert "'(' was never closed" in shop.said()
+    file.write_text(before, "utf-8")
+    wait_until(lambda: shop.said().count(" serving ") == 2, "the App at work again")
+    assert "changed=shop/services/carts/domain.py" in shop.said()
+
+
+def test_ctrl_c_stops_servers_and_app(shop: Shell, dev: subprocess.Popen[bytes]) -> None:
+    everything = family(dev)
+    assert any("java" in process.name() for process in everything)
+    dev.send_signal(signal.SIGINT)
+    assert dev.wait(40) == 130
+    assert psutil.wait_procs(everything, timeout=5)[1] == []
+    assert shop("status").code == 69
+
+
+def test_killed_it_leaves_nothing_behind(shop: Shell, dev: subprocess.Popen[bytes]) -> None:
+    everything = family(dev)
+    dev.kill()
+    dev.wait()
+    assert psutil.wait_procs(everything, timeout=30)[1] == []

@@ -1,0 +1,54 @@
+"""Help: quick, complete and with examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from leftfold.cli.commands import app
+from tests.cli.shell import Shell, Typed
+
+COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
+HEAVY = ("confluent_kafka", "pydantic_settings", "pyspark", "redis", "rich", "stamina", "structlog")
+
+
+def test_the_first_tour_is_all_there() -> None:
+    assert {"new", "dev", "up", "down", "status", "run", "send", "events", "get", "rebuild", "check"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(typed: Callable[..., Typed], command: str) -> None:
+    told = typed(command, "--help")
+    assert told.code == 0
+    assert f"Usage: leftfold {command}" in told.out
+    assert "Examples:\n    leftfold " in told.out
+
+
+def test_help_imports_nothing_heavy(shop: Shell) -> None:
+    script = f"""
+import sys
+from leftfold.cli.main import run
+assert run(["--help"]) == 0
+print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+"""
+    assert shop.python("-c", script).err.strip() == "[]"
+
+
+def test_the_version_is_told(typed: Callable[..., Typed]) -> None:
+    told = typed("--version")
+    assert (told.code, told.err) == (0, "")
+    assert told.out.startswith("leftfold 0.")
+
+
+def test_a_misspelt_command_is_met_with_the_nearest(typed: Callable[..., Typed]) -> None:
+    told = typed("sennd")
+    assert told.code == 2
+    assert "Did you mean 'send'?" in told.err
+
+
+def test_a_wrong_option_shows_the_usage(typed: Callable[..., Typed]) -> None:
+    told = typed("events", "baskets", "--tial", "3")
+    assert told.code == 2
+    assert "--tail" in told.err
+    assert "help: leftfold events --help" in told.err

@@ -1,0 +1,212 @@
+"""A new user's first ten minutes, typed into real servers, in order."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from tests.cli.shell import Shell
+
+pytestmark = pytest.mark.servers
+
+Wait = Callable[[Callable[[], object], str], None]
+TEA = '{"cart_id": "c-1", "product_id": "tea", "quantity": 2, "price": "3.20"}'
+
+
+@pytest.fixture(scope="module")
+def run(servers: Shell) -> Iterator[subprocess.Popen[bytes]]:
+    """`leftfold run` in the project."""
+    process = servers.start(["run"])
+    yield process
+    process.terminate()
+    process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def at_work(servers: Shell, run: subprocess.Popen[bytes]) -> Shell:
+    """The project while `leftfold run` runs."""
+    return servers
+
+
+def test_before_anything_ran_a_command_says_what_to_start(servers: Shell) -> None:
+    told = servers("send", "AddItem", TEA)
+    assert told.code == 69
+    assert "app shop has never run at 127.0.0.1:" in told.err
+    assert told.err.rstrip().endswith("start it in another terminal: leftfold run")
+
+
+def test_before_anything_ran_check_says_what_run_would_make(servers: Shell) -> None:
+    told = servers("check")
+    assert told.code == 0
+    assert "leftfold run would make: shop.replies (4 partitions), carts.commands (4 partitions)" in told.err
+
+
+def test_before_anything_ran_a_view_says_how_to_build_it(servers: Shell) -> None:
+    told = servers("get", "cart_summary", "c-1")
+    assert told.code == 1
+    assert "start a tail: leftfold run cart_summary" in told.err
+
+
+def test_servers_are_up_and_up_again_is_nothing_new(servers: Shell) -> None:
+    rows = {row["name"]: row for row in servers("status", "--json").rows() if row["kind"] == "server"}
+    assert rows.keys() == {"kafka", "redis"}
+    assert all(row["state"] == "up" for row in rows.values())
+    (again,) = servers("up", "--json").rows()
+    assert (again["kafka"], again["redis"]) == (rows["kafka"]["address"], rows["redis"]["address"])
+
+
+def test_a_command_is_accepted_and_its_position_can_be_pasted_into_get(at_work: Shell, wait_until: Wait) -> None:
+    wait_until(lambda: '"serving"' in at_work.said(), "the worker")
+    sent = at_work("send", "AddItem", TEA, "--id", "till-1/1")
+    assert sent.code == 0, sent.err
+    assert sent.out.startswith("accepted: carts c-1 is at version 1 (1 event), position carts.events[")
+    position = sent.out.rsplit("position ", 1)[1].strip()
+    row = at_work("get", "cart_summary", "c-1", "--after", position, "--timeout", "10")
+    assert row.code == 0, row.err
+    assert "total        6.40" in row.out
+    assert "stream version 1" in row.err
+
+
+def test_a_command_sent_again_is_not_decided_again(at_work: Shell) -> None:
+    body = json.dumps({**json.loads(TEA), "at": "2026-01-01T00:00:00Z"})
+    first, again = (at_work("send", "AddItem", "-", "--id", "till-1/2", "--json", stdin=body) for _ in range(2))
+    assert first.rows()[0]["version"] == again.rows()[0]["version"] == 2
+    assert "at = " not in first.err
+
+
+def test_a_rule_that_says_no_is_quoted(at_work: Shell) -> None:
+    nothing = at_work("send", "CheckOut", '{"cart_id": "c-0", "customer_id": "ada"}')
+    assert (nothing.code, nothing.out) == (1, "")
+    assert nothing.err.splitlines()[-1] == "rejected: CartEmpty: cart c-0 has nothing in it"
+    (row,) = at_work("send", "CheckOut", '{"cart_id": "c-0", "customer_id": "ada"}', "--json").rows()
+    assert (row["error"], row["fields"]) == ("CartEmpty", {"cart_id": "c-0"})
+
+
+def test_an_expected_version_that_is_wrong_is_a_conflict(at_work: Shell) -> None:
+    told = at_work("send", "CheckOut", '{"cart_id": "c-1", "customer_id": "ada"}', "--expected-version", "7")
+    assert told.code == 1
+    assert "stream 'c-1' is at version 2, not at 7" in told.err
+    assert at_work("send", "CheckOut", '{"cart_id": "c-1", "customer_id": "ada"}', "--expected-version", "2").code == 0
+
+
+def test_the_events_of_a_stream_are_listed_in_order(at_work: Shell) -> None:
+    rows = at_work("events", "carts", "c-1", "--json").rows()
+    assert [(row["version"], row["type"], row["decision"]) for row in rows] == [
+        (1, "carts.ItemAdded.v1", "1/1"),
+        (2, "carts.ItemAdded.v1", "1/1"),
+        (3, "carts.CartCheckedOut.v1", "1/1"),
+    ]
+    assert rows[2]["event"]["total"] == "12.80"
+    plain = at_work("events", "carts", "--tail", "1").out
+    assert "CartCheckedOut" in plain
+    assert len(plain.splitlines()) == 1
+    assert len(at_work("events", "carts", "--from-start", "--limit", "2").out.splitlines()) == 2
+
+
+def test_following_shows_what_comes(
+    at_work: Shell,
+    started: Callable[[Shell, Sequence[str]], subprocess.Popen[bytes]],
+    wait_until: Wait,
+) -> None:
+    other = Shell(at_work.place)
+    other.log = at_work.place / "follow.log"
+    started(other, ["events", "carts", "--follow", "--tail", "0"])
+    at_work("send", "AddItem", TEA.replace("c-1", "c-9"))
+    wait_until(lambda: "c-9" in other.said(), "the new event")
+    assert "c-1 " not in other.said()
+
+
+def test_an_unknown_category_comes_with_the_known(at_work: Shell) -> None:
+    told = at_work("events", "cats")
+    assert told.code == 2
+    assert told.err == "error: there is no category in the log called 'cats'; did you mean carts?\nknown: carts\n"
+
+
+def test_a_view_of_another_key_is_read_as_json(at_work: Shell) -> None:
+    (row,) = at_work("get", "customer_spend", "ada", "--json").rows()
+    assert row["row"] == {"orders": 1, "total": "12.80"}
+    missing = at_work("get", "customer_spend", "bob")
+    assert (missing.code, missing.out, missing.err) == (1, "", "customer_spend has no row for 'bob'\n")
+
+
+def test_a_view_that_does_not_get_there_in_time_is_exit_4(at_work: Shell) -> None:
+    after = json.dumps({"carts.events": {str(p): 10**9 for p in range(4)}})
+    told = at_work("get", "cart_summary", "c-1", "--after", after, "--timeout", "0.2")
+    assert told.code == 4
+    assert "is its tail running? leftfold run cart_summary" in told.err
+
+
+def test_status_shows_workers_and_views(at_work: Shell, wait_until: Wait) -> None:
+    def views() -> dict[str, dict[str, object]]:
+        return {row["name"]: row for row in at_work("status", "--json").rows() if row["kind"] == "view"}
+
+    wait_until(lambda: all(row["lag"] == 0 for row in views().values()), "the views")
+    assert {name: (row["phase"], row["live"]) for name, row in views().items()} == {
+        "cart_summary": ("live", True),
+        "customer_spend": ("live", True),
+    }
+    told = at_work("status")
+    assert told.code == 0
+    assert told.err == ""
+    assert [line.split()[0] for line in told.out.splitlines() if line] == [
+        "server", "kafka", "redis", "decider", "carts", "view", "cart_summary", "customer_spend",
+    ]  # fmt: skip
+
+
+def test_check_finds_topics_that_do_not_fit(at_work: Shell) -> None:
+    file = at_work.place / "shop" / "services" / "carts" / "app.py"
+    before = file.read_text("utf-8")
+    file.write_text(before.replace("partitions=4", "partitions=8"), "utf-8")
+    try:
+        told = at_work("check")
+    finally:
+        file.write_text(before, "utf-8")
+    assert told.code == 1
+    assert "topic carts.commands has 4 partitions, but app shop says partitions=8" in told.out
+
+
+def test_a_fold_that_changes_is_found_and_can_be_accepted(at_work: Shell) -> None:
+    file = at_work.place / "shop" / "projections" / "customer_spend.py"
+    before, lock = file.read_text("utf-8"), at_work.place / "leftfold.lock"
+    locked = lock.read_text("utf-8")
+    file.write_text(before.replace("row.orders + 1", "row.orders + 2"), "utf-8")
+    try:
+        told, accepted, after = at_work("check"), at_work("check", "--write"), at_work("check")
+    finally:
+        file.write_text(before, "utf-8")
+        lock.write_text(locked, "utf-8")
+    assert told.code == 1
+    assert "error view customer_spend: its fold changed since leftfold.lock; raise version= to 2" in told.out
+    assert (accepted.code, after.code) == (0, 0)
+
+
+def test_without_a_worker_the_outcome_is_unknown_and_the_same_line_can_be_typed_again(
+    servers: Shell,
+    run: subprocess.Popen[bytes],
+    started: Callable[[Shell, Sequence[str]], subprocess.Popen[bytes]],
+) -> None:
+    """Runs last but one: it needs the topics, and nobody at work."""
+    run.terminate()
+    run.wait(30)
+    told = servers("send", "AddItem", TEA.replace("c-1", "c-7"), "--timeout", "0.5")
+    assert told.code == 1
+    assert "no worker owns carts.commands" in told.err
+    again = shlex.split(told.err[told.err.index("leftfold send") :].splitlines()[0])
+    started(servers, ["run"])
+    assert servers(*again[1:]).code == 0
+    assert [row["version"] for row in servers("events", "carts", "c-7", "--json").rows()] == [1]
+
+
+def test_down_stops_and_says_so_and_then_nothing_runs(servers: Shell) -> None:
+    assert servers("down").out.startswith("stopped; the data stays in ")
+    assert servers("down").out.startswith("nothing runs in ")
+    told = servers("status")
+    assert told.code == 69
+    assert "kafka and redis: nothing runs in .leftfold; start: leftfold up" in told.err
+    refused = servers("run")
+    assert refused.code == 78
+    assert "no Kafka address: start servers with `leftfold up`" in refused.err

@@ -1,0 +1,92 @@
+"""Log lines: readable on a terminal, JSON elsewhere, trouble told once."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from leftfold import InfrastructureError
+from leftfold.cli.trouble import Trouble
+from leftfold.logs import open_report
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """Leaves the standard library's logging as it was."""
+    logger = logging.getLogger("leftfold")
+    before = logger.handlers, logger.propagate
+    yield
+    logger.handlers, logger.propagate = before
+
+
+def test_lines_for_people_hold_time_part_event_and_details() -> None:
+    out = io.StringIO()
+    open_report("baskets", as_json=False, stream=out)("serving", {"topic": "t", "partitions": [0, 1, 2, 5]})
+    clock, part, rest = out.getvalue().split(maxsplit=2)
+    assert len(clock) == len("10:00:00")
+    assert (part, rest) == ("baskets", "serving  topic=t  partitions=0-2,5\n")
+
+
+def test_lines_for_machines_are_one_object_each() -> None:
+    out = io.StringIO()
+    report = open_report("baskets", as_json=True, stream=out)
+    report("serving", {"partitions": [0, 1]})
+    report("view stopped", {"view": "v"})
+    first, second = map(json.loads, out.getvalue().splitlines())
+    assert first["time"].endswith("Z")
+    assert {**first, "time": ""} == {
+        "time": "",
+        "level": "info",
+        "part": "baskets",
+        "event": "serving",
+        "partitions": [0, 1],
+    }
+    assert (second["level"], second["event"]) == ("error", "view stopped")
+
+
+def test_what_is_no_terminal_gets_json() -> None:
+    out = io.StringIO()
+    open_report("baskets", stream=out)("serving", {})
+    assert json.loads(out.getvalue())["event"] == "serving"
+
+
+def test_adapters_repeat_themselves_once_in_a_while_only_and_not_when_leaving() -> None:
+    out, leaving = io.StringIO(), threading.Event()
+    open_report("tail", as_json=False, stream=out, leaving=leaving.is_set)
+    log = logging.getLogger("leftfold.kafka")
+    for client in ("reader", "admin"):
+        log.warning("%s: FAIL [thrd:main]: connection refused", client)
+    log.info("reader: GETPID all is well")
+    leaving.set()
+    log.warning("reader: SESSTMOUT too late to matter")
+    (line,) = out.getvalue().splitlines()
+    assert line.endswith("tail         reader: FAIL: connection refused")
+
+
+def test_an_exception_is_shown_whole() -> None:
+    out = io.StringIO()
+    try:
+        raise ZeroDivisionError("oops")
+    except ZeroDivisionError:
+        open_report("tail", as_json=False, stream=out)("failed", {"exc_info": True})
+    assert "Traceback" in out.getvalue()
+    assert out.getvalue().splitlines()[0].endswith("failed")
+
+
+def test_trouble_is_told_once_and_its_end_once() -> None:
+    told: list[tuple[str, Mapping[str, Any]]] = []
+    stop = threading.Event()
+    stop.set()
+    trouble = Trouble(lambda *line: told.append(line), stop)
+    for why in ("redis is away", "redis is away", "redis is still away"):
+        trouble.met(InfrastructureError(why))
+    trouble.told("")
+    trouble.told("")
+    assert [what for what, _ in told] == ["waiting", "going on"]
+    assert told[0][1] == {"why": "redis is away"}

@@ -1,0 +1,158 @@
+"""The supervisor, with small processes of its own: restarts, the end of everything, and no orphans."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from leftfold.supervisor import Backoff, Part, Supervisor
+from tests.cli.shell import ROOT
+
+Wait = Callable[[Callable[[], object], str], None]
+# Appends its pid to a file, then waits for SIGTERM, or for the end of its standard input, which it must notice itself.
+PATIENT = """
+import os, sys, signal
+with open(sys.argv[1], "a") as file: file.write(f"{os.getpid()}\\n")
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+sys.stdin.read()
+"""
+STUBBORN = PATIENT.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN").replace("sys.stdin.read()", "signal.pause()")
+MISTAKEN = PATIENT.replace("sys.stdin.read()", "sys.exit(78)")
+
+
+class Running:
+    """A supervisor in a thread, with what it told."""
+
+    def __init__(self, tmp_path: Path, *scripts: str, grace: float = 5.0) -> None:
+        self.files = [tmp_path / f"part{n}" for n in range(len(scripts))]
+        self.told: list[tuple[str, Mapping[str, Any]]] = []
+        self.stop = threading.Event()
+        parts = [
+            Part(file.name, (sys.executable, "-c", script, str(file)))
+            for file, script in zip(self.files, scripts, strict=True)
+        ]
+        supervisor = Supervisor(parts, stop=self.stop, grace=grace, report=lambda *line: self.told.append(line))
+        self._pool = ThreadPoolExecutor(1)
+        self.code: Future[int] = self._pool.submit(supervisor.run)
+
+    def pids(self, number: int) -> list[int]:
+        """Every process that this part has been so far."""
+        file = self.files[number]
+        return [int(line) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
+
+    def close(self) -> None:
+        """Stops it."""
+        self.stop.set()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """Starts supervisors that end with the test."""
+    all_of_them: list[Running] = []
+
+    def run(*scripts: str, grace: float = 5.0) -> Running:
+        all_of_them.append(Running(tmp_path, *scripts, grace=grace))
+        return all_of_them[-1]
+
+    yield run
+    for one in all_of_them:
+        one.close()
+
+
+def runs(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_killed_part_is_started_again_and_the_others_are_left_alone(
+    running: Callable[..., Running], wait_until: Wait
+) -> None:
+    two = running(PATIENT, PATIENT)
+    wait_until(lambda: two.pids(0) and two.pids(1), "both parts")
+    os.kill(two.pids(0)[0], signal.SIGKILL)
+    wait_until(lambda: len(two.pids(0)) == 2, "a new process of the killed part")
+    assert len(two.pids(1)) == 1
+    assert [(what, details["exit"]) for what, details in two.told] == [("restarting", "SIGKILL")]
+
+
+def test_a_part_whose_configuration_is_wrong_stops_everything(
+    running: Callable[..., Running], wait_until: Wait
+) -> None:
+    two = running(PATIENT, MISTAKEN)
+    assert two.code.result(20) == 78
+    assert len(two.pids(1)) == 1
+    assert not any(map(runs, two.pids(0)))
+
+
+def test_told_to_stop_it_lets_its_parts_leave_in_order(running: Callable[..., Running], wait_until: Wait) -> None:
+    one = running(PATIENT)
+    wait_until(lambda: one.pids(0), "the part")
+    one.stop.set()
+    assert one.code.result(20) == 0
+    assert not runs(one.pids(0)[0])
+    assert one.told == []
+
+
+def test_a_part_that_does_not_leave_is_killed(running: Callable[..., Running], wait_until: Wait) -> None:
+    one = running(STUBBORN, grace=0.2)
+    wait_until(lambda: one.pids(0), "the part")
+    one.stop.set()
+    assert one.code.result(20) == 0
+    assert not runs(one.pids(0)[0])
+    assert [what for what, _ in one.told] == ["killed"]
+
+
+def test_pauses_double_up_to_five_seconds_and_shorten_after_good_health() -> None:
+    backoff = Backoff()
+    assert [backoff.pause(0.0) for _ in range(7)] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert [backoff.pause(11.0), backoff.pause(0.0)] == [0.2, 0.4]
+
+
+def test_no_part_outlives_a_killed_supervisor(tmp_path: Path, wait_until: Wait) -> None:
+    script = f"""
+import sys, threading
+from leftfold.supervisor import Part, Supervisor
+part = Part("part", (sys.executable, "-c", {PATIENT!r}, {str(tmp_path / "pid")!r}))
+Supervisor([part], stop=threading.Event()).run()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
+    supervisor = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    try:
+        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text("utf-8"), "the part")
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    pid = int((tmp_path / "pid").read_text("utf-8"))
+    wait_until(lambda: not runs(pid), "the end of the part")
+
+
+def test_a_process_of_ours_ends_hard_when_it_cannot_leave(tmp_path: Path) -> None:
+    """A part whose main thread hangs still ends some seconds after its parent."""
+    script = """
+import threading, time
+from leftfold.cli import part
+part._LEAVE_SECONDS = 0.2
+part.end_with_parent(threading.Event())
+time.sleep(60)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
+    hung = subprocess.Popen([sys.executable, "-c", script], env=environment, stdin=subprocess.PIPE)
+    assert hung.stdin is not None
+    hung.stdin.close()
+    began = time.monotonic()
+    assert hung.wait(20) == 75
+    assert time.monotonic() - began < 15

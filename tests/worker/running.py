@@ -1,0 +1,77 @@
+"""A worker on a thread of the test's own process, whose inside a test may look at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker import Worker
+from tests.worker.bank import Bank
+from tests.worker.points import Points
+from tests.worker.shop import FaultyShop, Haste
+from tests.worker.waiting import wait_until
+
+__all__ = ["Running"]
+
+
+class Running:
+    """Runs while the block runs; the block begins once every partition is served, and raises what the worker raised."""
+
+    def __init__(
+        self, bank: Bank, address: str, *, haste: Haste | None = None, points: Points | None = None, batch: int = 2000
+    ) -> None:
+        self._bank, self._stop = bank, threading.Event()
+        self.reports: list[tuple[str, Mapping[str, Any]]] = []
+        self.failure: BaseException | None = None
+        self.shop = FaultyShop(KafkaSettings(bootstrap_servers=address), haste, points)
+        self.worker = Worker(
+            bank.app,
+            bank.name,
+            self.shop,
+            stop=self._stop,
+            batch=batch,
+            report=lambda what, details: self.reports.append((what, details)),
+        )
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.wait_serving()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join(20.0)
+        assert not self._thread.is_alive(), "the worker does not end"
+        if kind is None and self.failure is not None:
+            raise self.failure
+
+    def told(self, what: str) -> list[Mapping[str, Any]]:
+        """What it has reported under this name."""
+        return [details for name, details in list(self.reports) if name == what]
+
+    def wait_serving(self) -> None:
+        """Waits until it serves every partition; raises its failure."""
+        every = frozenset(range(self._bank.app.partitions))
+        wait_until(lambda: self._going() and self.worker.served == every, lambda: f"{every}: {self.reports}")
+
+    def wait_failure(self, seconds: float = 20.0) -> BaseException:
+        """Waits until the worker has ended by an error, and returns it; the block then does not raise it."""
+        wait_until(lambda: self.failure is not None, lambda: f"a failure: {self.reports}", seconds)
+        failure, self.failure = self.failure, None
+        assert failure is not None
+        return failure
+
+    def _going(self) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+    def _run(self) -> None:
+        try:
+            self.worker.run()
+        except BaseException as error:  # whatever it is, the test's thread raises it
+            self.failure = error
