@@ -69,7 +69,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 
 @pytest.fixture(scope="module")
-def servers(shop: Shell) -> Iterator[Shell]:
+def served(shop: Shell) -> Iterator[Shell]:
     """The project with its own embedded servers."""
     started = shop("up")
     assert started.code == 0, started.err

@@ -36,9 +36,9 @@ class Running:
 
 
 @pytest.fixture
-def running(servers: Shell, wait_until: Wait) -> Iterator[Running]:
+def running(served: Shell, wait_until: Wait) -> Iterator[Running]:
     """A run that serves and follows."""
-    run = Running(servers)
+    run = Running(served)
     wait_until(lambda: run.count(" serving ") and run.count(" following "), "the worker and the tail")
     yield run
     run.process.terminate()
@@ -105,40 +105,40 @@ def _is_seen(shell: Shell, cart: str) -> None:
     assert row.code == 0, row.err
 
 
-def test_more_workers_share_the_partitions(servers: Shell, wait_until: Wait) -> None:
-    process = servers.start(["run", "carts", "--workers", "2", "--plain-logs"])
+def test_more_workers_share_the_partitions(served: Shell, wait_until: Wait) -> None:
+    process = served.start(["run", "carts", "--workers", "2", "--plain-logs"])
     try:
-        wait_until(lambda: {"carts.1", "carts.2"} <= set(re.findall(r"(\S+) +serving", servers.said())), "two workers")
-        wait_until(lambda: "partitions=0-3" not in servers.said().rstrip().splitlines()[-1], "a shared group")
+        wait_until(lambda: {"carts.1", "carts.2"} <= set(re.findall(r"(\S+) +serving", served.said())), "two workers")
+        wait_until(lambda: "partitions=0-3" not in served.said().rstrip().splitlines()[-1], "a shared group")
     finally:
         process.terminate()
         process.wait(30)
 
 
-def test_a_topic_that_does_not_fit_stops_everything_with_78(servers: Shell, tmp_path: Path) -> None:
-    file = servers.place / "shop" / "services" / "carts" / "app.py"
+def test_a_topic_that_does_not_fit_stops_everything_with_78(served: Shell, tmp_path: Path) -> None:
+    file = served.place / "shop" / "services" / "carts" / "app.py"
     before = file.read_text("utf-8")
     file.write_text(before.replace("partitions=4", "partitions=8"), "utf-8")
     try:
-        told = servers("run")
+        told = served("run")
     finally:
         file.write_text(before, "utf-8")
     assert told.code == 78
     assert "has 4 partitions, but app shop says partitions=8" in told.err
 
 
-def test_a_name_that_is_neither_decider_nor_view_is_refused(servers: Shell) -> None:
-    told = servers("run", "cart_sumary")
+def test_a_name_that_is_neither_decider_nor_view_is_refused(served: Shell) -> None:
+    told = served("run", "cart_sumary")
     assert told.code == 2
-    assert "did you mean cart_summary?" in told.err
+    assert "did you mean cart_summary" in told.err
 
 
-def test_dev_uses_servers_that_run_already_and_leaves_them(servers: Shell, wait_until: Wait) -> None:
-    process = servers.start(["dev", "--plain-logs"])
+def test_dev_uses_servers_that_run_already_and_leaves_them(served: Shell, wait_until: Wait) -> None:
+    process = served.start(["dev", "--plain-logs"])
     try:
-        wait_until(lambda: " serving " in servers.said(), "the worker")
+        wait_until(lambda: " serving " in served.said(), "the worker")
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-    assert "servers were there" in servers.said()
-    assert servers("status").code == 0
+    assert "servers were there" in served.said()
+    assert served("status").code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,14 +15,13 @@ from leftfold import names
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.envelope import Receipt
 from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.restore import Restoration, RestorePorts
+from leftfold.kafka.restore import Restoration
 from leftfold.memory.states import MemoryStates
 from leftfold.partitioner import partition_of
 from tests.worker.audit import audit
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.load import Sent
-from tests.worker.points import Point
 from tests.worker.process import Circumstances
 from tests.worker.processes import Start
 from tests.worker.proxy import Api, Proxy
@@ -61,17 +60,103 @@ def client(broker: Broker, bank: Bank) -> Iterator[KafkaClient]:
 def test_a_restore_waits_for_a_commit_under_way_and_a_rash_one_reads_too_little(
     broker: Broker, proxy: Proxy, bank: Bank, client: KafkaClient
 ) -> None:
-    with Running(bank, broker.proxied) as running:
+    with Running(bank, broker.proxied) as running, ThreadPoolExecutor() as senders:
         for number in range(3):
             _send(client, bank, number)
         held = proxy.fault(Api.END_TXN, "hold request")
-        client_thread = _sending(client, bank, 3)
-        next(client_thread)
+        fourth = senders.submit(_send, client, bank, 3)
         held.wait_caught()
         ports = running.shop.restore_ports(running.worker._member)
         rash = Rash(bank.app, bank.name, [HOME], MemoryStates, ports)
         careful = Restoration(bank.app, bank.name, [HOME], MemoryStates, ports)
-        assert not rash.step()
-        assert not careful.step()
+        rash_version = _restored_version(rash)
+        careful.step()
         held.release()
-        assert (_version(rash), _version(careful)) == (3, 4)
+        fourth.result()
+        assert (rash_version, _restored_version(careful)) == (3, 4)
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_the_last_commit_of_a_killed_worker_lands_or_is_decided_again(
+    broker: Broker, proxy: Proxy, start: Start, bank: Bank, client: KafkaClient, lands: bool
+) -> None:
+    killed = start(Circumstances(broker.proxied, bank.name))
+    killed.wait_serving(PARTITIONS)
+    sent = [_send(client, bank, number) for number in range(3)]
+    held = proxy.fault(Api.END_TXN, "hold request", times=99)
+    with ThreadPoolExecutor() as senders:
+        fourth = senders.submit(_send, client, bank, 3)
+        held.wait_caught()
+        killed.signal(signal.SIGKILL)
+        if lands:
+            held.release()
+            held.wait_replies()
+        with Running(bank, broker.address) as running:
+            if not lands:
+                wait_until(lambda: running.worker.counts["accepted"] == 1, "the fourth command")
+                held.release()
+                held.wait_replies()
+            sent += [_send(client, bank, 3), _send(client, bank, 4)]
+            counts = running.worker.counts
+        del fourth
+    assert counts["accepted"] == (1 if lands else 2)
+    assert [one.answer.version for one in sent if isinstance(one.answer, Receipt)] == [1, 2, 3, 4, 5]
+    assert audit(broker, bank, sent) == []
+
+
+def test_a_transaction_that_a_dead_writer_left_open_is_ended_at_once(
+    broker: Broker, bank: Bank, client: KafkaClient
+) -> None:
+    with Running(bank, broker.address):
+        sent = [_send(client, bank, number) for number in range(3)]
+    dead = _left_open(broker, bank, f"dead.{bank.name}", mark=True, timeout_ms=60_000)
+    began = time.monotonic()
+    with Running(bank, broker.address):
+        assert time.monotonic() - began < 15, "it waited for the transaction to time out"
+        sent.append(_send(client, bank, 3))
+    with pytest.raises(KafkaException, match="_FENCED"):
+        dead.commit_transaction(SECONDS)
+    assert audit(broker, bank, sent) == []
+
+
+def test_a_transaction_that_is_open_on_events_alone_is_waited_for(
+    broker: Broker, bank: Bank, client: KafkaClient
+) -> None:
+    with Running(bank, broker.address):
+        sent = [_send(client, bank, number) for number in range(3)]
+    _left_open(broker, bank, f"dead.{bank.name}", mark=False, timeout_ms=3000)
+    with Running(bank, broker.address):
+        assert broker.ends(names.events(bank.name), committed=True) == broker.ends(
+            names.events(bank.name), committed=False
+        )
+        sent.append(_send(client, bank, 3))
+    assert audit(broker, bank, sent) == []
+
+
+def _left_open(broker: Broker, bank: Bank, id_: str, *, mark: bool, timeout_ms: int) -> Producer:
+    """Somebody's transaction with an event, and perhaps a state and an offset, that he neither commits nor aborts."""
+    producer = broker.producer(transactional_id=id_, transaction_timeout_ms=timeout_ms)
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    producer.produce(names.events(bank.name), b"of the dead", ACCOUNT, HOME)
+    if mark:
+        producer.produce(bank.state, StateMark(99, 99, id_).encode(), MARK, HOME)
+        producer.produce(bank.state, b"of the dead", ACCOUNT, HOME)
+        producer.flush(SECONDS)
+        with Consumer({**broker.settings.librdkafka(), "group.id": bank.group}) as nobody:
+            offset = TopicPartition(names.commands(bank.name), HOME, 99, "dead")
+            producer.send_offsets_to_transaction([offset], nobody.consumer_group_metadata(), SECONDS)
+    producer.flush(SECONDS)
+    return producer
+
+
+def _restored_version(restoration: Restoration) -> int:
+    wait_until(restoration.step, "a restore")
+    restoration.close()
+    return restoration.found[HOME].refold.stream(ACCOUNT).version
+
+
+def _send(client: KafkaClient, bank: Bank, number: int) -> Sent:
+    sent = Sent(f"id-{number}", ACCOUNT, bank.deposit(ACCOUNT, number), 1)
+    sent.answer = client.send(sent.command, id=sent.id, timeout=20.0)
+    return sent

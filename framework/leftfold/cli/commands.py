@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli import check, dev, down, events, get, new, rebuild, run, send, state, status, up
+from leftfold.cli import check, dev, doctor, down, events, get, new, rebuild, run, send, state, status, topics, up
 from leftfold.version import __version__
 
 __all__ = ["app"]
@@ -55,7 +55,9 @@ _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (get.get, get.EXAMPLES),
     (rebuild.rebuild, rebuild.EXAMPLES),
     (check.check, check.EXAMPLES),
+    (doctor.doctor, doctor.EXAMPLES),
 )
 for _function, _examples in _COMMANDS:
     app.command(epilog=_examples)(_function)
+app.add_typer(topics.app, name="topics")
 app.add_typer(state.app, name="state")

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from pydantic_core import to_jsonable_python
 
-__all__ = ["ago", "amount", "emit", "note", "pairs", "say", "table"]
+__all__ = ["amount", "emit", "lasting", "note", "pairs", "say", "since", "table"]
 
 _GAP = "  "
 
@@ -55,13 +55,17 @@ def amount(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def ago(time: str) -> str:
-    """How long ago a time (RFC 3339) was, in one unit."""
-    seconds = int((datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()) if time else 0
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+def since(time: str) -> float:
+    """The seconds since a time (RFC 3339)."""
+    return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
+
+
+def lasting(seconds: float) -> str:
+    """A duration in its largest whole unit."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{max(0, seconds)} s"
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
 
 
 def _line(cells: list[str], widths: list[int]) -> str:

@@ -18,7 +18,8 @@ def new(
 ) -> None:
     """Write a project to begin with.
 
-    It passes its own tests and runs: one package with events, a service and two views. Nothing that exists is overwritten.
+    It passes its own tests and runs: one package with events, a service and two views. Nothing that exists is
+    overwritten.
     """
     from pathlib import Path
 

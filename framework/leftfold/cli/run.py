@@ -34,11 +34,11 @@ def run(
     Makes missing topics, starts one process per decider and one for all views, starts again whatever dies, and stops
     everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for.
     """
+    from leftfold.cli.ensuring import ensure_topics
     from leftfold.cli.part import end_with_parent
     from leftfold.cli.parts import chosen, parts_of
     from leftfold.cli.project import load_app
     from leftfold.cli.stopping import Stopping
-    from leftfold.cli.topics import ensure_topics
     from leftfold.connection import kafka_settings, redis_settings
     from leftfold.logs import open_report
     from leftfold.supervisor import Supervisor

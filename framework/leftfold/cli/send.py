@@ -51,7 +51,7 @@ def send(
     from leftfold.cli.project import load_app
     from leftfold.connection import connect
     from leftfold.engine.received import command_id
-    from leftfold.errors import DomainError, InfrastructureError, OutcomeUnknown
+    from leftfold.errors import DomainError, InfrastructureError, LeftfoldError, OutcomeUnknown
 
     whole = load_app(app)
     cls = command_class(whole, name)
@@ -67,7 +67,8 @@ def send(
         except InfrastructureError as error:
             raise explained(error, whole, kafka) from error
         except OutcomeUnknown as error:
-            raise OutcomeUnknown(id_, f"{error.why}; {_again(command, id_, expected_version)}") from error
+            line = _again(command, id_, expected_version)
+            raise LeftfoldError(f"the outcome is not known: {error.why}\nask again, safely: {line}") from error
         else:
             _accepted(command, id_, receipt, as_json=as_json)
 

@@ -27,7 +27,8 @@ def status(
 ) -> None:
     """Show servers, workers and views.
 
-    Of each view: its generation and phase, its position and lag, and what is parked. Lag counts offsets, of which transactions use some too. Exit code 69 when a server is not there.
+    Of each view: its generation and phase, its position and lag, and what is parked. Lag counts offsets, of which
+    transactions use some too. Exit code 69 when a server is not there.
     """
     from leftfold.cli.console import emit, note, say, table
     from leftfold.cli.project import find_project, load_app
@@ -57,7 +58,13 @@ def status(
 
 def _shown(row: dict[str, Any]) -> dict[str, object]:
     """A row as a table shows it: named after its kind, and without what has no value."""
+    from leftfold.cli.console import lasting, since
+
     shown = {row["kind"]: row["name"], **{k: v for k, v in row.items() if v is not None}}
+    if "uptime" in shown:
+        shown["uptime"] = lasting(row["uptime"])
+    if row.get("time"):
+        shown["last event"] = f"{lasting(since(row['time']))} ago"
     if "position" in shown:
         shown["position"] = " ".join(
             f"{topic}[{','.join(f'{p}:{o}' for p, o in sorted(offsets.items()) if o) or 'start'}]"

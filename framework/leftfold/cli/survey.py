@@ -8,7 +8,6 @@ from typing import Any
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.cli.console import ago
 from leftfold.cli.embedded import local_settings
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
@@ -55,7 +54,7 @@ class Survey:
         for server in found.servers if found is not None else ():
             if server.name in wanted:
                 wanted.remove(server.name)
-                row = {"address": server.address, "pid": server.pid, "uptime": _duration(server.uptime)}
+                row = {"address": server.address, "pid": server.pid, "uptime": round(server.uptime, 1)}
                 rows.append({"kind": "server", "name": server.name, **row, "state": "up" if server.up else "down"})
                 self.missing = self.missing or not server.up
                 if not server.up:
@@ -131,7 +130,6 @@ class Survey:
             "rows": found.rows,
             "lag": self._lag(found.position),
             "parked": sorted(found.parked),
-            "last event": f"{ago(found.time)} ago" if found.time else None,
             "time": found.time,
             "position": found.position.offsets,
         }
@@ -160,8 +158,3 @@ def _without_login(address: str) -> str:
 
 def _near(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _duration(seconds: float) -> str:
-    hours, minutes = int(seconds // 3600), int(seconds // 60) % 60
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{int(seconds)} s"

@@ -15,8 +15,8 @@ EXAMPLES = examples(
 def up(as_json: JsonOption = False) -> None:
     """Start Kafka and Redis on this machine.
 
-    They run on when this command has ended. They keep their data and ports in .leftfold beside pyproject.toml, and every command finds them there. The first
-    start fetches Kafka. Servers whose address is configured are not started.
+    They run on when this command has ended. They keep their data and ports in .leftfold beside pyproject.toml, and
+    every command finds them there. The first start fetches Kafka. Servers whose address is configured are not started.
     """
     from leftfold.cli.console import emit, note, pairs
     from leftfold.cli.embedded import local_settings, needed

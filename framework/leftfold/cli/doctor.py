@@ -1,0 +1,34 @@
+"""`leftfold doctor`: what may keep things from working here, looked at one by one."""
+
+from __future__ import annotations
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+
+__all__ = ["EXAMPLES", "doctor"]
+
+EXAMPLES = examples("leftfold doctor")
+
+
+def doctor(
+    app: AppOption = "", kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
+) -> None:
+    """Look for what keeps things from working.
+
+    Python and what is installed, Java, Redis, disk, the project and its App, the servers. Nothing is started or
+    changed. Exit code 1 when something is wrong.
+    """
+    from leftfold.cli.console import emit, say
+    from leftfold.cli.examination import Examination
+
+    wrong = False
+    for finding in Examination(app, kafka, redis).run():
+        wrong = wrong or not finding.well
+        if as_json:
+            emit({"about": finding.about, "well": finding.well, "message": finding.message})
+        else:
+            mark = typer.style("ok   ", fg="green") if finding.well else typer.style("wrong", fg="red")
+            say(f"{mark} {finding.about:<10} {finding.message}")
+    if wrong:
+        raise typer.Exit(1)

@@ -1,0 +1,32 @@
+"""An App's topics, made when they are missing."""
+
+from __future__ import annotations
+
+import threading
+
+from leftfold.app import App
+from leftfold.cli.trouble import Trouble
+from leftfold.connection import ring
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.logs import Report
+
+__all__ = ["ensure_topics"]
+
+
+def ensure_topics(app: App, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
+    """Makes what is missing and checks what is there, however long no broker answers or another App is awaited.
+
+    Raises:
+        ConfigurationError: a topic is not as the App says.
+    """
+    ensure = ring("leftfold.kafka.topics").ensure
+    trouble = Trouble(report, stop)
+    while not stop.is_set():
+        try:
+            ensure(app, settings)
+        except InfrastructureError as error:
+            trouble.met(error)
+            continue
+        trouble.told("")
+        return

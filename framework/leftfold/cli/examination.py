@@ -1,0 +1,114 @@
+"""The looks that `leftfold doctor` takes."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from leftfold import names
+from leftfold.cli.console import amount
+from leftfold.cli.embedded import local_settings, needed
+from leftfold.cli.project import find_project, load_app
+from leftfold.connection import kafka_settings, redis_settings, ring
+from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
+
+__all__ = ["Examination", "Finding"]
+
+_RINGS = {"kafka": "leftfold.kafka.client", "redis": "leftfold.redis", "embedded": "leftfold.local"}
+_LEAST_FREE = 2 * 1024**3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look found."""
+
+    about: str
+    message: str
+    well: bool
+
+
+class Examination:
+    """Takes every look, whatever the others found."""
+
+    def __init__(self, app: str, kafka: str | None, redis: str | None) -> None:
+        self._app, self._kafka, self._redis = app, kafka, redis
+
+    def run(self) -> Iterator[Finding]:
+        """One finding per look."""
+        looks: dict[str, Callable[[], str]] = {
+            "python": _python,
+            "packages": _packages,
+            "java": lambda: str(ring("leftfold.local").java_home()),
+            "disk": _disk,
+            "app": self._look_at_app,
+            "kafka": self._look_at_kafka,
+            "workers": self._look_at_workers,
+            "redis": self._look_at_redis,
+        }
+        for about, look in looks.items():
+            try:
+                yield Finding(about, look(), well=True)
+            except LeftfoldError as error:
+                yield Finding(about, str(error), well=False)
+
+    def _look_at_app(self) -> str:
+        app = load_app(self._app)
+        deciders, views = amount(len(app.deciders), "decider"), amount(len(app.views), "view")
+        return f"{app.name}: {deciders}, {views}, partitions={app.partitions}, in {find_project().root}"
+
+    def _look_at_kafka(self) -> str:
+        settings = kafka_settings(self._kafka)
+        with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
+            began = time.perf_counter()
+            brokers = cluster.brokers()
+            took = (time.perf_counter() - began) * 1000
+        return f"{settings.bootstrap_servers}: {amount(brokers, 'broker')}, answered in {took:.0f} ms"
+
+    def _look_at_workers(self) -> str:
+        app = load_app(self._app)
+        with ring("leftfold.kafka.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
+            found = {d.name: cluster.owners(d.name).get(names.group(app.name, d.name), 0) for d in app.deciders}
+        idle = [name for name, members in found.items() if not members]
+        if idle:
+            raise InfrastructureError(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
+        return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) or "none needed"
+
+    def _look_at_redis(self) -> str:
+        settings = redis_settings(self._redis)
+        store = ring("leftfold.redis").RedisViewStore(settings)
+        try:
+            began = time.perf_counter()
+            store.registry("leftfold doctor")
+            took = (time.perf_counter() - began) * 1000
+        finally:
+            store.close()
+        return f"{settings.address}: answered in {took:.0f} ms"
+
+
+def _python() -> str:
+    return f"{platform.python_version()} at {sys.executable}"
+
+
+def _packages() -> str:
+    for module in _RINGS.values():
+        ring(module)
+    return f"leftfold[{','.join(_RINGS)}]"
+
+
+def _disk() -> str:
+    data = local_settings().data.resolve()
+    if not needed().want:
+        return "servers are configured elsewhere"
+    place: Path = next(p for p in (data, *data.parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    if free < _LEAST_FREE:
+        raise ConfigurationError(
+            f"{free / 1024**3:.1f} GB are free in {place}, and Kafka stops when a disk is full; make room, "
+            f"or set LEFTFOLD_DATA to another disk"
+        )
+    return f"{free / 1024**3:.0f} GB are free for {data}"

@@ -1,0 +1,109 @@
+"""Ranges of the log for rebuilds: messages as librdkafka hands them out, opened no further than the fold asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from leftfold.engine.bulk_log import BulkRecord, Range
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.errors import translated
+from leftfold.kafka.logs import QuietLog
+from leftfold.kafka.reader import reader_config
+from leftfold.kafka.records import KafkaMessage
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.position import Position
+
+__all__ = ["KafkaBulkLog"]
+
+# Larger lists of messages outgrow the processor's cache and cost up to four times as much a message.
+_MANY = 100
+_SILENCE = 60.0
+
+
+class KafkaBulkLog:
+    """A BulkLog on Kafka: one consumer, one partition at a time, committed records only."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._consumer = Consumer(reader_config(settings), logger=QuietLog("rebuild"))
+        self._cluster: Cluster | None = None
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return self._admin().partitions(topic)
+
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The last stable offsets: a consumer of committed records takes them for the ends."""
+        ends: dict[str, dict[int, int]] = {}
+        for topic in topics:
+            for partition in range(self.partitions(topic)):
+                try:
+                    found = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10.0)
+                except KafkaException as error:
+                    raise translated(error, doing=f"asking for the end of {topic}[{partition}]") from error
+                ends.setdefault(topic, {})[partition] = found[1]
+        return Position(ends)
+
+    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+        """The records of a range in order; it ends at the range's end, be that a record, a marker or an aborted one.
+
+        Raises:
+            InfrastructureError: a record of the range has been deleted, or nothing comes for a minute.
+        """
+        topic, partition, start, end = part
+        if start >= end:
+            return
+        self._consumer.assign([TopicPartition(topic, partition, start)])
+        heard = time.monotonic()
+        while True:
+            first = self._consumer.poll(1.0)
+            if first is None:
+                self._check_silence(part, heard)
+                continue
+            heard = time.monotonic()
+            messages: list[KafkaMessage] = [first, *self._consumer.consume(_MANY - 1, 0)]
+            ended = self._ended(part, messages[-1])
+            if ended or any(m.error() for m in messages):
+                messages = [m for m in messages if not self._is_end(part, m) and (m.offset() or 0) < end]
+            if messages:
+                yield messages  # type: ignore[misc]  # a message is a BulkRecord; its stubs say offset() may be None
+            if ended:
+                return
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self._consumer.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def _admin(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._settings)
+        return self._cluster
+
+    def _ended(self, part: Range, last: KafkaMessage) -> bool:
+        """Whether nothing of the range can come behind this message: it is the last, or the partition's end is here."""
+        offset = last.offset() or 0
+        return offset >= part.end if last.error() else offset >= part.end - 1
+
+    def _is_end(self, part: Range, message: KafkaMessage) -> bool:
+        error = message.error()
+        if error is None:
+            return False
+        if error.code() == KafkaError._PARTITION_EOF:
+            return True
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise InfrastructureError(
+                f"{part.topic}[{part.partition}] no longer holds offset {part.start}; a fold needs the whole log"
+            )
+        raise translated(error, doing=f"reading {part.topic}[{part.partition}]")
+
+    def _check_silence(self, part: Range, heard: float) -> None:
+        if time.monotonic() - heard > _SILENCE:
+            raise InfrastructureError(
+                f"nothing came from {part.topic}[{part.partition}] for {_SILENCE:.0f} s; see leftfold status"
+            )

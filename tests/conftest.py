@@ -1,0 +1,39 @@
+"""Where servers come from, one set for the whole run: `pytest --servers=embedded|containers|external`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from tests.servers import Addresses
+
+# A busy machine is no bug; in CI every run tries the same examples.
+hypothesis.settings.register_profile("leftfold", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
+hypothesis.settings.load_profile("leftfold")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option that chooses the servers."""
+    parser.addoption(
+        "--servers",
+        choices=("embedded", "containers", "external"),
+        default="embedded",
+        help="where Kafka and Redis come from: child processes of this run (default), containers of the images in "
+        "docker-compose.yml, or LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS and LEFTFOLD_REDIS_URL",
+    )
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
+    """The addresses of a Kafka and a Redis that answer; the run fails where they cannot be had."""
+    from tests.servers import running
+
+    data: Path = tmp_path_factory.mktemp("servers")
+    with running(request.config.getoption("--servers"), data) as addresses:
+        yield addresses

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("docs/tutorial.md", "README.md")
+
+
+def program(name: str, tmp_path: Path) -> Path:
+    """The Python blocks of a document, in order, as one file whose lines have the document's numbers."""
+    python, lines = False, []
+    for line in (ROOT / name).read_text("utf-8").splitlines():
+        inside = python and line != "```"
+        lines.append(line if inside else "")
+        python = line == "```python" or inside
+    file = tmp_path / (Path(name).stem.lower() + "_program.py")
+    file.write_text("\n".join(lines) + "\n", "utf-8")
+    return file
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_code_of_a_document_runs_as_it_stands(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = program(name, tmp_path)
+    assert file.read_text().count("\n\n") > 1
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, file.stem, module)
+    spec.loader.exec_module(module)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_code_of_a_document_is_typed(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", str(program(name, tmp_path))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    file = program("README.md", tmp_path)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=True)
+    (promised,) = re.findall(r"print\(.*\)\s+# (.+)", file.read_text())
+    assert done.stdout.strip() == promised
+
+
+def test_the_readmes_example_is_short() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{path.relative_to(ROOT)}: {link}"
+        for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        for link in re.findall(r"\]\(([^)#:]+)\)", path.read_text("utf-8"))
+        if not (path.parent / link).exists()
+    ]
+    assert not broken
+
+
+def test_commands_that_documents_name_exist() -> None:
+    """Every `leftfold COMMAND` in the documents is one that the command line has."""
+    known = subprocess.run(
+        [sys.executable, "-m", "leftfold.cli", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    commands = set(re.findall(r"^  (\w+) ", known, re.MULTILINE))
+    texts = [(ROOT / name).read_text("utf-8") for name in (*DOCUMENTS, "docs/architecture.md", "docker-compose.yml")]
+    code = "\n".join(
+        block
+        for text in texts
+        for block in re.findall(r"```sh\n(.*?)```|`(leftfold [^`]+)`", text, re.DOTALL)
+        for block in block
+    )
+    named = set(re.findall(r"^leftfold (\w+)|(?<=&& )leftfold (\w+)", code, re.MULTILINE))
+    assert {a or b for a, b in named} <= commands

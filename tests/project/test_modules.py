@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "framework" / "leftfold"
+NAMES = [
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.name != "__main__.py"
+]
+
+
+def exported(module: ModuleType) -> list[str]:
+    names: list[str] = module.__all__
+    return names
+
+
+def source(module: ModuleType) -> ast.Module:
+    return ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+
+
+def has_code(module: ModuleType) -> bool:
+    return any(not isinstance(node, ast.Expr) for node in source(module).body)
+
+
+def defined(module: ModuleType) -> set[str]:
+    """What the module makes itself under a public name: classes and functions."""
+    return {
+        node.name
+        for node in source(module).body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and not node.name.startswith("_")
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_is_there_and_true(name: str) -> None:
+    module = importlib.import_module(name)
+    if not has_code(module):
+        return
+    assert hasattr(module, "__all__"), f"{name} says nowhere what is public in it"
+    assert len(set(exported(module))) == len(exported(module))
+    missing = [one for one in exported(module) if not hasattr(module, one)]
+    assert not missing, f"{name}.__all__ names {missing}, which are not in it"
+    assert not [one for one in exported(module) if one.startswith("_") and one != "__version__"]
+
+
+def public(module: ModuleType) -> Iterator[tuple[str, object]]:
+    """Everything public that the module itself defines, methods included."""
+    for name in exported(module) if hasattr(module, "__all__") else ():
+        thing = getattr(module, name)
+        if getattr(thing, "__module__", None) != module.__name__:
+            continue
+        yield name, thing
+        if inspect.isclass(thing):
+            for attribute, member in vars(thing).items():
+                if not attribute.startswith(("_", "test_")) and (
+                    inspect.isfunction(member) or isinstance(member, property)
+                ):
+                    yield f"{name}.{attribute}", member
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_public_says_what_it_is_for(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} has no docstring"
+    silent = [what for what, thing in public(module) if callable(thing) and not inspect.getdoc(thing)]
+    assert not silent
+
+
+def test_the_front_door_has_a_name_for_what_users_write() -> None:
+    import leftfold
+
+    for name in ("App", "Command", "Decider", "DomainError", "Event", "FoldView", "SpreadView", "connect", "memory"):
+        assert name in leftfold.__all__
+
+
+def test_importing_leftfold_costs_pydantic_only() -> None:
+    heavy = [
+        "confluent_kafka",
+        "redis",
+        "pyspark",
+        "pandas",
+        "pyarrow",
+        "typer",
+        "rich",
+        "structlog",
+        "pydantic_settings",
+    ]
+    code = f"import sys, leftfold; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,100 @@
+"""Real servers for tests: embedded, in containers, or somebody else's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leftfold.local import embedded
+from leftfold.local.servers import PROBES
+
+__all__ = ["Addresses", "compose_service", "running"]
+
+COMPOSE = Path(__file__).parents[1] / "docker-compose.yml"
+READY_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Kafka as `host:port`, Redis as `redis://host:port/0`."""
+
+    kafka: str
+    redis: str
+
+
+@contextmanager
+def running(kind: str, data: Path) -> Iterator[Addresses]:
+    """Servers of a kind that are ready for work, until the block ends."""
+    match kind:
+        case "embedded":
+            with embedded(data) as servers:
+                yield Addresses(servers.kafka, servers.redis)
+        case "containers":
+            with ExitStack() as stack:
+                yield _ready(_containers(stack))
+        case _:
+            yield _ready(_external())
+
+
+def compose_service(name: str) -> dict[str, Any]:
+    """What docker-compose.yml says of a service."""
+    service: dict[str, Any] = yaml.safe_load(COMPOSE.read_text("utf-8"))["services"][name]
+    return service
+
+
+def _external() -> Addresses:
+    names = ("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "LEFTFOLD_REDIS_URL")
+    missing = [name for name in names if not os.environ.get(name)]
+    assert not missing, f"--servers=external takes the addresses from the environment; set {' and '.join(missing)}"
+    return Addresses(*(os.environ[name] for name in names))
+
+
+def _containers(stack: ExitStack) -> Addresses:
+    """The images and settings of docker-compose.yml, on free ports of this machine."""
+    from testcontainers.core.container import DockerContainer
+
+    port = _free_port()
+    kafka = compose_service("kafka")
+    environment = kafka["environment"] | {
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
+        "KAFKA_LISTENERS": f"INSIDE://:9092,CONTROLLER://:9093,HOST://:{port}",
+        "KAFKA_ADVERTISED_LISTENERS": f"INSIDE://localhost:9092,HOST://localhost:{port}",
+    }
+    broker = DockerContainer(kafka["image"]).with_bind_ports(port, port)
+    for name, value in environment.items():
+        broker = broker.with_env(name, value)
+    stack.enter_context(broker)
+    redis = compose_service("redis")
+    store = DockerContainer(redis["image"]).with_exposed_ports(6379).with_command(redis["command"])
+    stack.enter_context(store)
+    host = store.get_container_host_ip()
+    return Addresses(f"localhost:{port}", f"redis://{host}:{store.get_exposed_port(6379)}/0")
+
+
+def _ready(addresses: Addresses) -> Addresses:
+    first_broker = addresses.kafka.split(",")[0]
+    for probe, address in ((PROBES["kafka"], first_broker), (PROBES["redis"], addresses.redis)):
+        _wait(probe, address)
+    return addresses
+
+
+def _wait(probe: Callable[[str, float], bool], address: str) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not probe(address, 5.0):
+        assert time.monotonic() < deadline, f"waited {READY_SECONDS:g} s in vain for {probe.__name__} at {address}"
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
