@@ -23,13 +23,14 @@ def tracked(*patterns: str) -> list[Path]:
 PYTHON = tracked(*(f"{source}/**/*.py" for source in SOURCES), *(f"{source}/*.py" for source in SOURCES))
 
 
-def test_no_file_is_longer_than_a_reader_likes() -> None:
+def test_no_file_is_longer_than_a_reader_likes(capsys: pytest.CaptureFixture[str]) -> None:
     lines = {path.relative_to(ROOT): len(path.read_text("utf-8").splitlines()) for path in PYTHON}
     framework = [count for path, count in lines.items() if path.parts[0] == "framework"]
-    print(
-        f"\n{len(lines)} files, {sum(lines.values())} lines, median {statistics.median(lines.values()):g}; "
-        f"framework: {len(framework)} files, {sum(framework)} lines, median {statistics.median(framework):g}"
-    )
+    with capsys.disabled():
+        print(
+            f"\n{len(lines)} files, {sum(lines.values())} lines, median {statistics.median(lines.values()):g}; "
+            f"framework: {len(framework)} files, {sum(framework)} lines, median {statistics.median(framework):g}"
+        )
     assert not {path: count for path, count in lines.items() if count > LONGEST}
     assert statistics.median(framework) <= 100
 

@@ -36,7 +36,7 @@ def mypy(file: Path) -> Errors:
 def pyright(file: Path) -> Errors:
     command = [sys.executable, "-m", "pyright", "--outputjson", str(file.relative_to(ROOT))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, 1), f"pyright did not run (its first run needs the npm registry): {done.stderr}"
+    assert done.returncode in (0, 1), f"pyright did not run (it needs Node): {done.stderr}"
     report = json.loads(done.stdout)
     assert report["summary"]["filesAnalyzed"] == 1
     found: Errors = {}

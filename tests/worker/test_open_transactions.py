@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from leftfold import names
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.envelope import Receipt
 from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.restore import Restoration
+from leftfold.kafka.restore import Restoration, RestorePorts
 from leftfold.memory.states import MemoryStates
 from leftfold.partitioner import partition_of
 from tests.worker.audit import audit
@@ -66,7 +67,7 @@ def test_a_restore_waits_for_a_commit_under_way_and_a_rash_one_reads_too_little(
         held = proxy.fault(Api.END_TXN, "hold request")
         fourth = senders.submit(_send, client, bank, 3)
         held.wait_caught()
-        ports = running.shop.restore_ports(running.worker._member)
+        ports = _onlooker(broker, bank, running)
         rash = Rash(bank.app, bank.name, [HOME], MemoryStates, ports)
         careful = Restoration(bank.app, bank.name, [HOME], MemoryStates, ports)
         rash_version = _restored_version(rash)
@@ -131,6 +132,16 @@ def test_a_transaction_that_is_open_on_events_alone_is_waited_for(
         )
         sent.append(_send(client, bank, 3))
     assert audit(broker, bank, sent) == []
+
+
+def _onlooker(broker: Broker, bank: Bank, running: Running) -> RestorePorts:
+    """What a successor would restore with; consumers of its own, since two threads that share one block each other."""
+    config = {**broker.settings.librdkafka(), "group.id": bank.group, "enable.auto.commit": False}
+    return replace(
+        running.shop.restore_ports(running.worker._member),
+        member=Consumer({**config, "isolation.level": "read_committed"}),
+        uncommitted=Consumer({**config, "isolation.level": "read_uncommitted"}),
+    )
 
 
 def _left_open(broker: Broker, bank: Bank, id_: str, *, mark: bool, timeout_ms: int) -> Producer:

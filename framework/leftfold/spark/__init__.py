@@ -1,0 +1,1 @@
+"""Spark beside Leftfold: rebuilds of views, and the log as DataFrames."""

@@ -1,0 +1,52 @@
+"""What a task hands back to the driver: results as lines, and our own errors as what they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import leftfold.errors
+from leftfold.engine.bulk_result import BucketResult
+from leftfold.errors import InfrastructureError, LeftfoldError
+
+__all__ = ["cause_of", "lines_of", "results_of"]
+
+_FAILED = "!"
+_OURS = re.compile(r"leftfold\.errors\.(\w+): (.*)")
+_RAISED = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b.*")
+
+
+def lines_of(results: Callable[[], Iterable[BucketResult]]) -> Iterator[str]:
+    """Each result as a line; an error of ours as the last line, so that no Java stack trace buries it."""
+    try:
+        for result in results():
+            yield result.to_json()
+    except LeftfoldError as error:
+        yield _FAILED + json.dumps([type(error).__name__, str(error)])
+
+
+def results_of(lines: Iterable[str]) -> list[BucketResult]:
+    """The results behind the lines of all tasks.
+
+    Raises:
+        LeftfoldError: what a task raised.
+    """
+    found = []
+    for line in lines:
+        if line.startswith(_FAILED):
+            name, message = json.loads(line[1:])
+            raise getattr(leftfold.errors, name, InfrastructureError)(message)
+        found.append(BucketResult.from_json(line))
+    return found
+
+
+def cause_of(error: Exception) -> LeftfoldError:
+    """What went wrong in an executor, without the Java stack traces around it."""
+    text = str(error)
+    if ours := _OURS.findall(text):
+        name, message = ours[-1]
+        kind: type[LeftfoldError] = getattr(leftfold.errors, name, InfrastructureError)
+        return kind(message)
+    raised = [line.strip() for line in text.splitlines() if _RAISED.fullmatch(line.strip())]
+    return InfrastructureError(f"Spark could not run the rebuild: {(raised or [text or repr(error)])[-1][:500]}")

@@ -1,0 +1,76 @@
+"""A Spark session that says nothing, listens on loopback only, and runs this very Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from leftfold.errors import InfrastructureError
+from leftfold.spark.settings import SparkSettings
+
+__all__ = ["open_session", "spark_session"]
+
+
+def open_session(settings: SparkSettings) -> SparkSession:
+    """The session of this process, made when there is none yet; keep it, since the first takes seconds to start."""
+    local = settings.master.startswith("local")
+    if settings.java_home is not None:
+        os.environ["JAVA_HOME"] = str(settings.java_home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or os.getcwd() for path in sys.path))
+    if local:
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master(settings.master).appName("leftfold")
+    for name, value in {**_ours(settings, local=local), **settings.properties}.items():
+        builder = builder.config(name, value)
+    with _quiet_launch():
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+@contextmanager
+def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
+    """A session that is stopped at the end of the block."""
+    session = open_session(settings)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def _quiet_launch() -> Iterator[None]:
+    """Gives Spark's JVM a file for its standard error instead of ours, which it would fill with warnings."""
+    log = Path(tempfile.gettempdir()) / f"leftfold-spark-{os.getuid()}.log"
+    ours = os.dup(2)
+    try:
+        with log.open("ab") as out:
+            os.dup2(out.fileno(), 2)
+        yield
+    except Exception as error:
+        raise InfrastructureError(f"Spark did not start: {error}; its log is {log}") from error
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def _ours(settings: SparkSettings, *, local: bool) -> dict[str, str]:
+    ours = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": settings.memory,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.runSQLOnFiles": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
+        "spark.sql.warehouse.dir": "/tmp/leftfold-warehouse",  # noqa: S108  # never written to: nothing makes tables
+        "spark.jars": ",".join(map(str, settings.jars)),
+    }
+    return ours | ({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if local else {})

@@ -1,0 +1,30 @@
+"""Where Spark runs and with how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+__all__ = ["SparkSettings"]
+
+
+class SparkSettings(BaseSettings):
+    """How a Spark session is made; environment variables begin with LEFTFOLD_SPARK_.
+
+    Args:
+        master: as for spark-submit; `local[*]` uses every core of this machine.
+        memory: of the driver, which is also the executor under a local master.
+        java_home: a Java of 17 or newer; what JAVA_HOME or PATH say when it is not given.
+        jars: added to Spark's own; `leftfold.spark.events` needs those of the Kafka connector.
+        properties: Spark's own, winning over ours.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="LEFTFOLD_SPARK_", env_ignore_empty=True, frozen=True, extra="forbid")
+
+    master: str = "local[*]"
+    memory: str = "1g"
+    java_home: Path | None = None
+    jars: tuple[Path, ...] = ()
+    properties: dict[str, str] = Field(default_factory=dict)
