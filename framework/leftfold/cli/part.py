@@ -14,6 +14,7 @@ from leftfold.cli.project import load_app
 from leftfold.connection import kafka_settings, redis_settings
 from leftfold.errors import Fenced, LeftfoldError
 from leftfold.logs import Report, open_report
+from leftfold.process import tuned_gc
 
 __all__ = ["end_with_parent", "main"]
 
@@ -58,10 +59,12 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
     if options.kind == "decider":
         from leftfold.cli.deciding import decide
 
+        tuned_gc()
         decide(app, options.names[0], kafka, stop, report)
     else:
         from leftfold.cli.following import follow
 
+        tuned_gc()
         follow([app.view(name) for name in options.names], kafka, redis_settings(options.redis), stop, report)
 
 

@@ -30,7 +30,7 @@ class RebuildResult:
         why: the reason when they were not compared, '' else.
         seconds: by phase.
         parked: by encoded row key.
-        kept: the predecessor's id while it is still there, for `leftfold rollback`; '' = none.
+        kept: the predecessor's id while it is still there,; '' = none.
     """
 
     view: str
@@ -62,9 +62,9 @@ class RebuildResult:
         ]
         if not self.swapped:
             lines.append(
-                f"  not swapped: the predecessor's checksum is {self.old_checksum:032x}; look: leftfold diff {self.view}; "
-                f"go live with it anyway: leftfold promote {self.view} {self.generation}"
+                f"  not swapped: the predecessor's checksum is {self.old_checksum:032x}. One of them was folded by other "
+                f"code under the same version; go live with the new one: leftfold rebuild {self.view} --swap-anyway"
             )
         if self.kept:
-            lines.append(f"  {self.kept} is kept for leftfold rollback {self.view}; a later rebuild removes it")
+            lines.append(f"  the replaced rows ({self.kept}) are kept; a later rebuild removes them")
         return "\n".join(lines)

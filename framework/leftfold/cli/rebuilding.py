@@ -1,0 +1,108 @@
+"""Puts a rebuild together: the log, the sink and the engine that runs its tasks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leftfold.cli.console import note
+from leftfold.cli.progress import shown
+from leftfold.connection import kafka_settings, redis_settings, ring
+from leftfold.engine.bulk_local import run_here
+from leftfold.engine.plan import RebuildPlan
+from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
+from leftfold.engine.rebuild_progress import Progress
+from leftfold.engine.rebuild_result import RebuildResult
+from leftfold.view import View
+
+if TYPE_CHECKING:
+    from leftfold.spark.settings import SparkSettings
+
+__all__ = ["Rebuilding", "cores_of"]
+
+_LOCAL = re.compile(r"local\[(?P<cores>\d+)\]")
+_ELSEWHERE = 2
+
+
+def cores_of(engine: str, master: str | None) -> int:
+    """How many tasks run at once where nobody says so: every core of this machine, or two of a cluster."""
+    if engine == "local":
+        return 1
+    found = _LOCAL.fullmatch(master or "")
+    if found:
+        return int(found["cores"])
+    here = master is None or master.startswith("local")
+    return os.cpu_count() or 1 if here else _ELSEWHERE
+
+
+class Rebuilding:
+    """Rebuilds views one after another with one engine."""
+
+    def __init__(self, kafka: str | None, redis: str | None, *, keep: float, cores: int, anyway: bool) -> None:
+        self._kafka, self._redis = kafka_settings(kafka), redis_settings(redis)
+        self._options = RebuildOptions(cores=cores, keep=keep, swap_anyway=anyway)
+        self._runner: Runner = run_here
+
+    @contextmanager
+    def engine(self, engine: str, master: str | None) -> Iterator[None]:
+        """What runs the tasks while the block runs.
+
+        Raises:
+            ConfigurationError: Spark or Java is missing.
+            InfrastructureError: Spark does not start.
+        """
+        if engine == "local":
+            yield
+            return
+        spark = ring("leftfold.spark.session")
+        note("starting Spark")
+        with spark.spark_session(_spark_settings(master)) as session:
+            self._runner = ring("leftfold.spark.runner").spark_runner(session)
+            yield
+
+    def plan(self, view: View[Any, Any]) -> RebuildPlan:
+        """What a rebuild would read now."""
+        with self._rebuild(view, lambda progress: None) as rebuild:
+            return rebuild.plan()
+
+    def run(self, view: View[Any, Any], *, quiet: bool) -> RebuildResult:
+        """Says what is going to be done, does it and shows how far it is."""
+        try:
+            with shown(view.name) as report, self._rebuild(view, report) as rebuild:
+                plan = rebuild.plan()
+                if not quiet:
+                    note(str(plan))
+                return rebuild.run(plan)
+        except KeyboardInterrupt:
+            note(f"interrupted; the live generation of {view.name} is as it was")
+            raise
+
+    @contextmanager
+    def _rebuild(self, view: View[Any, Any], report: Callable[[Progress], None]) -> Iterator[Rebuild]:
+        redis = ring("leftfold.redis")
+        store = redis.RedisViewStore(self._redis)
+        try:
+            yield Rebuild(
+                view,
+                store,
+                open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, self._kafka),
+                open_reader=partial(ring("leftfold.kafka.reader").KafkaLogReader, self._kafka),
+                open_sink=partial(redis.BulkSink, self._redis),
+                run=self._runner,
+                options=self._options,
+                report=report,
+            )
+        finally:
+            store.close()
+
+
+def _spark_settings(master: str | None) -> SparkSettings:
+    made = ring("leftfold.spark.settings").SparkSettings
+    settings: SparkSettings = made() if master is None else made(master=master)
+    if settings.java_home is not None:
+        return settings
+    return settings.model_copy(update={"java_home": ring("leftfold.local").java_home()})
