@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 
@@ -156,6 +157,55 @@ def test_status_shows_workers_and_views(at_work: Shell, wait_until: Wait) -> Non
     assert [line.split()[0] for line in told.out.splitlines() if line] == [
         "server", "kafka", "redis", "decider", "carts", "view", "cart_summary", "customer_spend",
     ]  # fmt: skip
+
+
+def test_a_rebuild_is_planned_without_doing_it(at_work: Shell) -> None:
+    (row,) = at_work("rebuild", "cart_summary", "--plan", "--json").rows()
+    assert (row["view"], row["buckets"]) == ("cart_summary", 4)
+    assert "rebuild customer_spend from carts.events (4 partitions)" in at_work("rebuild", "--plan").out
+    assert _generations(at_work).keys() == {("cart_summary", "live"), ("customer_spend", "live")}
+
+
+def test_a_rebuild_in_this_process_agrees_with_the_tail_and_swaps(at_work: Shell) -> None:
+    told = at_work("rebuild", "--engine", "local", "--json")
+    assert told.code == 0, told.err
+    assert [(row["view"], row["agreement"], row["swapped"]) for row in told.rows()] == [
+        ("cart_summary", "equal", True),
+        ("customer_spend", "equal", True),
+    ]
+    live = {view: id_ for (view, phase), id_ in _generations(at_work).items() if phase == "live"}
+    assert live == {row["view"]: row["generation"] for row in told.rows()}
+    assert at_work("get", "customer_spend", "ada", "--json").rows()[0]["row"] == {"orders": 1, "total": "12.80"}
+
+
+@pytest.mark.slow
+def test_a_rebuild_on_spark_agrees_as_well(at_work: Shell) -> None:
+    (row,) = at_work("rebuild", "customer_spend", "--master", "local[1]", "--json").rows()
+    assert (row["agreement"], row["swapped"], row["rows"]) == ("equal", True, 1)
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_the_live_generation_and_nothing_else(at_work: Shell, wait_until: Wait) -> None:
+    before = _generations(at_work)
+    other = Shell(at_work.place)
+    other.log = at_work.place / "rebuild.log"
+    process = other.start(["rebuild", "cart_summary", "--master", "local[1]"])
+    wait_until(lambda: "rebuild cart_summary from" in other.said(), "the plan")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert "interrupted; the live generation of cart_summary is as it was" in other.said()
+    assert _generations(at_work) == before
+
+
+def test_an_unknown_view_is_not_rebuilt(at_work: Shell) -> None:
+    told = at_work("rebuild", "cart_sumary")
+    assert told.code == 2
+    assert "did you mean cart_summary?" in told.err
+
+
+def _generations(shell: Shell) -> dict[tuple[str, str], str]:
+    rows = shell("status", "--json").rows()
+    return {(row["name"], row["phase"]): row["generation"] for row in rows if row["kind"] == "view"}
 
 
 def test_check_finds_topics_that_do_not_fit(at_work: Shell) -> None:

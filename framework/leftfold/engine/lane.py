@@ -116,8 +116,12 @@ class Lane:
     def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
         try:
             received = read_command(self.commands, record)
-            stream = self._stream(batch, record, received, now)
         except ContractError as error:
+            self._bury(batch, record, error)
+            return
+        stream = self._stream(batch, record, received, now)
+        if not stream.version and (home := self._partition_of(record.key or b"")) != record.partition:
+            error = ContractError(f"key {received.key!r} belongs to partition {home}, not {record.partition}")
             self._bury(batch, record, error)
             return
         spare = stream.copy() if careful else None
@@ -133,17 +137,18 @@ class Lane:
         return self._room - 2 * len(key or b"")
 
     def _stream(self, batch: Batch, record: RawRecord, received: Received, now: float) -> Stream[Any]:
-        """The stream as this batch has it so far; a key that is new here is checked to belong here."""
+        """The stream as this batch has it so far.
+
+        Raises:
+            ContractError: its state cannot be read; the partition must not be served, so this ends the lane.
+        """
         partition, key = record.partition, received.key
         streams = batch.streams.get(partition)
         if streams is None:
             streams = batch.streams[partition] = {}
         stream = streams.get(key)
         if stream is None:
-            stream = self.held[partition].copy_of(key, now)
-            if not stream.version and (home := self._partition_of(record.key or b"")) != partition:
-                raise ContractError(f"key {key!r} belongs to partition {home}, not {partition}")
-            streams[key] = stream
+            stream = streams[key] = self.held[partition].copy_of(key, now)
         return stream
 
     def _write(

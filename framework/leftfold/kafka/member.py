@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from leftfold.errors import Fenced, InfrastructureError
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.records import KafkaMessage
 
 __all__ = ["Member"]
+
+_NEVER = 1 << 63
 
 
 class Member:
@@ -26,7 +28,7 @@ class Member:
     ) -> None:
         self.topic, self._leave = topic, leave
         self.new: set[int] = set()
-        self._served: set[int] = set()
+        self._served: dict[int, int] = {}
         self._touched: set[int] = set()
         self.consumer = Consumer(
             {
@@ -60,21 +62,28 @@ class Member:
         messages = [first, *self.consumer.consume(limit - 1, 0)] if limit > 1 else [first]
         return [m for m in messages if self._usable(m)]
 
-    def serve(self, partition: int, offset: int) -> None:
-        """Starts fetching a new partition at an offset."""
+    def serve(self, partition: int, offset: int) -> bool:
+        """Starts fetching a new partition at an offset; False when it cannot be started yet."""
+        try:
+            self.consumer.seek(TopicPartition(self.topic, partition, offset))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise
+            return False
         self.new.discard(partition)
-        self._served.add(partition)
-        self.rewind({partition: offset})
+        self._served[partition] = offset
         self.consumer.resume([TopicPartition(self.topic, partition)])
+        return True
 
     def rewind(self, offsets: Mapping[int, int]) -> None:
         """Goes back to these offsets."""
         for partition, offset in offsets.items():
             self.consumer.seek(TopicPartition(self.topic, partition, offset))
+            self._served[partition] = offset
 
     def forsake(self, partition: int) -> None:
         """Stops serving a partition that is still ours; it counts as new again."""
-        self._served.discard(partition)
+        self._served.pop(partition, None)
         self.consumer.pause([TopicPartition(self.topic, partition)])
         self.new.add(partition)
 
@@ -96,7 +105,8 @@ class Member:
         error = message.error()
         if error is None:
             partition = message.partition()
-            return partition in self._served and partition not in self._touched
+            # A fetch that was reset, since its start was deleted, begins before what was asked for.
+            return partition not in self._touched and message.offset() >= self._served.get(partition, _NEVER)
         if error.fatal():
             raise Fenced(f"the consumer of {self.topic} cannot go on: {error}")
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
@@ -108,9 +118,9 @@ class Member:
         self._touched |= numbers
         self.new |= numbers
         for partition in partitions:
-            # Without an offset librdkafka asks for the committed one first, which waits for open transactions, and
-            # until then `seek` fails.
-            partition.offset = OFFSET_END
+            # Without an offset librdkafka asks the broker for one first. Until it knows, `seek` fails, and an answer
+            # that comes late moves a partition after its `seek` (seen with OFFSET_END: a command was skipped).
+            partition.offset = 0
         consumer.incremental_assign(partitions)
         if partitions:
             consumer.pause(partitions)
@@ -125,6 +135,7 @@ class Member:
         numbers = [tp.partition for tp in partitions]
         self._touched |= set(numbers)
         self._leave(numbers, ours)
-        self._served -= set(numbers)
         self.new -= set(numbers)
+        for number in numbers:
+            self._served.pop(number, None)
         consumer.incremental_unassign(partitions)

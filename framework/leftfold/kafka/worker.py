@@ -15,6 +15,7 @@ from leftfold.app import App
 from leftfold.engine.batch import Batch, Outgoing
 from leftfold.engine.lane import STATE_HEADERS, HeavyState
 from leftfold.engine.statemark import MARK, StateMark
+from leftfold.kafka.errors import translated
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
 from leftfold.kafka.records import KafkaMessage, place, raw
 from leftfold.kafka.restore import Restoration, Restored
@@ -73,6 +74,8 @@ class Worker:
         try:
             while not self._stop.is_set():
                 self.step()
+        except KafkaException as error:
+            raise translated(error, doing=f"deciding {self._commands}") from error
         finally:
             self.close()
 
@@ -125,9 +128,9 @@ class Worker:
             result = self._run([(self._state, [mark, *records])], [offset])
             if not isinstance(result, Committed):
                 return
-        self._lane.hold(partition, refold.store, end=restored.events_end)
-        self._served[partition] = Served(restored.start, restored.left, state_start=restored.state_start)
-        self._member.serve(partition, restored.start)
+        if self._member.serve(partition, restored.start):
+            self._lane.hold(partition, refold.store, end=restored.events_end)
+            self._served[partition] = Served(restored.start, restored.left, state_start=restored.state_start)
 
     def _decide(self, messages: list[KafkaMessage]) -> None:
         lonely = {p for p, served in self._served.items() if served.lonely > 0}

@@ -68,11 +68,15 @@ def _story(weeks: range) -> list[str]:
             say(f"{loading.answered:>9,} commands answered: SIGKILL to the {part} process ({pid}).", end=" ")
             say(f"The supervisor started {fleet.pid(part)} in its place.")
         loading.wait_answered(0.5)
-        say(f"{loading.answered:>9,} commands answered: Spark rebuilds all views while commands keep flowing.\n")
+        loading.slow_down(1_500)
+        before = loading.answered
+        say(f"{before:>9,} commands answered: Spark rebuilds all views while commands keep flowing.\n")
         rebuilt = subprocess.run([*LEFTFOLD, "rebuild", *(view.name for view in app.views)], check=False)
+        say(f"\n{loading.answered - before:,} commands were answered during the rebuild.")
+        loading.slow_down(None)
         loading.wait_answered(1.0, timeout=7200)
         say(
-            f"\nAll {loading.answered:,} commands answered in {loading.seconds:.1f} s "
+            f"All {loading.answered:,} commands answered in {loading.seconds:.1f} s "
             f"({loading.answered / loading.seconds:,.0f}/s with the kills and the rebuild): "
             f"{loading.counts['accepted']:,} accepted, {loading.counts['rejected']:,} rejected, "
             f"{loading.counts['asked again']:,} asked for again because their worker died."

@@ -30,19 +30,29 @@ class Loading(threading.Thread):
         self.seconds = 0.0
         self.failure: Exception | None = None
         self._moved = threading.Condition()
+        self._pace: int | None = None
 
     @property
     def answered(self) -> int:
         """Commands answered so far."""
         return self.counts["accepted"] + self.counts["rejected"]
 
+    def slow_down(self, pace: int | None) -> None:
+        """Sends so many commands a second from now on, or as many as go with None."""
+        self._pace = pace
+        with self._moved:
+            self._moved.notify_all()
+
     def run(self) -> None:
         """Sends everything, in time order."""
         began = time.monotonic()
         try:
             commands = history(self._weeks)
-            while sheaf := list(islice(commands, SHEAF)):
+            while sheaf := list(islice(commands, SHEAF if self._pace is None else max(1, self._pace // 10))):
+                sent = time.monotonic()
                 self._send(sheaf)
+                with self._moved:
+                    self._moved.wait_for(lambda: self._pace is None, max(0.0, self._spare(len(sheaf), sent)))
         except Exception as error:  # noqa: BLE001  # handed to whoever waits
             self.failure = error
         finally:
@@ -64,6 +74,9 @@ class Loading(threading.Thread):
             raise self.failure
         if not done:
             raise TimeoutError(f"only {self.answered:,} of {self.total:,} commands were answered in {timeout:.0f} s")
+
+    def _spare(self, count: int, began: float) -> float:
+        return count / self._pace - (time.monotonic() - began) if self._pace else 0.0
 
     def _send(self, sheaf: list[Item]) -> None:
         while sheaf:
