@@ -20,7 +20,7 @@ _MOST_KEYS = 1_000_000
 class Item(NamedTuple):
     """One touch of one row; sorted, these are in the order in which a bucket is folded.
 
-    `source` numbers the topic-partitions of the plan, `index` the touches of one event, `body` is for ItemReader and
+    `source` numbers the topic-partitions of the plan, `nth` the touches of one event, `body` is for ItemReader and
     `time` the event's.
     """
 
@@ -28,7 +28,7 @@ class Item(NamedTuple):
     key: str
     source: int
     offset: int
-    index: int
+    nth: int
     body: bytes
     time: str
 

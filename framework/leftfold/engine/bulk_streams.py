@@ -59,7 +59,7 @@ class StreamFold:
                 if not usual:
                     raise ValueError
                 state[0] = evolve(state[0], reads[type_](record.value()))
-            except Exception:  # the long way meets the same trouble and says what it is
+            except Exception:  # noqa: BLE001  # the long way meets the same trouble and says what it is
                 self._time = latest
                 self._add_slowly(record)
                 latest = self._time
@@ -109,7 +109,7 @@ class StreamFold:
             if decoded.error is not None:
                 raise decoded.error
             text = self._view.keys.encode(decoded.key)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # broken records and keys alike park
             self._park(decoded, error)
             return
         if text in self.parked:
@@ -124,7 +124,7 @@ class StreamFold:
         state = self._states.get(key) or self._begin(key)
         try:
             state[0] = self._evolve(state[0], decoded.event)
-        except Exception as error:  # a fold that fails parks its row, whatever it raises
+        except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
             self._park(decoded, error)
             return
         state[1] = b"%d" % decoded.version

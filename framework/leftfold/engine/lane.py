@@ -121,8 +121,8 @@ class Lane:
             return
         stream = self._stream(batch, record, received, now)
         if not stream.version and (home := self._partition_of(record.key or b"")) != record.partition:
-            error = ContractError(f"key {received.key!r} belongs to partition {home}, not {record.partition}")
-            self._bury(batch, record, error)
+            misplaced = f"key {received.key!r} belongs to partition {home}, not {record.partition}"
+            self._bury(batch, record, ContractError(misplaced))
             return
         spare = stream.copy() if careful else None
         room = self._room_beside(record.key)

@@ -1,4 +1,4 @@
-"""From the seal to the log's end: by the tails that follow the generation or, while none does, by the rebuild itself."""
+"""From the seal to the log's end: by tails that follow the generation or, while none does, by the rebuild itself."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def verify(directory: Path, wanted: tuple[Jar, ...]) -> tuple[Path, ...]:
 
 def main() -> int:
     """Copy all jars into the directory named on the command line, for a machine without a network."""
-    if len(sys.argv) != 2:  # noqa: PLR2004
+    if len(sys.argv) != 2:
         sys.stderr.write("usage: python -m leftfold.local.jars DIRECTORY\n")
         return 2
     target = Path(sys.argv[1])

@@ -21,14 +21,14 @@ from leftfold.spark.progress import Address, Teller, listening
 __all__ = ["spark_runner"]
 
 Batches = Iterator[pa.RecordBatch]
-_ITEM = "bucket int, key string, source int, offset long, index int, body binary, time string"
-_ITEM_ARROW = pa.schema(
+_ITEM = "bucket int, key string, source int, offset long, nth int, body binary, time string"
+_ITEM_ARROW: pa.Schema = pa.schema(  # type: ignore[arg-type]  # its stubs want fields
     [
         ("bucket", pa.int32()),
         ("key", pa.string()),
         ("source", pa.int32()),
         ("offset", pa.int64()),
-        ("index", pa.int32()),
+        ("nth", pa.int32()),
         ("body", pa.binary()),
         ("time", pa.string()),
     ]
@@ -94,7 +94,7 @@ def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addre
     emitted = _numbered(spark, len(tasks)).mapInArrow(emit, _ITEM)
     return (
         emitted.repartition(min(plan.buckets, 2 * plan.cores), "bucket")
-        .sortWithinPartitions("bucket", "key", "source", "offset", "index")
+        .sortWithinPartitions("bucket", "key", "source", "offset", "nth")
         .mapInArrow(fold, "line string")
     )
 
@@ -104,7 +104,7 @@ def _numbered(spark: SparkSession, count: int) -> DataFrame:
 
 
 def _numbers(batches: Batches) -> list[int]:
-    return [number for batch in batches for number in batch.column(0).to_pylist()]
+    return [int(number) for batch in batches for number in batch.column(0).to_pylist() if number is not None]
 
 
 def _lines(lines: Iterable[str]) -> Batches:
