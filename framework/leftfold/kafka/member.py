@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from leftfold.errors import Fenced, InfrastructureError
 from leftfold.kafka.logs import QuietLog
-from leftfold.kafka.records import KafkaMessage
+from leftfold.kafka.records import KafkaMessage, place
 
 __all__ = ["Member"]
 
@@ -104,9 +104,9 @@ class Member:
     def _usable(self, message: Message) -> bool:
         error = message.error()
         if error is None:
-            partition = message.partition()
+            partition, offset = place(message)
             # A fetch that was reset, since its start was deleted, begins before what was asked for.
-            return partition not in self._touched and message.offset() >= self._served.get(partition, _NEVER)
+            return partition not in self._touched and offset >= self._served.get(partition, _NEVER)
         if error.fatal():
             raise Fenced(f"the consumer of {self.topic} cannot go on: {error}")
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -22,17 +23,16 @@ __all__ = ["spark_runner"]
 
 Batches = Iterator[pa.RecordBatch]
 _ITEM = "bucket int, key string, source int, offset long, nth int, body binary, time string"
-_ITEM_ARROW: pa.Schema = pa.schema(  # type: ignore[arg-type]  # its stubs want fields
-    [
-        ("bucket", pa.int32()),
-        ("key", pa.string()),
-        ("source", pa.int32()),
-        ("offset", pa.int64()),
-        ("nth", pa.int32()),
-        ("body", pa.binary()),
-        ("time", pa.string()),
-    ]
-)
+_ITEM_FIELDS: list[Any] = [
+    ("bucket", pa.int32()),
+    ("key", pa.string()),
+    ("source", pa.int32()),
+    ("offset", pa.int64()),
+    ("nth", pa.int32()),
+    ("body", pa.binary()),
+    ("time", pa.string()),
+]
+_ITEM_ARROW = pa.schema(_ITEM_FIELDS)
 _LINE_ARROW = pa.schema([("line", pa.string())])
 _MANY = 5_000
 
