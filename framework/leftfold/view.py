@@ -43,7 +43,7 @@ class View(Generic[Row, K]):
     @cached_property
     def hash(self) -> str:
         """Twelve hex digits over row schema, indexes, key type and version: which generations this code can read."""
-        parts = [self.rows.schema, self.rows.indexes, self.keys.name, self.stream_keyed, self.version]
+        parts = [_meaning(self.rows.schema), self.rows.indexes, self.keys.name, self.stream_keyed, self.version]
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=6).hexdigest()
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
@@ -70,6 +70,13 @@ class View(Generic[Row, K]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, version={self.version})"
+
+
+def _meaning(schema: Any) -> Any:
+    """A JSON schema without what is only said in it: titles and docstrings."""
+    if isinstance(schema, dict):
+        return {k: _meaning(v) for k, v in schema.items() if not (k in ("title", "description") and isinstance(v, str))}
+    return [_meaning(item) for item in schema] if isinstance(schema, list) else schema
 
 
 class FoldView(View[Row, K], Generic[E, Row, K]):

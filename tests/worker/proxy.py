@@ -123,7 +123,12 @@ class Proxy:
                 client, _ = self._server.accept()
             except OSError:
                 return
-            link = _Link(self, client, socket.create_connection(("127.0.0.1", self._behind)))
+            try:
+                broker = socket.create_connection(("127.0.0.1", self._behind))
+            except OSError:
+                _shut(client)
+                continue
+            link = _Link(self, client, broker)
             self._links.append(link)
             link.start()
 

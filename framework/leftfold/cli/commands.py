@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli import check, dev, doctor, down, events, get, new, rebuild, run, send, status, topics, up
+from leftfold.cli import check, dev, doctor, down, events, get, new, rebuild, run, send, state, status, topics, up
 from leftfold.version import __version__
 
 __all__ = ["app"]
@@ -60,3 +60,4 @@ _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
 for _function, _examples in _COMMANDS:
     app.command(epilog=_examples)(_function)
 app.add_typer(topics.app, name="topics")
+app.add_typer(state.state, name="state")

@@ -22,7 +22,7 @@ from leftfold.view import View
 if TYPE_CHECKING:
     from leftfold.spark.settings import SparkSettings
 
-__all__ = ["Rebuilding", "cores_of"]
+__all__ = ["Rebuilding", "cores_of", "spark_settings"]
 
 _LOCAL = re.compile(r"local\[(?P<cores>\d+)\]")
 _ELSEWHERE = 2
@@ -60,7 +60,7 @@ class Rebuilding:
             return
         spark = ring("leftfold.spark.session")
         note("starting Spark")
-        with spark.spark_session(_spark_settings(master)) as session:
+        with spark.spark_session(spark_settings(master)) as session:
             self._runner = ring("leftfold.spark.runner").spark_runner(session)
             yield
 
@@ -100,7 +100,8 @@ class Rebuilding:
             store.close()
 
 
-def _spark_settings(master: str | None) -> SparkSettings:
+def spark_settings(master: str | None) -> SparkSettings:
+    """Spark's settings, with a Java that is there."""
     made = ring("leftfold.spark.settings").SparkSettings
     settings: SparkSettings = made() if master is None else made(master=master)
     if settings.java_home is not None:

@@ -63,7 +63,7 @@ class RebuildResult:
         if not self.swapped:
             lines.append(
                 f"  not swapped: the predecessor's checksum is {self.old_checksum:032x}. One of the two was folded by "
-                f"other code of the same version; go live with the new one: leftfold rebuild {self.view} --swap-anyway"
+                f"other code of the same version; go live with the new one: leftfold rebuild {self.view} --anyway"
             )
         if self.kept:
             lines.append(f"  the replaced rows ({self.kept}) are kept; a later rebuild removes them")

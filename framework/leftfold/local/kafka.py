@@ -83,7 +83,7 @@ def _format(home: Path, java: tuple[str, ...], properties: str) -> None:
     shutil.rmtree(new, ignore_errors=True)
     write_whole(config, properties)
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    command = [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(config)]
+    command = [*java, "kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster}", "-c", str(config)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise InfrastructureError(f"Kafka could not format {new}: {last_lines(done.stdout + done.stderr)}")

@@ -1,1 +1,7 @@
 """Spark beside Leftfold: rebuilds of views, and the log as DataFrames."""
+
+from leftfold.spark.frames import events, states
+from leftfold.spark.session import open_session, spark_session
+from leftfold.spark.settings import SparkSettings
+
+__all__ = ["SparkSettings", "events", "open_session", "spark_session", "states"]

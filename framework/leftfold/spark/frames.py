@@ -1,0 +1,160 @@
+"""The log as DataFrames: `events` and `states` of a category, for notebooks and ad-hoc SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.codec import MessageCodec, read_recorded
+from leftfold.engine.statemark import MARK
+from leftfold.engine.stream import StreamCodec
+from leftfold.errors import ContractError
+from leftfold.ports import RawRecord
+from leftfold.spark.columns import arrow_type, arrow_value
+from leftfold.storage import is_record, record_fields
+
+__all__ = ["events", "states"]
+
+Batches = Iterator[pa.RecordBatch]
+Rows = Callable[[RawRecord], Mapping[str, Any] | None]
+_EVENT: list[Any] = [
+    ("_type", pa.string()),
+    ("_key", pa.string()),
+    ("_time", pa.timestamp("us", tz="UTC")),
+    ("_sequence", pa.int64()),
+    ("_partition", pa.int32()),
+    ("_offset", pa.int64()),
+    ("_id", pa.string()),
+    ("_correlation", pa.string()),
+    ("_causation", pa.string()),
+]
+_STATE: list[Any] = [
+    ("_key", pa.string()),
+    ("_version", pa.int64()),
+    ("_partition", pa.int32()),
+    ("_offset", pa.int64()),
+]
+
+
+def events(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str]) -> DataFrame:
+    """The committed events of a category of the App, from the first to the last there are now.
+
+    One row per event: its type, key, time, sequence, place and ids in columns that begin with `_`, then the fields of
+    all event classes, upcast to their newest version and typed; money is decimal(38,10), a field that an event does
+    not have is null.
+
+    Args:
+        kafka: the properties of a Java client, such as `KafkaSettings(...).java()`. The session needs the connector's
+            jars: `open_session(SparkSettings(jars=leftfold.local.spark_jars()))`.
+    """
+    classes = _event_classes(app, category)
+    fields: dict[str, pa.DataType] = {}
+    for cls in classes:
+        for name, hint in record_fields(cls).items():
+            type_ = arrow_type(hint)
+            fields[name] = type_ if fields.get(name, type_) == type_ else pa.string()
+    codec: MessageCodec[Any] = MessageCodec(classes)
+    columns = list(fields.items())
+
+    def row(record: RawRecord) -> Mapping[str, Any] | None:
+        found = read_recorded(codec, record)
+        if found is None:
+            return None
+        spec = type(found.event).__leftfold__
+        told = {
+            "_type": f"{spec.name}.v{spec.version}",
+            "_key": found.key,
+            "_time": found.time,
+            "_sequence": found.version,
+            "_partition": record.partition,
+            "_offset": record.offset,
+            "_id": found.id,
+            "_correlation": found.correlation_id,
+            "_causation": found.causation_id,
+        }
+        return told | {name: arrow_value(getattr(found.event, name, None), type_) for name, type_ in columns}
+
+    return _typed(_read(spark, names.events(category), kafka), pa.schema([*_EVENT, *columns]), row)
+
+
+def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str]) -> DataFrame:
+    """The latest state of every stream of a category, from its compacted topic.
+
+    One row per stream: key, version and place, then the state's fields, or the whole state as JSON in `state` where it
+    is no record. `kafka` as for `events`.
+    """
+    decider = app.decider(category)
+    kind = type(decider.initial_state)
+    columns: list[Any] = (
+        [(name, arrow_type(hint)) for name, hint in record_fields(kind).items()]
+        if is_record(kind)
+        else [("state", pa.string())]
+    )
+    codec = StreamCodec(decider.state)
+
+    def row(record: RawRecord) -> Mapping[str, Any] | None:
+        if record.value is None:
+            return None
+        stream = codec.decode(record.value, 0.0)
+        state = (
+            {name: arrow_value(getattr(stream.state, name, None), type_) for name, type_ in columns}
+            if is_record(kind)
+            else {"state": decider.state.encode(stream.state).decode()}
+        )
+        place = {"_key": (record.key or b"").decode(), "_version": stream.version}
+        return {**place, "_partition": record.partition, "_offset": record.offset, **state}
+
+    raw = _read(spark, names.state(category, decider.version), kafka)
+    raw = raw.where(raw.key != bytearray(MARK))
+    latest = raw.groupBy("key").agg({"offset": "max"}).withColumnRenamed("max(offset)", "offset")
+    return _typed(raw.join(latest, ["key", "offset"], "left_semi"), pa.schema([*_STATE, *columns]), row)
+
+
+def _event_classes(app: App, category: str) -> list[Any]:
+    readers = [d.events for d in app.deciders if d.name == category] or [v.events for v in app.views]
+    found = dict.fromkeys(cls for classes in readers for cls in classes if cls.__leftfold__.category == category)
+    if not found:
+        app.decider(category)
+    return list(found)
+
+
+def _read(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> DataFrame:
+    reader = spark.read.format("kafka").option("subscribe", topic)
+    for name, value in kafka.items():
+        reader = reader.option(f"kafka.{name}", value)
+    for name, value in _READ.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+_READ = {
+    "startingOffsets": "earliest",
+    "endingOffsets": "latest",
+    "includeHeaders": "true",
+    "failOnDataLoss": "true",
+    # A Java client reads aborted records unless it is told not to.
+    "kafka.isolation.level": "read_committed",
+}
+
+
+def _typed(frame: DataFrame, schema: pa.Schema, row: Rows) -> DataFrame:
+    def convert(batches: Batches) -> Batches:
+        for batch in batches:
+            rows = [found for told in batch.to_pylist() if (found := row(_record(told))) is not None]
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+    chosen = frame.select("topic", "partition", "offset", "key", "value", "headers")
+    return chosen.mapInArrow(convert, from_arrow_schema(schema))
+
+
+def _record(told: Mapping[str, Any]) -> RawRecord:
+    headers = [(header["key"], header["value"] or b"") for header in told["headers"] or ()]
+    if told["key"] is None:
+        raise ContractError(f"{told['topic']}[{told['partition']}]@{told['offset']} has no key")
+    return RawRecord(told["topic"], told["partition"], told["offset"], told["key"], told["value"], headers)

@@ -1,0 +1,135 @@
+"""What nobody can decide goes to the dead letters, whole and once, and its neighbours never notice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+
+from leftfold import names
+from leftfold.codec import header
+from leftfold.ports import Headers, RawRecord
+from tests.worker.audit import facts
+from tests.worker.bank import Bank
+from tests.worker.broker import SECONDS, Broker
+from tests.worker.hostile import ACCOUNT, Letter, good, hostile
+from tests.worker.running import Running
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+UNANSWERABLE = [
+    b"nowhere.replies/0",
+    b"%b.replies/99",
+    b"%b.events/0",
+    b"%b.replies",
+    b"%b.replies/",
+    b"%b.replies/-1",
+    b"%b.replies/\xc2\xb2",
+    b"%b.replies/" + b"9" * 5000,
+    b".replies/0",
+    b"/0",
+    b"\x00.replies/0",
+    b"a\x00b.replies/0",
+    b"\xff.replies/0",
+    b"a b.replies/0",
+    b"../x.replies/0",
+    b"x" * 500 + b".replies/0",
+]
+
+
+@pytest.fixture
+def bank(broker: Broker) -> Bank:
+    return broker.bank()
+
+
+def test_each_bad_record_becomes_one_dead_letter_and_its_neighbours_flow(broker: Broker, bank: Bank) -> None:
+    reply_to = f"{names.replies(bank.name)}/0".encode()
+    bad = hostile(bank, reply_to)
+    neighbours = [good(bank, f"neighbour-{n}", bank.deposit(ACCOUNT), reply_to) for n in range(len(bad) + 1)]
+    _post(broker, bank, [neighbours[0], *(one for pair in zip(bad, neighbours[1:], strict=True) for one in pair)])
+    for _ in range(2):
+        _decide_all(broker, bank)
+    events = facts(broker.records(names.events(bank.name)))
+    assert [(fact.command, fact.version) for fact in events] == [(one.name, n + 1) for n, one in enumerate(neighbours)]
+    dead = broker.records(names.dead(bank.name))
+    assert sorted(_case(record.headers) for record in dead) == sorted(one.name for one in bad)
+    commands = {(r.partition, r.offset): r for r in broker.records(names.commands(bank.name))}
+    letters = {letter.name: letter for letter in bad}
+    for record in dead:
+        assert _wrong(letters[_case(record.headers)], record, commands) == ""
+    answers = {header(r.headers, "ce_causationid"): r.value or b"" for r in broker.records(names.replies(bank.name))}
+    asked = {header(one.headers, "ce_id") for one in bad} - {b""}
+    assert {id_ for id_, answer in answers.items() if b"ContractError" in answer} == asked
+    assert {id_ for id_, answer in answers.items() if b"version" in answer} >= {one.name.encode() for one in neighbours}
+
+
+def test_an_answer_that_cannot_be_sent_is_counted_and_the_command_decided(broker: Broker, bank: Bank) -> None:
+    places = [to.replace(b"%b", bank.name.encode()) for to in UNANSWERABLE]
+    _post(broker, bank, [good(bank, f"command-{n}", bank.deposit(ACCOUNT), to) for n, to in enumerate(places)])
+    counts = _decide_all(broker, bank)
+    assert (counts["accepted"], counts["replies_unanswerable"], counts["aborted"]) == (len(places), len(places), 0)
+    assert len(broker.records(names.events(bank.name))) == len(places)
+
+
+def test_a_record_too_large_takes_its_transaction_along_when_nobody_weighs_it(broker: Broker, bank: Bank) -> None:
+    """The twin: the neighbours of a record that is only found too large by the producer."""
+    producer = broker.producer(transactional_id=f"careless.{bank.name}")
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    producer.produce(names.events(bank.name), b"neighbour", partition=0)
+    with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
+        producer.produce(names.events(bank.name), b"x" * 1_100_000, partition=0)
+    producer.abort_transaction(SECONDS)
+    assert broker.records(names.events(bank.name)) == []
+
+
+def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:
+    """Writes records as they are, each marked with its case."""
+    producer = broker.producer(message_max_bytes=2_000_000, linger_ms=0, batch_size=1)
+    for one in letters:
+        headers: Any = [*one.headers, ("case", one.name.encode())]
+        producer.produce(names.commands(bank.name), one.value, one.key, one.partition, headers=headers)
+    assert producer.flush(SECONDS) == 0
+
+
+def _decide_all(broker: Broker, bank: Bank) -> Counter[str]:
+    """Runs a worker until every command is decided; what it counted."""
+    ends = broker.ends(names.commands(bank.name), committed=True)
+    with Running(bank, broker.address) as running:
+        wait_until(
+            lambda: (
+                running.failure is not None
+                or all(left == ends[p] or not ends[p] for p, (left, _) in broker.left(bank).items())
+            ),
+            lambda: f"the last command: {running.reports} {running.worker.counts}",
+        )
+    return running.worker.counts
+
+
+def _wrong(letter: Letter, record: RawRecord, commands: Mapping[tuple[int, int], RawRecord]) -> str:
+    """What is wrong with a dead letter."""
+    found = dict(record.headers)
+    topic, partition, offset = found["dead_source"].decode().split("/")
+    source = commands[int(partition), int(offset)]
+    if topic != names.commands(bank_of(record)) or source.value != letter.value:
+        return f"{letter.name}: {found['dead_source']!r} is not where it came from"
+    if letter.reason not in found["dead_reason"].decode():
+        return f"{letter.name}: not {letter.reason!r} but {found['dead_reason']!r}"
+    if "dead_reference" in found:
+        return ""
+    kept = [one for one in record.headers if not one[0].startswith("dead_")]
+    if (record.key, record.value, kept) != (source.key, source.value, list(source.headers)):
+        return f"{letter.name}: changed"
+    return ""
+
+
+def _case(headers: Headers) -> str:
+    return header(headers, "case").decode()
+
+
+def bank_of(record: RawRecord) -> str:
+    return record.topic.rpartition(".")[0]
