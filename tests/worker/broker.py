@@ -97,6 +97,16 @@ class Broker:
         finally:
             consumer.close()
 
+    def leave(self, one: Bank, left: Mapping[int, tuple[int, str]]) -> None:
+        """Commits offsets and metadata as the last owner of these partitions, while the group is empty."""
+        consumer = Consumer({**self._config(committed=True), "group.id": one.group})
+        try:
+            topic = names.commands(one.name)
+            places = [TopicPartition(topic, p, offset, metadata) for p, (offset, metadata) in left.items()]
+            consumer.commit(offsets=places, asynchronous=False)
+        finally:
+            consumer.close()
+
     def wipe(self, topic: str, before: Mapping[int, int] | None = None) -> None:
         """Deletes the records of a topic up to some offsets; all of them when none are named."""
         ends = self.ends(topic, committed=False) if before is None else before

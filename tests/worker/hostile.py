@@ -70,6 +70,13 @@ def _type(suffix: str) -> Callable[[Letter], Letter]:
     return change
 
 
+def _elsewhere(letter: Letter) -> Letter:
+    """A key that is at home in another partition."""
+    key = next(f"a{n}" for n in range(99) if partition_of(f"a{n}".encode(), 4) != letter.partition)
+    value = b'{"account":"%b","amount":1}' % key.encode()
+    return replace(letter, key=key.encode(), value=value).headed(ce_subject=key.encode())
+
+
 _CHANGES: list[tuple[str, str, Callable[[Letter], Letter]]] = [
     ("broken json", "Deposit", lambda x: replace(x, value=b"{")),
     ("no json", "Deposit", lambda x: replace(x, value=b"\xff\x00")),
@@ -103,12 +110,5 @@ _CHANGES: list[tuple[str, str, Callable[[Letter], Letter]]] = [
     ("other key", "account", lambda x: replace(x, key=b"account-2")),
     ("huge key", "", lambda x: replace(x, key=b"k" * 700_000)),
     ("large and broken", "Deposit", lambda x: replace(x, value=b"{" * 1_000_000)),
-    ("misrouted", "belongs to partition", lambda x: _elsewhere(x)),
+    ("misrouted", "belongs to partition", _elsewhere),
 ]
-
-
-def _elsewhere(letter: Letter) -> Letter:
-    """A key that is at home in another partition."""
-    key = next(f"a{n}" for n in range(99) if partition_of(f"a{n}".encode(), 4) != letter.partition)
-    value = b'{"account":"%b","amount":1}' % key.encode()
-    return replace(letter, key=key.encode(), value=value).headed(ce_subject=key.encode())

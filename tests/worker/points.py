@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from confluent_kafka import KafkaError, KafkaException
+
 __all__ = ["TRANSACTION", "Point", "Points"]
 
 TRANSACTION = (
@@ -27,7 +29,7 @@ TRANSACTION = (
 
 @dataclass(frozen=True)
 class Point:
-    """At the `nth` passing of a point the process is killed, is stopped until it is continued, or hangs."""
+    """At the `nth` passing of a point the process is killed, is stopped until continued, hangs, or sees a call fail."""
 
     at: str
     do: str = "kill"
@@ -61,5 +63,7 @@ class Points:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "hang":
                 threading.Event().wait()
+            case "fail":
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT, f"as planned at {self._passed}"))
             case _:
                 raise ValueError(do)

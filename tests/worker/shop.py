@@ -31,7 +31,9 @@ class Haste:
 
     Args:
         session: of the group, in ms. socket: librdkafka's timeout of one request, in ms.
-        call: seconds that a transactional call may take. check: seconds between looks at partition counts.
+        call: seconds that a transactional call may take. transaction: when the broker ends it, in ms.
+        check: seconds between looks at partition counts.
+        marks: False in the tests that show what happens when nobody says that work begins.
     """
 
     session: int = 1500
@@ -39,7 +41,7 @@ class Haste:
     call: float = 10.0
     transaction: int = 10_000
     check: float = 10.0
-    rotate: bool = True
+    marks: bool = True
 
 
 class FaultyShop(Workshop):
@@ -64,12 +66,11 @@ class FaultyShop(Workshop):
             f"{prefix}.{self._suffix}",
             self._watchdog,
             timeout=self.haste.call,
-            rotate=self.haste.rotate,
         )
 
     def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
         session = {"session.timeout.ms": self.haste.session, "heartbeat.interval.ms": self.haste.session // 4}
-        return _Member(self.points, {**self._config, **session}, group, topic, leave)
+        return _Member(self.points, self.haste.marks, {**self._config, **session}, group, topic, leave)
 
     def restore_ports(self, member: Member) -> RestorePorts:
         self.points.reach("restore begins")
@@ -93,8 +94,8 @@ class _Lane(Lane):
 
 
 class _Member(Member):
-    def __init__(self, points: Points, *args: Any) -> None:
-        self._points = points
+    def __init__(self, points: Points, marks: bool, *args: Any) -> None:
+        self._points, self._marks = points, marks
         super().__init__(*args)
 
     def fetch(self, limit: int, wait: float) -> Any:
@@ -104,8 +105,9 @@ class _Member(Member):
         return records
 
     def commit(self, offsets: Any) -> None:
-        super().commit(offsets)
-        self._points.reach("marked")
+        if self._marks:
+            super().commit(offsets)
+            self._points.reach("marked")
 
 
 class _Transactions(Transactions):

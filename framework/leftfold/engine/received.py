@@ -93,12 +93,17 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         expected_version = int(expected) if expected is not None else None
         origin = _origin(found["origin"]) if "origin" in found else None
         correlation, traceparent = found.get("ce_correlationid") or found["ce_id"], found.get("traceparent") or b""
+        if traceparent or correlation != found["ce_id"]:
+            # They travel on into events, where whoever reads them expects text.
+            correlation.decode(), traceparent.decode()
     except KeyError as error:
         raise ContractError(f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
     except (ValueError, AttributeError, TypeError) as error:
         raise ContractError(f"unreadable header or key: {error}") from error
     if not key or key == "@" or not id_:
         raise ContractError(f"key {key!r} and ce_id {id_!r}: neither may be empty, and '@' is reserved")
+    if (subject := found.get("ce_subject", record.key)) != record.key:
+        raise ContractError(f"ce_subject is {subject!r} but the record's key is {key!r}")
     if max(len(found["ce_id"]), len(at), len(correlation), len(traceparent)) > LONGEST:
         raise ContractError(f"a header of more than {LONGEST} bytes; ids and times are short")
     value = record.value or b""

@@ -18,10 +18,14 @@ _new: Any = tuple.__new__
 
 
 def raw(message: KafkaMessage) -> RawRecord:
-    """The record in a message that is no error."""
+    """The record in a message that is no error; without headers when one has a name that is no UTF-8."""
+    try:
+        headers = message.headers() or ()
+    except (SystemError, UnicodeDecodeError):
+        headers = ()
     record: RawRecord = _new(RawRecord, (
         message.topic(), message.partition(), message.offset(), message.key(), message.value(),
-        message.headers() or (), message.timestamp()[1],
+        headers, message.timestamp()[1],
     ))  # fmt: skip
     return record
 
@@ -37,9 +41,12 @@ def split(messages: Iterable[KafkaMessage]) -> tuple[list[RawRecord], list[Kafka
     others: list[KafkaMessage] = []
     for m in messages:
         if m.error() is None:
-            records.append(_new(RawRecord, (
-                m.topic(), m.partition(), m.offset(), m.key(), m.value(), m.headers() or (), m.timestamp()[1]
-            )))  # fmt: skip
+            try:
+                records.append(_new(RawRecord, (
+                    m.topic(), m.partition(), m.offset(), m.key(), m.value(), m.headers() or (), m.timestamp()[1]
+                )))  # fmt: skip
+            except (SystemError, UnicodeDecodeError):
+                records.append(raw(m))
         else:
             others.append(m)
     return records, others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,6 +20,10 @@ __all__ = ["Replies"]
 
 _ACK = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.ack.v1"), ("content-type", JSON)]
 _NACK = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.nack.v1"), ("content-type", JSON)]
+
+
+# What Kafka allows in a topic's name; anything else is not even asked for.
+_TO = re.compile(rb"([a-zA-Z0-9._-]{1,240}\.replies)/([0-9]{1,6})")
 
 
 class Replies:
@@ -79,7 +84,8 @@ class Replies:
 
     def _checked(self, to: bytes) -> tuple[str, int] | None:
         """`topic/partition`, if it is an existing partition of a reply topic."""
-        topic, _, partition = to.decode(errors="replace").rpartition("/")
-        if not topic.endswith(".replies") or not partition.isdigit():
+        found = _TO.fullmatch(to)
+        if found is None:
             return None
-        return (topic, int(partition)) if int(partition) < self._partitions(topic) else None
+        topic, partition = found[1].decode(), int(found[2])
+        return (topic, partition) if partition < self._partitions(topic) else None

@@ -58,14 +58,14 @@ class Worker:
         self._state, self._dead = names.state(category, decider.version), names.dead(category)
         self._served: dict[int, Served] = {}
         self._restorations: list[Restoration] = []
-        self._aborts = 0
+        self._aborts, self._orderly = 0, True
         self._lane = workshop.lane(app, decider)
         self._transactions = workshop.transactions(f"{app.name}.{category}")
         self._replies = workshop.replies(self.counts)
         self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
 
     def run(self) -> None:
-        """Works until told to stop, then leaves every partition clean.
+        """Works until told to stop, then leaves every partition clean; not so after an error, which a command may cause.
 
         Raises:
             Fenced: this process must end and be started again. ConfigurationError: the topics are not as they were.
@@ -75,7 +75,11 @@ class Worker:
             while not self._stop.is_set():
                 self.step()
         except KafkaException as error:
+            self._orderly = False
             raise translated(error, doing=f"deciding {self._commands}") from error
+        except BaseException:
+            self._orderly = False
+            raise
         finally:
             self.close()
 
@@ -187,12 +191,14 @@ class Worker:
         if served.attempts >= DEATHS:
             batch = self._lane.bury(record, f"a worker died {served.attempts} times at this command")
         else:
-            served.attempts += 1
-            self._member.commit({record.partition: (served.next, attempt(served.attempts))})
-            served.begin(attempt(served.attempts))
+            # Counted where the next owner finds it: whoever comes back from a transaction that failed did not die.
+            trying = attempt(served.attempts + 1)
+            self._member.commit({record.partition: (served.next, trying)})
+            served.begin(trying)
             batch = self._lane.process([record])
         self._commit({record.partition: record.offset + 1}, batch, self._decided(batch))
-        served.spend()
+        if served.next > record.offset:
+            served.spend()
 
     def _commit(self, nexts: Mapping[int, int], batch: Batch, writes: Iterator[Write]) -> None:
         """One transaction: `@` first in every state partition, then what `writes` yields, then the offsets."""
@@ -250,7 +256,7 @@ class Worker:
 
     def _leave(self, partitions: list[int], ours: bool) -> None:
         clean = {p: (self._served[p].next, CLEAN) for p in partitions if p in self._served and self._served[p].begun}
-        if ours and clean:
+        if ours and clean and self._orderly:
             try:
                 self._member.commit(clean)
             except KafkaException as error:

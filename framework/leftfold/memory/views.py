@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leftfold.flush import BucketFlush, Generation, Mark, Registry, RowChange, Snapshot
+from leftfold.engine.bulk_store import BulkRow
+from leftfold.errors import Fenced
+from leftfold.flush import BucketFlush, Generation, Mark, Phase, Registry, RowChange, Snapshot
+from leftfold.rows import Fields
 
 __all__ = ["MemoryViewStore"]
 
@@ -95,6 +98,27 @@ class MemoryViewStore:
     def close(self) -> None:
         """Nothing to let go of."""
 
+    def write(
+        self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
+    ) -> int:
+        """Writes rows of a bucket that is being filled in bulk; returns how many."""
+        found, count = self._of(generation, bucket), 0
+        for key, fields, version, entries in rows:
+            if found is None or found.mark.phase is not Phase.BULK:
+                raise Fenced(f"bucket {bucket} of {generation.view} {generation.id} is not being filled any more")
+            _put(found, key, columns, fields, version, indexes, entries)
+            count += 1
+        return count
+
+    def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
+        """Sets the marks that a bulk load ended with."""
+        buckets = {number: self._of(generation, number) for number in marks}
+        for bucket in buckets.values():
+            if bucket is None or bucket.mark.phase is not Phase.BULK:
+                raise Fenced(f"{generation.view} {generation.id} is not being filled any more")
+        for number, mark in marks.items():
+            self._buckets[generation.view, generation.id, number].mark = mark
+
     def _of(self, generation: Generation, bucket: int) -> _Bucket | None:
         return self._buckets.get((generation.view, generation.id, bucket))
 
@@ -104,8 +128,20 @@ def _apply(bucket: _Bucket, flush: BucketFlush, change: RowChange) -> None:
         bucket.rows.pop(change.key, None)
         bucket.indexed.pop(change.key, None)
         return
-    row = dict(zip(flush.columns, change.fields, strict=True))
-    if change.version is not None:
-        row[b"@version"] = b"%d" % change.version
-    bucket.rows[change.key] = row
-    bucket.indexed[change.key] = tuple(f"{n}\0{v}" for n, v in zip(flush.indexes, change.after, strict=True))
+    _put(bucket, change.key, flush.columns, change.fields, change.version, flush.indexes, change.after)
+
+
+def _put(
+    bucket: _Bucket,
+    key: str,
+    columns: Fields,
+    fields: Fields,
+    version: int | None,
+    indexes: tuple[str, ...],
+    entries: tuple[str, ...],
+) -> None:
+    row = dict(zip(columns, fields, strict=True))
+    if version is not None:
+        row[b"@version"] = b"%d" % version
+    bucket.rows[key] = row
+    bucket.indexed[key] = tuple(f"{n}\0{v}" for n, v in zip(indexes, entries, strict=True))

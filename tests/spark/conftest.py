@@ -1,0 +1,117 @@
+"""One Spark session, one broker and one Redis for the tests that need all three, and a log of random history."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from leftfold import names
+from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.engine.tail import Tail
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from leftfold.kafka.worker import Worker
+from leftfold.kafka.workshop import Workshop
+from leftfold.local import java_home, spark_jars
+from leftfold.reading import Views
+from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.spark import SparkSettings, spark_session
+from leftfold.spark.runner import spark_runner
+from leftfold.view import View
+from tests.ledger import app, histories, stranger
+from tests.servers import Addresses
+
+WAIT_SECONDS = 60.0
+
+
+@dataclass
+class Shop:
+    """The ledgers App at work on real servers: a worker and a tail in threads of this process."""
+
+    kafka: KafkaSettings
+    redis: RedisSettings
+    spark: SparkSession
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.store = RedisViewStore(self.redis)
+        self.views = Views(self.store)
+
+    def rebuild(self, view: View[Any, Any], **options: Any) -> Rebuild:
+        """A rebuild on Spark."""
+        return Rebuild(
+            view,
+            self.store,
+            open_log=partial(KafkaBulkLog, self.kafka),
+            open_reader=partial(KafkaLogReader, self.kafka),
+            open_sink=partial(BulkSink, self.redis),
+            run=spark_runner(self.spark),
+            options=RebuildOptions(**{"keep": 0, **options}),
+        )
+
+    def work(self) -> None:
+        worker = Worker(app, "ledgers", Workshop(self.kafka), stop=self.stop)
+        worker.run()
+
+    def follow(self) -> None:
+        tail = Tail(app.views, lambda: KafkaLogReader(self.kafka), self.store)
+        while not self.stop.is_set():
+            tail.step()
+        tail.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session of this run."""
+    with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
+    """The App at work, after a random history with an aborted transaction in the middle of it."""
+    shop = Shop(KafkaSettings(bootstrap_servers=servers.kafka), RedisSettings(url=servers.redis), spark)
+    ensure(app, shop.kafka)
+    threads = [threading.Thread(target=shop.work), threading.Thread(target=shop.follow)]
+    for thread in threads:
+        thread.start()
+    try:
+        with KafkaClient(app.name, shop.kafka) as client:
+            client.send_many(list(histories(stranger(7), 1500, poison=0.002)), timeout=WAIT_SECONDS)
+            plant_aborted(shop.kafka)
+            answers = client.send_many(list(histories(stranger(8), 1500)), timeout=WAIT_SECONDS)
+            for view in app.views:
+                shop.views[view].wait_reached(answers[-1].position, timeout=WAIT_SECONDS)  # type: ignore[union-attr]
+        yield shop
+    finally:
+        shop.stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def plant_aborted(kafka: KafkaSettings) -> None:
+    """Writes an event to every partition in a transaction that is aborted."""
+    producer = Producer({**kafka.librdkafka(), "transactional.id": "planted"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for partition in range(app.partitions):
+        headers: Any = [
+            ("ce_type", b"ledgers.Moved.v1"),
+            ("ce_time", b"2026-01-01T00:00:00Z"),
+            ("ce_sequence", b"1"),
+            ("ce_decision", b"1/1"),
+        ]
+        value = b'{"ledger":"l-aborted","owner":"aborted","amount":"1.00","tags":["aborted"]}'
+        producer.produce(names.events("ledgers"), value, b"l-aborted", partition, headers=headers)
+    producer.flush(10)
+    producer.abort_transaction(30)

@@ -1,0 +1,55 @@
+"""The log as DataFrames, and the state topic against the fold of the events."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+from confluent_kafka import Producer
+
+from leftfold.engine.state_check import StateCheck, check_here
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.names import state
+from leftfold.spark import events, states
+from leftfold.spark.checks import spark_checks
+from tests.ledger import app, by_owner, ledgers
+from tests.spark.conftest import Shop
+
+pytestmark = pytest.mark.servers
+
+
+def test_events_are_a_typed_frame_of_what_is_committed(shop: Shop) -> None:
+    frame = events(shop.spark, app, "ledgers", shop.kafka.java())
+    frame.createOrReplaceTempView("ledgers")
+    rows = shop.spark.sql(
+        "SELECT owner, sum(amount) AS total FROM ledgers WHERE amount IS NOT NULL GROUP BY owner"
+    ).collect()
+    assert {row.owner: row.total for row in rows} == {key: row.total for key, row in shop.views[by_owner].items()}
+    assert frame.where("owner = 'aborted'").count() == 0
+    assert dict(frame.dtypes)["_time"] == "timestamp"
+
+
+def test_states_are_the_latest_of_every_stream(shop: Shop) -> None:
+    found = {row._key: row for row in states(shop.spark, app, "ledgers", shop.kafka.java()).collect()}
+    moved = events(shop.spark, app, "ledgers", shop.kafka.java()).where("_type = 'Moved.v1'").groupBy("_key").count()
+    assert found.keys() == {f"l-{number}" for number in range(30)}
+    assert {row._key: row["count"] for row in moved.collect()} == {key: row.moves for key, row in found.items()}
+
+
+def test_the_state_topic_agrees_with_the_events_until_somebody_writes_to_it(shop: Shop) -> None:
+    check = StateCheck.plan(ledgers, partial(KafkaBulkLog, shop.kafka))
+    for checks in (list(check_here(check, lambda count: None)), spark_checks(shop.spark)(check, lambda count: None)):
+        assert sum(one.streams for one in checks) == 30
+        assert not [one for one in checks if one.differences]
+    topic = state("ledgers", 1)
+    (place,) = states(shop.spark, app, "ledgers", shop.kafka.java()).where("_key = 'l-3'").collect()
+    forged = {"version": place._version, "state": {"moves": 999_999}, "answered": [], "origins": {}}
+    producer = Producer(shop.kafka.librdkafka())
+    producer.produce(topic, json.dumps(forged, separators=(",", ":")).encode(), b"l-3", place._partition)
+    producer.flush(10)
+    again = StateCheck.plan(ledgers, partial(KafkaBulkLog, shop.kafka))
+    (difference,) = [d for one in spark_checks(shop.spark)(again, lambda count: None) for d in one.differences]
+    assert difference.key == "l-3"
+    assert "999999" in difference.found
+    assert "999999" not in difference.expected

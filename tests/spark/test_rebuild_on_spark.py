@@ -1,0 +1,104 @@
+"""Rebuilds on real Spark, Kafka and Redis give what the tail and the fold in memory give."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from leftfold.codec import MessageCodec, read_recorded
+from leftfold.engine.bulk_log import Range, raw
+from leftfold.engine.rebuild_result import Agreement
+from leftfold.errors import Fenced
+from leftfold.flush import Phase
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.names import events
+from leftfold.redis import BulkSink
+from leftfold.testing import fold
+from tests.ledger import app, by_owner, by_tag, ledgers, summary
+from tests.spark.conftest import Shop
+
+pytestmark = pytest.mark.servers
+
+
+def logged(shop: Shop) -> list[Any]:
+    log, codec = KafkaBulkLog(shop.kafka), MessageCodec[Any](ledgers.events)
+    topic = events("ledgers")
+    ends = log.stable_ends([topic])
+    found = []
+    for partition in range(app.partitions):
+        part = Range(topic, partition, 0, ends.next_offset(topic, partition))
+        for records in log.read(part):
+            found += [read_recorded(codec, raw(part, record)) for record in records]
+    log.close()
+    return [recorded.event for recorded in found if recorded is not None]
+
+
+@pytest.mark.parametrize("view", [summary, by_owner, by_tag], ids=lambda view: view.name)
+def test_a_rebuild_on_spark_equals_the_tail(shop: Shop, view: Any) -> None:
+    before = shop.views[view].describe()
+    assert before.rows > 5
+    result = shop.rebuild(view).run()
+    assert result.agreement is Agreement.EQUAL, str(result)
+    after = shop.views[view].describe()
+    assert after.generation == result.generation != before.generation
+    assert (after.checksum, after.rows, after.parked) == (before.checksum, before.rows, before.parked)
+
+
+@pytest.mark.parametrize("view", [by_owner, by_tag], ids=lambda view: view.name)
+def test_rows_equal_the_fold_in_memory(shop: Shop, view: Any) -> None:
+    assert dict(shop.views[view].items()) == fold(view, *logged(shop))
+
+
+def test_rows_that_are_not_parked_equal_the_fold_in_memory(shop: Shop) -> None:
+    parked = shop.views[summary].describe().parked
+    assert parked, "the history holds events that the fold cannot digest"
+    good = [event for event in logged(shop) if event.ledger not in parked]
+    rows = {key: row for key, row in shop.views[summary].items() if key not in parked}
+    assert rows == fold(summary, *good)
+
+
+def test_nothing_aborted_is_in_any_row(shop: Shop) -> None:
+    assert shop.views[summary].get("l-aborted") is None
+    assert shop.views[by_owner].get("aborted") is None
+    assert shop.views[by_tag].get("aborted") is None
+
+
+def test_a_late_executor_cannot_write_after_the_swap(shop: Shop) -> None:
+    shop.rebuild(by_owner).run()
+    generation = shop.store.registry(by_owner.name).live_of(by_owner.hash)
+    assert generation is not None
+    before = shop.views[by_owner].describe()
+    sink = BulkSink(shop.redis)
+    with pytest.raises(Fenced):
+        sink.write(
+            generation, 0, by_owner.rows.columns, by_owner.rows.indexes, [("late", (b"1", b"true"), None, ("=1",))]
+        )
+    sink.close()
+    assert shop.views[by_owner].describe().checksum == before.checksum
+    assert shop.views[by_owner].get("late") is None
+
+
+def test_ctrl_c_leaves_the_live_generation_alone(shop: Shop) -> None:
+    before = shop.store.registry(summary.name)
+    command = [sys.executable, "-m", "leftfold.cli", "rebuild", summary.name, "--app", "tests.ledger:app"]
+    brokers = ["--kafka", shop.kafka.bootstrap_servers, "--redis", str(shop.redis.url)]
+    process = subprocess.Popen([*command, *brokers], stderr=subprocess.PIPE, text=True, env={**os.environ})
+    try:
+        deadline = time.monotonic() + 60
+        while not any(g.phase is Phase.BULK for g in shop.store.registry(summary.name).generations.values()):
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline, "the rebuild never began its generation"
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130, told
+    assert shop.store.registry(summary.name) == before
+    assert "is as it was" in told
