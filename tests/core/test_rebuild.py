@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,19 +18,19 @@ from leftfold.errors import ContractError
 from leftfold.flush import Phase
 from leftfold.memory import World
 from leftfold.testing import fold
-from tests.ledger import Summary, app, by_owner, by_tag, histories, ledgers, stranger, summarise, summary
+from tests.ledger import LedgerEvent, Summary, app, by_owner, by_tag, histories, stranger, summarise, summary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def rebuild(world: World, view: object, **options: object) -> Rebuild:
+def rebuild(world: World, view: Any, **options: Any) -> Rebuild:
     return Rebuild(
-        view,  # type: ignore[arg-type]  # any of the App's
+        view,
         world.store,
         open_log=lambda: SteadyLog(world.log.reader()),
         open_reader=world.log.reader,
         open_sink=lambda: world.store,
-        options=RebuildOptions(keep=0, patience=0.0, **options),  # type: ignore[arg-type]
+        options=RebuildOptions(keep=0, patience=0.0, **options),
     )
 
 
@@ -39,7 +40,8 @@ def test_a_rebuild_equals_the_tail_and_the_fold(seed: int, count: int, poison: f
     with memory(app, now=NOW) as world:
         world.client.send_many(list(histories(stranger(seed), count, poison=poison)))
         events = [recorded.event for recorded in world.events("ledgers")]
-        for view in (summary, by_owner, by_tag):
+        views: list[Any] = [summary, by_owner, by_tag]
+        for view in views:
             before = world.views[view].describe()
             result = rebuild(world, view).run()
             after = world.views[view].describe()
@@ -53,11 +55,11 @@ def test_a_rebuild_equals_the_tail_and_the_fold(seed: int, count: int, poison: f
 
 
 def test_a_fold_whose_meaning_changed_unseen_is_not_swapped_in() -> None:
-    def generous(row: Summary | None, event: object) -> Summary | None:
-        made = summarise(row, event)  # type: ignore[arg-type]
+    def generous(row: Summary | None, event: LedgerEvent) -> Summary | None:
+        made = summarise(row, event)
         return made and Summary(made.owner, made.moves, made.balance + 1, made.last)
 
-    changed = FoldView("ledger_summary", events=ledgers_events(), row=Summary, evolve=generous)
+    changed = FoldView("ledger_summary", events=LedgerEvent, row=Summary, evolve=generous)
     with memory(app, now=NOW) as world:
         world.client.send_many(list(histories(stranger(1), 40)))
         before = world.views[summary].describe()
@@ -89,7 +91,3 @@ def test_parked_rows_stay_at_their_last_good_state() -> None:
         assert entry.parked is not None
         assert "cannot digest" in entry.parked.error
         assert entry.row is None or entry.row.balance != Decimal("66.60")
-
-
-def ledgers_events() -> object:
-    return ledgers.events[0] | ledgers.events[1] | ledgers.events[2]

@@ -9,9 +9,10 @@ import pytest
 from redis.crc import key_slot
 
 from leftfold.contracts.buckets import COLUMNS, mark, new_generation
+from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.flush import Generation, Mark, Phase
-from leftfold.redis import BulkRow, BulkSink, RedisViewStore
+from leftfold.redis import BulkSink, RedisViewStore
 from leftfold.redis.keys import BucketKeys
 from tests.redis.server import RedisServer
 from tests.redis.sockets import Line

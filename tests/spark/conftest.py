@@ -97,6 +97,7 @@ def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
         shop.stop.set()
         for thread in threads:
             thread.join()
+        shop.store.close()
 
 
 def plant_aborted(kafka: KafkaSettings) -> None:

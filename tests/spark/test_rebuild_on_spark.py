@@ -13,6 +13,7 @@ import pytest
 
 from leftfold.codec import MessageCodec, read_recorded
 from leftfold.engine.bulk_log import Range, raw
+from leftfold.engine.bulk_store import BulkRow
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.errors import Fenced
 from leftfold.flush import Phase
@@ -74,11 +75,9 @@ def test_a_late_executor_cannot_write_after_the_swap(shop: Shop) -> None:
     generation = shop.store.registry(by_owner.name).live_of(by_owner.hash)
     assert generation is not None
     before = shop.views[by_owner].describe()
-    sink = BulkSink(shop.redis)
+    sink, late = BulkSink(shop.redis), BulkRow("late", (b"1", b"true"), None, ("=1",))
     with pytest.raises(Fenced):
-        sink.write(
-            generation, 0, by_owner.rows.columns, by_owner.rows.indexes, [("late", (b"1", b"true"), None, ("=1",))]
-        )
+        sink.write(generation, 0, by_owner.rows.columns, by_owner.rows.indexes, [late])
     sink.close()
     assert shop.views[by_owner].describe().checksum == before.checksum
     assert shop.views[by_owner].get("late") is None

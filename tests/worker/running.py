@@ -56,7 +56,7 @@ class Running:
     def wait_serving(self) -> None:
         """Waits until it serves every partition; raises its failure."""
         every = frozenset(range(self._bank.app.partitions))
-        wait_until(lambda: self._going() and self.worker.served == every, lambda: f"{every}: {self.reports}")
+        wait_until(lambda: self.going and self.worker.served == every, lambda: f"{every}: {self.reports}")
 
     def wait_failure(self, seconds: float = 20.0) -> BaseException:
         """Waits until the worker has ended by an error, and returns it; the block then does not raise it."""
@@ -65,7 +65,9 @@ class Running:
         assert failure is not None
         return failure
 
-    def _going(self) -> bool:
+    @property
+    def going(self) -> bool:
+        """True, unless the worker has failed: then that is raised."""
         if self.failure is not None:
             raise self.failure
         return True

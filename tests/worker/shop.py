@@ -49,7 +49,7 @@ class FaultyShop(Workshop):
 
     def __init__(self, settings: KafkaSettings, haste: Haste | None = None, points: Points | None = None) -> None:
         self.haste, self.points = haste or Haste(), points or Points((), lambda at: None)
-        super().__init__(settings)
+        super().__init__(settings, check_seconds=self.haste.check)
 
     def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
         return _Lane(self.points, app, decider)

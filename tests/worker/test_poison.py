@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from leftfold import names
+from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import ContractError
 from leftfold.kafka.client import KafkaClient
+from leftfold.messages import Command
 from leftfold.partitioner import partition_of
-from tests.worker.audit import audit
+from leftfold.ports import RawRecord
+from tests.worker.audit import audit, facts
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
-from tests.worker.hostile import ACCOUNT
+from tests.worker.hostile import ACCOUNT, Letter, good
+from tests.worker.load import Sent
+from tests.worker.points import Point, Points
 from tests.worker.process import Circumstances
 from tests.worker.processes import Start
+from tests.worker.running import Running
 from tests.worker.shop import Haste
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
 HOME = partition_of(ACCOUNT.encode(), 4)
+
+
+NEIGHBOURS = 40
 
 
 @pytest.fixture
@@ -49,3 +62,58 @@ def test_a_command_that_kills_its_process_is_buried_after_three_lonely_deaths(
     assert [one.id for one in sent if isinstance(one.answer, ContractError)] == ["poison"]
     assert audit(broker, bank, sent) == []
     assert b"died 3 times" in dict(broker.records(names.dead(bank.name))[0].headers)["dead_reason"]
+
+
+@pytest.mark.parametrize("marks", [True, False])
+def test_a_command_that_ends_its_worker_is_buried_only_because_work_is_marked_before_it_begins(
+    broker: Broker, bank: Bank, marks: bool
+) -> None:
+    _post(broker, bank, [good(bank, "poison", bank.strike(ACCOUNT, "leave")), good(bank, "n", bank.deposit(ACCOUNT))])
+    lives = 0
+    while lives < 6 and not broker.records(names.events(bank.name)):
+        lives += 1
+        with suppress(SystemExit), Running(bank, broker.address, haste=Haste(marks=marks)) as running:
+            wait_until(lambda: running.going and running.worker.counts["accepted"] > 0, "the command behind it")
+    dead = broker.records(names.dead(bank.name))
+    assert (lives, len(dead)) == ((5, 1) if marks else (6, 0))
+
+
+def test_a_command_whose_transaction_fails_again_and_again_is_not_taken_for_a_killer(
+    broker: Broker, bank: Bank
+) -> None:
+    _post(broker, bank, [good(bank, f"n{n}", bank.deposit(ACCOUNT)) for n in range(3)])
+    broker.leave(bank, {HOME: (0, "s")})
+    points = Points([Point("before send_offsets_to_transaction", "fail", nth) for nth in range(2, 8)], lambda at: None)
+    with Running(bank, broker.address, points=points) as running:
+        wait_until(lambda: running.going and running.worker.counts["accepted"] == 3, lambda: f"{running.reports}")
+        assert (running.worker.counts["aborted"], running.worker.counts["dead"]) == (6, 0)
+    assert [fact.command for fact in facts(broker.records(names.events(bank.name)))] == ["n0", "n1", "n2"]
+
+
+def test_a_suspect_partition_is_decided_one_by_one_and_then_in_full_batches(broker: Broker, bank: Bank) -> None:
+    _post(broker, bank, [good(bank, f"n{n}", bank.deposit(f"account-{n % 9}")) for n in range(12_000)])
+    broker.leave(bank, dict.fromkeys(range(4), (0, "s")))
+    with Running(bank, broker.address) as running:
+        wait_until(lambda: running.going and running.worker.counts["accepted"] == 12_000, lambda: f"{running.reports}")
+    marks = [StateMark.decode(r.value or b"").commands for r in broker.records(bank.state) if _is_mark(r)]
+    assert marks[:50] == list(range(1, 51))
+    assert max(after - before for before, after in pairwise(marks)) > 300
+
+
+def _is_mark(record: RawRecord) -> bool:
+    return record.partition == HOME and record.key == MARK
+
+
+def _around(bank: Bank, poison: Command) -> list[Sent]:
+    """Commands of many accounts, and the poison in the middle of them."""
+    accounts = [f"account-{n % 9}" for n in range(NEIGHBOURS)]
+    sent = [Sent(f"n{n}", account, bank.deposit(account, n), 1) for n, account in enumerate(accounts)]
+    return [*sent[: NEIGHBOURS // 2], Sent("poison", ACCOUNT, poison, 0), *sent[NEIGHBOURS // 2 :]]
+
+
+def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:
+    producer = broker.producer(queue_buffering_max_messages=100_000)
+    for one in letters:
+        headers: Any = list(one.headers)
+        producer.produce(names.commands(bank.name), one.value, one.key, one.partition, headers=headers)
+    assert producer.flush(20.0) == 0

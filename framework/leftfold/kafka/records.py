@@ -20,13 +20,15 @@ _new: Any = tuple.__new__
 def raw(message: KafkaMessage) -> RawRecord:
     """The record in a message that is no error; without headers when one has a name that is no UTF-8."""
     try:
-        headers = message.headers() or ()
+        record: RawRecord = _new(RawRecord, (
+            message.topic(), message.partition(), message.offset(), message.key(), message.value(),
+            message.headers() or (), message.timestamp()[1],
+        ))  # fmt: skip
     except (SystemError, UnicodeDecodeError):
-        headers = ()
-    record: RawRecord = _new(RawRecord, (
-        message.topic(), message.partition(), message.offset(), message.key(), message.value(),
-        headers, message.timestamp()[1],
-    ))  # fmt: skip
+        # confluent-kafka returns from `headers` with an exception set, which surfaces somewhere behind it.
+        record = RawRecord(
+            message.topic() or "", message.partition() or 0, message.offset() or 0, message.key(), message.value(), ()
+        )
     return record
 
 

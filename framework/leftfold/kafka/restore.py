@@ -18,7 +18,7 @@ from leftfold.app import App
 from leftfold.engine.refold import Refold
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.hanging import end_hanging
+from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.offsets import Left, read_metadata
 from leftfold.ports import LogReader, StateStore
 from leftfold.position import Position
@@ -166,11 +166,14 @@ class Restoration:
 
     def _event_tail(self) -> bool:
         log = self._reader()
-        for record in log.poll(READ, 0.02):
+        records = log.poll(READ, 0.02)
+        for record in records:
             restored = self.found.get(record.partition)
             if restored is not None:
                 restored.refold.add(record)
         if self._short(log, self._events, {p: r.events_end for p, r in self.found.items()}):
+            if not records:
+                self._end_hanging()
             return False
         others = [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._decider.name}.state.v")]
         for topic in others:
@@ -215,4 +218,6 @@ class Restoration:
             self._waited = now
         elif now - self._waited > 1.0:
             self._waited = now + 5.0
-            end_hanging(self._ports.member, self._ports.uncommitted, self._ports.producer, self._state, self.found)
+            ports = self._ports
+            topics = (self._state, self._events, names.dead(self._decider.name))
+            Hanging(ports.member, ports.uncommitted, ports.producer, topics).end(self.found)

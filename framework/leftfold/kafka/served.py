@@ -37,6 +37,9 @@ class Served:
         self.next, self.metadata, self.attempts, self.begun = next_offset, metadata, 0, True
 
     def spend(self) -> None:
-        """One command less to be careful with."""
+        """One command less to be decided alone."""
         self.lonely = max(0, self.lonely - 1)
-        self.small = max(0, self.small - 1)
+
+    def calm(self, decided: int) -> None:
+        """The process has survived some commands, of whatever partition: a quiet one must not keep batches small."""
+        self.small = max(0, self.small - decided)

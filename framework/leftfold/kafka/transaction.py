@@ -64,7 +64,7 @@ class Transactions:
         id_: str,
         watchdog: Watchdog,
         *,
-        timeout: float = 10.0,
+        timeout: float = 5.0,
         rotate: bool = True,
     ) -> None:
         self.id, self._timeout, self._rotates, self._watchdog = id_, timeout, rotate, watchdog
@@ -109,7 +109,7 @@ class Transactions:
             self._producer = self._new()
         ends: dict[int, int] = {}
         try:
-            with self._watchdog.within(4 * self._timeout, f"a transaction of {self.id}"):
+            with self._watchdog.within(3 * self._timeout, f"a transaction of {self.id}"):
                 self._call(self._producer.begin_transaction)
                 for topic, records in writes:
                     self._produce(topic, records, ends if topic == watch else None)

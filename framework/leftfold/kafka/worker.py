@@ -65,7 +65,7 @@ class Worker:
         self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
 
     def run(self) -> None:
-        """Works until told to stop, then leaves every partition clean; not so after an error, which a command may cause.
+        """Works until told to stop, then leaves every partition clean; not after an error, which a command may cause.
 
         Raises:
             Fenced: this process must end and be started again. ConfigurationError: the topics are not as they were.
@@ -158,9 +158,8 @@ class Worker:
         except HeavyState:
             batch = self._lane.process(map(raw, messages))
             self._commit(nexts, batch, self._decided(batch))
-        for partition, _ in map(place, messages):
-            if partition in self._served:
-                self._served[partition].spend()
+        for served in self._served.values():
+            served.calm(len(messages))
 
     def _as_decided(self, batch: Batch, messages: list[KafkaMessage]) -> Iterator[Write]:
         """Decides while the transaction is open, so that the broker works on one part while we decide the next."""

@@ -37,6 +37,7 @@ class Workshop:
     Args:
         process: a uuid of this process start. lane: the lane's number in it.
         new_store: makes the state store of one partition.
+        check_seconds: how often partition counts are compared with the App's.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Workshop:
         lane: int = 0,
         new_store: Callable[[], StateStore] = MemoryStates,
         max_bytes: int = 1_000_000,
+        check_seconds: float = CHECK_SECONDS,
     ) -> None:
         self.settings, self.new_store, self._max_bytes = settings, new_store, max_bytes
+        self._check_seconds = check_seconds
         self._suffix = f"{process or uuid4().hex}.{lane}"
         self._config: dict[str, Any] = {**settings.librdkafka()}
         self._watchdog = Watchdog()
@@ -111,12 +114,12 @@ class Workshop:
         raise InfrastructureError(f"the offsets of {member.topic} did not become stable within 60 s")
 
     def check_counts(self, app: App, category: str) -> None:
-        """Compares partition counts with the App's, every ten seconds.
+        """Compares partition counts with the App's, every `check_seconds`.
 
         Raises:
             ConfigurationError: they differ; deciding on would put one key into two partitions.
         """
-        if time.monotonic() - self._checked < CHECK_SECONDS:
+        if time.monotonic() - self._checked < self._check_seconds:
             return
         version = app.decider(category).version
         wanted = (names.commands, names.events, names.dead)

@@ -5,7 +5,7 @@ bucket carries one hash tag, so nothing here asks for more than one slot except 
 """
 
 from leftfold.redis.settings import RedisSettings
-from leftfold.redis.sink import BulkRow, BulkSink
+from leftfold.redis.sink import BulkSink
 from leftfold.redis.store import RedisViewStore
 
-__all__ = ["BulkRow", "BulkSink", "RedisSettings", "RedisViewStore"]
+__all__ = ["BulkSink", "RedisSettings", "RedisViewStore"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
+from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import Fenced
 from leftfold.flush import Generation, Phase
 from leftfold.redis.failures import executed, refuse_errors, translated
@@ -15,19 +16,10 @@ from leftfold.redis.settings import RedisSettings
 from leftfold.redis.wire import Dial, Wire, dial
 from leftfold.rows import Fields
 
-__all__ = ["BulkRow", "BulkSink"]
+__all__ = ["BulkSink"]
 
 CHUNK_ROWS = 500
 CHUNK_BYTES = 512 * 1024
-
-
-class BulkRow(NamedTuple):
-    """A finished row: its encoded key, its fields, its stream's version if stream-keyed, its value per index."""
-
-    key: str
-    fields: Fields
-    version: int | None = None
-    entries: tuple[str, ...] = ()
 
 
 class BulkSink:
