@@ -89,7 +89,7 @@ def test_a_worker_stops_before_it_decides_with_another_number_of_partitions(brok
     assert isinstance(failure, ConfigurationError)
     assert failure.exit_code == 78
     assert "5 partitions" in str(failure)
-    assert "leftfold topics repartition" in str(failure)
+    assert "moving streams to another count is a migration" in str(failure)
     with pytest.raises(ConfigurationError), Running(bank, broker.address):
         pass
 

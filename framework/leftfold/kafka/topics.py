@@ -106,8 +106,8 @@ def _check(app: App, wanted: list[Topic], there: Mapping[str, int], configs: Map
         if topic.fixed and count != topic.partitions:
             raise ConfigurationError(
                 f"topic {topic.name} has {count} partitions, but app {app.name} says partitions={topic.partitions}; "
-                f"keys would move between them, so either say partitions={count}, or move the streams: "
-                f"leftfold topics repartition {topic.name.split('.')[0]} --partitions {topic.partitions}"
+                f"keys would move between them. Say partitions={count} in the App: moving streams to another count "
+                f"is a migration, which this version does not have"
             )
         for name, value in topic.config.items():
             found = configs.get(topic.name, {}).get(name, value)

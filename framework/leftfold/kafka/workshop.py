@@ -128,8 +128,8 @@ class Workshop:
             if count and count != app.partitions:
                 raise ConfigurationError(
                     f"{topic} has {count} partitions, but app {app.name} declares {app.partitions}; keys would move "
-                    f"to other partitions. Set partitions={count}, or repartition: leftfold topics repartition "
-                    f"{category}"
+                    f"to other partitions. Say partitions={count} in the App, or take the added partitions away: "
+                    f"moving streams to another count is a migration, which this version does not have"
                 )
         self._checked = time.monotonic()
 
