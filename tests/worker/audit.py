@@ -15,6 +15,7 @@ from leftfold.ports import RawRecord
 from tests.worker.bank import Account, Bank
 from tests.worker.broker import Broker
 from tests.worker.load import Sent
+from tests.worker.waiting import wait_until
 
 __all__ = ["Fact", "audit", "facts", "violations"]
 
@@ -38,12 +39,13 @@ def facts(records: Iterable[RawRecord]) -> list[Fact]:
 
 def audit(broker: Broker, bank: Bank, sent: Sequence[Sent]) -> list[str]:
     """Everything that is wrong with a bank's topics after these commands, empty when all is well."""
+    # A commit is answered once it is certain; what it wrote becomes visible a moment later.
+    wait_until(lambda: not _open(broker, bank), lambda: "\n".join(_open(broker, bank)))
     events = broker.records(names.events(bank.name))
     return [
         *violations(facts(events), sent),
         *_misplaced(events, bank),
         *_unfolded(events, broker.records(bank.state), bank),
-        *_open(broker, bank),
         *_undecided(broker, bank),
     ]
 
@@ -120,7 +122,7 @@ def _unfolded(events: Iterable[RawRecord], states: Iterable[RawRecord], bank: Ba
 
 
 def _open(broker: Broker, bank: Bank) -> list[str]:
-    """No transaction is open (I13)."""
+    """Transactions that are still open (I13)."""
     wrong = []
     for topic in (names.events(bank.name), bank.state, names.dead(bank.name)):
         stable, high = broker.ends(topic, committed=True), broker.ends(topic, committed=False)

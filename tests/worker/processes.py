@@ -52,14 +52,17 @@ class WorkerProcess:
 
     def told(self, what: str) -> list[dict[str, Any]]:
         """What it has reported so far under this name."""
-        lines = [json.loads(line) for line in self._told.read_text("utf-8").splitlines()]
-        return [line for line in lines if line["what"] == what]
+        return [line for line in self._lines() if line["what"] == what]
 
     @property
     def serves(self) -> list[int]:
         """The partitions it said it serves."""
-        serving = self.told("serving")
-        partitions: list[int] = serving[-1]["partitions"] if serving else []
+        partitions: list[int] = []
+        for line in self._lines():
+            if line["what"] == "serving":
+                partitions = line["partitions"]
+            elif line["what"] == "left":
+                partitions = [partition for partition in partitions if partition not in line["partitions"]]
         return partitions
 
     def signal(self, number: signal.Signals) -> None:
@@ -88,6 +91,9 @@ class WorkerProcess:
         """Waits for its end and returns the exit code."""
         wait_until(lambda: self.code is not None, lambda: f"the end of {self}", seconds)
         return self._process.wait()
+
+    def _lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._told.read_text("utf-8").splitlines()]
 
     def _alive(self) -> bool:
         assert self.code is None, f"ended: {self}"

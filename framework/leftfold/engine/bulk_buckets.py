@@ -8,7 +8,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
-from leftfold.engine.bulk_evolve import Unstorable, evolver
+from leftfold.engine.bulk_evolve import Unstorable, check_storable, evolver
 from leftfold.engine.bulk_items import Item, ItemReader
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.bulk_result import BucketResult
@@ -87,6 +87,6 @@ class BucketFold:
 
     def _check(self, key: str, row: Any) -> None:
         try:
-            self._view.rows.encode(row)
+            check_storable(self._view, row)
         except Exception as error:
             raise Unstorable(f"{key}: {error!r}") from error

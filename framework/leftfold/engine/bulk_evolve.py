@@ -7,11 +7,17 @@ from typing import Any
 
 from leftfold.view import FoldView, View
 
-__all__ = ["Unstorable", "evolver"]
+__all__ = ["Unstorable", "check_storable", "evolver"]
 
 
 class Unstorable(Exception):
     """A folded row cannot be encoded; folding again with a look at each row finds the event that made it so."""
+
+
+def check_storable(view: View[Any, Any], row: Any) -> None:
+    """Raises whatever encoding the row raises."""
+    view.rows.encode(row)
+    view.rows.index_entries(row)
 
 
 def evolver(view: View[Any, Any], *, careful: bool = False) -> Callable[[Any, Any], Any]:
@@ -23,12 +29,11 @@ def evolver(view: View[Any, Any], *, careful: bool = False) -> Callable[[Any, An
     evolve: Callable[[Any, Any], Any] = view.evolve if isinstance(view, FoldView) else view.evolve_row
     if not careful:
         return evolve
-    encode = view.rows.encode
 
     def evolve_storably(row: Any, item: Any) -> Any:
         row = evolve(row, item)
         if row is not None:
-            encode(row)
+            check_storable(view, row)
         return row
 
     return evolve_storably

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from leftfold.codec import MessageCodec, header
-from leftfold.engine.bulk_log import BulkRecord, Range, raw
+from leftfold.engine.bulk_log import BulkRecord, Range, raw, type_of
 from leftfold.engine.decoded import Decoded, EventDecoder
 from leftfold.errors import ContractError
 from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
 from leftfold.view import View
 
 __all__ = ["Item", "ItemReader", "ItemWriter"]
@@ -38,7 +39,6 @@ class ItemWriter:
 
     Args:
         buckets: of the generation.
-        source: the number of the partition read.
     """
 
     def __init__(self, view: View[Any, Any], buckets: int) -> None:
@@ -48,7 +48,7 @@ class ItemWriter:
         self._passed: set[bytes] = set()
 
     def items(self, part: Range, source: int, records: Iterable[BulkRecord]) -> Iterator[Item]:
-        """The items of some records of a partition.
+        """The items of some records of a partition, which is number `source` of the plan.
 
         Raises:
             ContractError: an event cannot be read, or the view's `key` or `each` fails on it. No row can be told that
@@ -60,29 +60,24 @@ class ItemWriter:
             whole = raw(part, record)
             decoded = self._decoder.decode(whole)
             if decoded.error is None and decoded.event is None:
-                self._passed.add(header(whole.headers, "ce_type"))
+                self._passed.add(type_of(whole))
                 continue
-            type_ = header(whole.headers, "ce_type")
-            for index, (key, body) in enumerate(self._touches(decoded, type_, whole.value or b"")):
+            for index, (key, body) in enumerate(self._touches(decoded, whole)):
                 yield Item(self._bucket(key), key, source, whole.offset, index, body, decoded.time)
 
     def _is_passed(self, record: BulkRecord) -> bool:
-        """Whether the record is one that a lane wrote of a type that the view does not read."""
-        headers, key = record.headers(), record.key()
-        if not self._passed or headers is None or len(headers) < 7 or not (key or b"").isascii():
-            return False
-        (a, type_), _, (b, time), (c, sequence) = headers[3:7]
-        usual = a == "ce_type" and b == "ce_time" and c == "ce_sequence"
-        return usual and type_ in self._passed and sequence.isdigit() and time.isascii()
+        """Whether the record is of a type that the view does not read, without opening the rest of it."""
+        headers = record.headers()
+        return bool(self._passed and headers and header(headers, "ce_type") in self._passed)
 
-    def _touches(self, decoded: Decoded, type_: bytes, value: bytes) -> Sequence[tuple[str, bytes]]:
+    def _touches(self, decoded: Decoded, whole: RawRecord) -> Sequence[tuple[str, bytes]]:
         try:
             if decoded.error is not None:
                 raise decoded.error
             pairs = self._view.touches(decoded.event, decoded.key)  # type: ignore[arg-type]  # no error, so an event
             storage = self._view.items
             if storage is None:
-                return [(key, b"%b %b" % (type_, value)) for key, _ in pairs]
+                return [(key, b"%b %b" % (type_of(whole), whole.value or b"")) for key, _ in pairs]
             return [(key, storage.encode(item)) for key, item in pairs]
         except Exception as error:
             raise ContractError(

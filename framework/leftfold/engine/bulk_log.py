@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from leftfold.ports import Headers, LogReader, RawRecord
 from leftfold.position import Position
 
-__all__ = ["BulkLog", "BulkRecord", "OpenBulkLog", "Range", "SteadyLog", "raw"]
+__all__ = ["BulkLog", "BulkRecord", "OpenBulkLog", "Range", "SteadyLog", "raw", "type_of"]
 
 _BATCH = 100
 
@@ -63,6 +63,11 @@ def raw(part: Range, record: BulkRecord) -> RawRecord:
     """The record with everything in it."""
     headers = record.headers() or ()
     return RawRecord(part.topic, part.partition, record.offset(), record.key(), record.value(), headers)
+
+
+def type_of(record: RawRecord) -> bytes:
+    """The wire type, as `EventDecoder` understands a record: the last one counts if it is said twice."""
+    return dict(record.headers).get("ce_type") or b""
 
 
 @dataclass(frozen=True, slots=True)

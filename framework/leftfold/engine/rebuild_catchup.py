@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from leftfold.engine.follower import Follower
 from leftfold.engine.group import Group
-from leftfold.errors import ContractError, InfrastructureError
+from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.flush import Generation
 from leftfold.ports import LogReader, ViewStore
 from leftfold.view import View
@@ -24,7 +25,7 @@ class CatchUp:
     Tails are seen by the tokens they leave. A tail that starts later takes over: its flush makes ours fail.
 
     Args:
-        generations: the new one first.
+        generations: the new one first. The others come along if they can.
         patience: seconds for a tail to show up.
         tell: told how many events were folded here.
     """
@@ -61,12 +62,19 @@ class CatchUp:
                 )
             self.step()
 
+    @property
+    def alone(self) -> bool:
+        """Whether this rebuild folds and nothing but the new generation comes along."""
+        return self._group is not None and all(
+            follower.stopped or follower.generation is not self._generations[-1] for follower in self._group.followers
+        )
+
     def step(self) -> None:
         """Folds one batch, or waits a moment for the tails that do."""
         if self._group is not None:
             self._fold(self._group)
         elif time.monotonic() - self._moved > self._patience:
-            self._group = Group(self._open, [Follower(self._view, g, self._store) for g in self._generations])
+            self._group = Group(self._open, list(self._followers()))
         else:
             self._watch()
             time.sleep(0.01)
@@ -83,11 +91,17 @@ class CatchUp:
             self._moved = time.monotonic()
         self._tokens = tokens
 
+    def _followers(self) -> Iterator[Follower]:
+        yield Follower(self._view, self._generations[0], self._store)
+        for generation in self._generations[1:]:
+            with suppress(ViewNotBuilt):
+                yield Follower(self._view, generation, self._store)
+
     def _fold(self, group: Group) -> None:
         count, left = group.step(_BATCH, 0.05)
         self._tell(count)
         for follower in group.followers:
-            if follower.stopped:
+            if follower.stopped and follower.generation is self._generations[0]:
                 raise ContractError(f"view {self._view.name} stops: {follower.stopped}")
         if left:
             self.close()

@@ -15,7 +15,7 @@ from leftfold.engine.rebuild_progress import Stopwatch
 from leftfold.engine.rebuild_removal import remove
 from leftfold.engine.rebuild_result import Agreement, RebuildResult
 from leftfold.errors import Fenced
-from leftfold.flush import Generation, Phase, Registry, covered
+from leftfold.flush import Generation, Mark, Phase, Registry, covered
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
 from leftfold.rows import CHECKSUM_MODULUS
@@ -48,7 +48,7 @@ class Swap:
         self._open, self._options, self._watch = open_reader, options, watch
 
     def run(self, ends: Position, events: int) -> RebuildResult:
-        """Waits until no reader could go back in time, compares and swaps.
+        """Waits until no reader could go back in time, compares and swaps; what may not be swapped in is removed.
 
         Args:
             ends: what must be reached when there is no predecessor of the same hash.
@@ -57,7 +57,7 @@ class Swap:
             Fenced: the generation was removed, or others went live too often meanwhile.
         """
         for _ in range(_ATTEMPTS):
-            old = self._store.registry(self._view.name).live_of(self._view.hash)
+            old = self._predecessor()
             agreement, sums, why = self._level(old, ends)
             agreed = agreement is not Agreement.DIFFERENT or self._options.swap_anyway
             if not agreed or self._pointed(old):
@@ -65,6 +65,20 @@ class Swap:
         raise Fenced(
             f"view {self._view.name}: other generations went live {_ATTEMPTS} times; are two rebuilds running?"
         )
+
+    def _predecessor(self) -> Generation | None:
+        """The live generation; one that has lost marks is of no use to anybody and is removed."""
+        live = self._store.registry(self._view.name).live_of(self._view.hash)
+        if live is None or len(self._store.marks(live)) == live.buckets:
+            return live
+        remove(self._store, live)
+        return None
+
+    def _marks(self) -> dict[int, Mark]:
+        marks = self._store.marks(self._new)
+        if len(marks) < self._new.buckets:
+            raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
+        return marks
 
     def _level(self, old: Generation | None, ends: Position) -> tuple[Agreement, tuple[int, int], str]:
         self._watch.begin("catch up")
@@ -81,10 +95,10 @@ class Swap:
     def _past(self, old: Generation | None, ends: Position) -> bool:
         # The old marks are read first: what they say can only be less than what is true when the new ones are read.
         target = ends if old is None else reduce(or_, (m.position for m in self._store.marks(old).values()), Position())
-        return covered(self._new, self._store.marks(self._new)).covers(target)
+        return covered(self._new, self._marks()).covers(target)
 
     def _lag(self, old: Generation, ends: Position) -> int:
-        at = covered(old, self._store.marks(old))
+        at = reduce(or_, (mark.position for mark in self._store.marks(old).values()), Position())
         return sum(o - at.next_offset(t, p) for t, ps in ends.offsets.items() for p, o in ps.items())
 
     def _compare(
@@ -96,7 +110,9 @@ class Swap:
             return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and nobody follows it"
         self._watch.begin("compare")
         comparison, deadline = Comparison(old, self._new), time.monotonic() + _COMPARE_SECONDS
-        while not comparison.look(self._store.marks(old), self._store.marks(self._new)):
+        while not comparison.look(self._store.marks(old), self._marks()):
+            if catch_up.alone:
+                return Agreement.UNKNOWN, comparison.sums, f"{old.id} does not move on"
             if time.monotonic() > deadline:
                 return Agreement.UNKNOWN, comparison.sums, f"never at one place within {_COMPARE_SECONDS:g} s"
             catch_up.step()
@@ -117,8 +133,10 @@ class Swap:
     def _result(
         self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
     ) -> RebuildResult:
+        marks = self._marks().values()
         kept = self._tidied(old) if swapped else ""
-        marks = self._store.marks(self._new).values()
+        if not swapped:
+            remove(self._store, self._new)
         self._watch.end()
         return RebuildResult(
             view=self._view.name,

@@ -153,7 +153,11 @@ class Transactions:
 
     def _call(self, function: Any, *args: Any) -> Any:
         began = time.monotonic()
-        result = function(*args)
+        try:
+            result = function(*args)
+        except (AttributeError, SystemError) as error:
+            # With a fatal error pending, confluent-kafka serves one more log line, fails at that and reports this.
+            raise Fenced(f"{self.id} met a fatal error of its client ({error}); this process ends") from error
         if time.monotonic() - began > self._slow:
             self.dirty = f"{function.__name__} took {time.monotonic() - began:.1f} s"
         return result

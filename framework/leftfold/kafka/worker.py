@@ -264,6 +264,8 @@ class Worker:
             self._drop(partition)
             for restoration in self._restorations:
                 restoration.drop(partition)
+        if partitions:
+            self._report("left", {"topic": self._commands, "partitions": sorted(partitions)})
 
     def _drop(self, partition: int) -> None:
         self._served.pop(partition, None)
