@@ -10,7 +10,7 @@ export PYTHONPATH := $(CURDIR)
 .PHONY: help demo test check format bench clean
 
 help:
-	@echo "make demo    load real baskets, kill workers, rebuild views, prove the totals (FULL=1: a whole year, ONCE=1: stop the servers after)"
+	@echo "make demo    load grocery baskets, kill workers, rebuild views, prove the totals (FULL=1: a whole year, ONCE=1: stop the servers after)"
 	@echo "make test    every test, on servers it starts itself (ARGS='-k name' chooses)"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make bench   measure, and write benchmarks/results/latest.json"

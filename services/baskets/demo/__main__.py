@@ -1,4 +1,4 @@
-"""Loads real baskets through a worker that is killed on the way, rebuilds the views, and proves the totals."""
+"""Loads grocery baskets through a worker that is killed on the way, rebuilds the views, and proves the totals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def main() -> int:
 def _story(weeks: range) -> list[str]:
     total = sum(1 for _ in history(weeks))
     sums = truth(weeks)
-    say(f"{total:,} commands make up {sums.chain.baskets:,} real baskets of {len(weeks)} weeks.\n")
+    say(f"{total:,} commands make up {sums.chain.baskets:,} baskets of {len(weeks)} weeks.\n")
     with Fleet(DATA / "logs" / "run.log") as fleet, connect(app) as lf:
         fleet.pid("baskets")
         loading = Loading(_client(lf), weeks, total)
