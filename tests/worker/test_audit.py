@@ -25,7 +25,7 @@ THREE = ("account", 3, "two", 1, 1)
         ([ONE, TWO, THREE, THREE], {"double", "fork", "lost"}),
         ([ONE, TWO, THREE, ("account", 4, "two", 1, 1)], {"double", "lost"}),
         ([ONE, TWO, ("account", 4, "two", 1, 1)], {"fork", "misled"}),
-        ([TWO, ONE, THREE], {"fork", "double"}),
+        ([TWO, ONE, THREE], {"fork", "double", "misled"}),
         ([ONE, TWO, THREE, ("account", 4, "refused", 1, 1)], {"refused but written"}),
         ([ONE, TWO, THREE, ("account", 4, "unknown", 1, 1)], {"unasked"}),
     ],
