@@ -41,7 +41,7 @@ class Storage(Generic[T]):
 
     def __init__(self, type_: Any, where: str, *, canonical: bool = True) -> None:
         _check(type_, where, set())
-        self.where = where
+        self.type, self.where = type_, where
         try:
             adapter: TypeAdapter[T] = TypeAdapter(type_)
         except Exception as error:  # pydantic raises several kinds for types it cannot express

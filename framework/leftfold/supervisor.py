@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from leftfold.errors import ConfigurationError
@@ -36,10 +37,11 @@ class Backoff:
 
 @dataclass(frozen=True)
 class Part:
-    """A process to keep running: what it is called and how it is started."""
+    """A process to keep running: what it is called, how it is started, and what its environment has besides ours."""
 
     name: str
     command: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Child:
@@ -52,7 +54,10 @@ class _Child:
 
     def start(self) -> None:
         # A session of its own: Ctrl-C at the terminal is for the supervisor, which then stops its parts in order.
-        self.process = subprocess.Popen(self.part.command, stdin=subprocess.PIPE, start_new_session=True)
+        environment = {**os.environ, **self.part.environment}
+        self.process = subprocess.Popen(
+            self.part.command, stdin=subprocess.PIPE, start_new_session=True, env=environment
+        )
         self._started = time.monotonic()
 
     def ended(self) -> int | None:

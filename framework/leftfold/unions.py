@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from leftfold.errors import ConfigurationError
 from leftfold.messages import Command, Event
 
-__all__ = ["members", "missing_arms"]
+__all__ = ["flat", "members", "missing_arms"]
 
 M = TypeVar("M", bound=Event | Command)
 
@@ -23,7 +23,7 @@ def members(union: object, of: type[M], where: str) -> tuple[type[M], ...]:
     Raises:
         ConfigurationError: one of them is no concrete subclass of `of` with a category.
     """
-    classes = tuple(dict.fromkeys(_flat(union)))
+    classes = tuple(dict.fromkeys(flat(union)))
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, of)):
             raise ConfigurationError(f"{where}: {cls!r} is no subclass of {of.__name__}")
@@ -32,14 +32,15 @@ def members(union: object, of: type[M], where: str) -> tuple[type[M], ...]:
     return classes
 
 
-def _flat(union: object) -> Iterator[Any]:
+def flat(union: object) -> Iterator[Any]:
+    """The members of a union, a type alias or an annotated type; any other type is its only member."""
     if hasattr(union, "__value__"):
         union = union.__value__
     if get_origin(union) is Annotated:
         union = get_args(union)[0]
     if get_origin(union) in (Union, UnionType):
         for member in get_args(union):
-            yield from _flat(member)
+            yield from flat(member)
     else:
         yield union
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import redis
 
 from leftfold.local import kill, restart
 from tests.cli.shell import Shell
@@ -22,8 +24,8 @@ TEA = '{{"cart_id": "{}", "product_id": "tea", "quantity": 2, "price": "3.20"}}'
 class Running:
     """`leftfold run --plain-logs` with its parts."""
 
-    def __init__(self, shell: Shell) -> None:
-        self.shell, self.process = shell, shell.start(["run", "--plain-logs"])
+    def __init__(self, shell: Shell, *options: str) -> None:
+        self.shell, self.process = shell, shell.start(["run", "--plain-logs", *options])
 
     def parts(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children()
@@ -72,6 +74,23 @@ def test_killed_itself_it_leaves_no_orphans(running: Running) -> None:
     running.process.kill()
     running.process.wait()
     assert psutil.wait_procs(parts, timeout=20)[1] == []
+
+
+def test_a_password_is_on_no_command_line_but_the_one_it_was_typed_on(served: Shell, wait_until: Wait) -> None:
+    address = json.loads((served.place / ".leftfold" / "servers.json").read_text("utf-8"))["redis"]
+    with redis.Redis.from_url(address) as server:
+        server.acl_setuser(
+            "guest", enabled=True, passwords=["+canary"], keys=["*"], channels=["*"], categories=["+@all"]
+        )
+    run = Running(served, f"--redis={address.replace('://', '://guest:canary@')}")
+    try:
+        wait_until(lambda: run.count(" following "), "the tail, logged in")
+        assert len(run.parts()) == 2
+        assert not [p.cmdline() for p in run.parts() if "canary" in " ".join(p.cmdline())]
+        assert "canary" not in served.said()
+    finally:
+        run.process.terminate()
+        run.process.wait(30)
 
 
 def test_redis_away_for_a_while_is_told_once_and_waited_for(running: Running, wait_until: Wait) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from leftfold import ContractError, InfrastructureError
 from leftfold.engine.refold import Refold
-from leftfold.engine.statemark import StateMark
+from leftfold.engine.statemark import MARK, SETTLED, StateMark
 from leftfold.memory import MemoryStates
 from leftfold.ports import RawRecord
 from tests.core.bench import LaneBench
@@ -71,6 +71,16 @@ def test_only_what_changed_is_taken_and_only_once() -> None:
         refold.add(record)
     assert [key for key, _ in refold.take(10)] == ["b"]
     assert refold.take(10) == []
+
+
+def test_what_ended_a_forgotten_transaction_is_no_event() -> None:
+    bench = LaneBench()
+    refold = Refold(baskets, MemoryStates())
+    for number, record in enumerate(history(bench)):
+        refold.add(record)
+        refold.add(RawRecord("baskets.events", 0, 100 + number, MARK, b"{}", SETTLED))
+    assert refold.stream("b").state == bench.state("b").state
+    assert set(refold.changed) == {"b"}
 
 
 def test_a_gap_in_the_events_is_refused() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 
 import pytest
 from confluent_kafka import Producer
 
+from leftfold import App, Command, Decider, Event
 from leftfold.engine.state_check import StateCheck, check_here
+from leftfold.engine.stream import Stream, StreamCodec
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.names import state
 from leftfold.spark import events, states
@@ -35,6 +39,47 @@ def test_states_are_the_latest_of_every_stream(shop: Shop) -> None:
     moved = events(shop.spark, app, "ledgers", shop.kafka.java()).where("_type = 'Moved.v1'").groupBy("_key").count()
     assert found.keys() == {f"l-{number}" for number in range(30)}
     assert {row._key: row["count"] for row in moved.collect()} == {key: row.moves for key, row in found.items()}
+
+
+class Switched(Event, category="lamps", key="lamp"):
+    lamp: str
+
+
+class Press(Command, category="lamps", key="lamp"):
+    lamp: str
+
+
+@dataclass(frozen=True)
+class Off:
+    presses: int = 0
+
+
+@dataclass(frozen=True)
+class On:
+    presses: int
+    watts: Decimal
+
+
+lamps = Decider(
+    "lamps",
+    commands=Press,
+    events=Switched,
+    state=Off | On | None,
+    initial_state=None,
+    decide=lambda command, state: [Switched(lamp=command.lamp)],
+    evolve=lambda state, event: On(1, Decimal("7.5")),
+)
+
+
+def test_a_state_that_is_one_of_several_classes_has_the_columns_of_all(shop: Shop) -> None:
+    codec, producer = StreamCodec(lamps.state), Producer(shop.kafka.librdkafka())
+    held: dict[str, Off | On | None] = {"a": Off(2), "b": On(3, Decimal("7.5")), "c": None}
+    for key, state_ in held.items():
+        producer.produce(state("lamps", 1), codec.encode(Stream(4, state_, {}, {})), key.encode(), 0)
+    producer.flush(10)
+    frame = states(shop.spark, App("lamps", partitions=1, deciders=[lamps]), "lamps", shop.kafka.java())
+    rows = {row._key: (row._type, row._version, row.presses, row.watts) for row in frame.collect()}
+    assert rows == {"a": ("Off", 4, 2, None), "b": ("On", 4, 3, Decimal("7.5")), "c": (None, 4, None, None)}
 
 
 def test_the_state_topic_agrees_with_the_events_until_somebody_writes_to_it(shop: Shop) -> None:

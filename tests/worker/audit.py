@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from leftfold import names
 from leftfold.codec import MessageCodec, header
+from leftfold.engine.statemark import MARK
 from leftfold.envelope import Receipt
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
@@ -41,7 +42,8 @@ def audit(broker: Broker, bank: Bank, sent: Sequence[Sent]) -> list[str]:
     """Everything that is wrong with a bank's topics after these commands, empty when all is well."""
     # A commit is answered once it is certain; what it wrote becomes visible a moment later.
     wait_until(lambda: not _open(broker, bank), lambda: "\n".join(_open(broker, bank)))
-    events = broker.records(names.events(bank.name))
+    # What ended a forgotten transaction is no event.
+    events = [record for record in broker.records(names.events(bank.name)) if record.key != MARK]
     return [
         *violations(facts(events), sent),
         *_misplaced(events, bank),

@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple, Self
 
 from tests.worker.waiting import wait_until
 
-__all__ = ["Api", "Fault", "Frame", "Proxy", "parse_request"]
+__all__ = ["Api", "Deed", "Fault", "Frame", "Proxy", "parse_request"]
 
-Deed = Literal["hold request", "drop request", "repeat request", "hold reply", "drop reply"]
+Deed = Literal["pass", "hold request", "drop request", "repeat request", "hold reply", "drop reply"]
 
 
 class Api(IntEnum):
@@ -52,13 +52,15 @@ def parse_request(data: bytes) -> Frame:
 class Fault:
     """What happens to the next `times` requests of an API, once `skip` of them have passed.
 
-    `caught` counts them, and `replies` are what the broker said to them, whether or not the client heard it.
+    `caught` counts them, and `replies` are what the broker said to them, whether or not the client heard it. `then` is
+    called at each reply, before the client can hear it.
     """
 
     api: Api
     deed: Deed
     times: int = 1
     skip: int = 0
+    then: Callable[[], None] = lambda: None
     caught: int = 0
     replies: list[bytes] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
@@ -97,9 +99,11 @@ class Proxy:
         for link in self._links:
             link.cut()
 
-    def fault(self, api: Api, deed: Deed, *, times: int = 1, skip: int = 0) -> Fault:
+    def fault(
+        self, api: Api, deed: Deed, *, times: int = 1, skip: int = 0, then: Callable[[], None] = lambda: None
+    ) -> Fault:
         """Plans a fault for the next requests of an API."""
-        fault = Fault(api, deed, times, skip)
+        fault = Fault(api, deed, times, skip, then)
         self.faults.append(fault)
         return fault
 
@@ -183,6 +187,7 @@ class _Link:
                 _send(self._client, data)
                 continue
             fault = faults.pop()
+            fault.then()
             fault.replies.append(data)
             if fault.deed == "hold reply":
                 fault.held.append(partial(_send, self._client, data))

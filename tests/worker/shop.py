@@ -34,6 +34,7 @@ class Haste:
         call: seconds that a transactional call may take. transaction: when the broker ends it, in ms.
         check: seconds between looks at partition counts.
         marks: False in the tests that show what happens when nobody says that work begins.
+        asks_room: False where it is shown what happens when nobody asks what the topics allow.
     """
 
     session: int = 1500
@@ -42,6 +43,7 @@ class Haste:
     transaction: int = 10_000
     check: float = 10.0
     marks: bool = True
+    asks_room: bool = True
 
 
 class FaultyShop(Workshop):
@@ -51,24 +53,28 @@ class FaultyShop(Workshop):
         self.haste, self.points = haste or Haste(), points or Points((), lambda at: None)
         super().__init__(settings, check_seconds=self.haste.check)
 
-    def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
-        return _Lane(self.points, app, decider)
+    def room(self, decider: Decider[Any, Any, Any]) -> int:
+        return super().room(decider) if self.haste.asks_room else 1_000_000
 
-    def transactions(self, prefix: str) -> Transactions:
+    def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
+        return _Lane(self.points, app, decider, self.room(decider))
+
+    def transactions(self, app: App, decider: Decider[Any, Any, Any]) -> Transactions:
         config = {
             **self._config,
+            "batch.size": self.room(decider),
             "socket.timeout.ms": self.haste.socket,
             "transaction.timeout.ms": self.haste.transaction,
         }
         return _Transactions(
             self.points,
             config,
-            f"{prefix}.{self._suffix}",
+            f"{app.name}.{decider.name}.{self._suffix}",
             self._watchdog,
             timeout=self.haste.call,
         )
 
-    def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
+    def _member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
         session = {"session.timeout.ms": self.haste.session, "heartbeat.interval.ms": self.haste.session // 4}
         return _Member(self.points, self.haste.marks, {**self._config, **session}, group, topic, leave)
 
@@ -82,10 +88,14 @@ class FaultyShop(Workshop):
 
 
 class _Lane(Lane):
-    def __init__(self, points: Points, app: App, decider: Decider[Any, Any, Any]) -> None:
+    def __init__(self, points: Points, app: App, decider: Decider[Any, Any, Any], room: int) -> None:
         self._points = points
         super().__init__(
-            app.name, decider, partition_of=lambda key: partition_of(key, app.partitions), clock=time.monotonic
+            app.name,
+            decider,
+            partition_of=lambda key: partition_of(key, app.partitions),
+            clock=time.monotonic,
+            max_bytes=room,
         )
 
     def finish(self, batch: Batch) -> None:

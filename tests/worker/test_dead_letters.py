@@ -18,6 +18,7 @@ from tests.worker.broker import SECONDS, Broker
 from tests.worker.hostile import ACCOUNT, Letter, good, hostile
 from tests.worker.raw_headers import produce_with_header
 from tests.worker.running import Running
+from tests.worker.shop import Haste
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -95,6 +96,23 @@ def test_a_record_too_large_takes_its_transaction_along_when_nobody_weighs_it(br
         producer.produce(names.events(bank.name), b"x" * 1_100_000, partition=0)
     producer.abort_transaction(SECONDS)
     assert broker.records(names.events(bank.name)) == []
+
+
+@pytest.mark.parametrize("asks_room", [True, False])
+def test_a_topic_that_allows_less_than_usual_gets_less_or_stops_everything(
+    broker: Broker, bank: Bank, asks_room: bool
+) -> None:
+    """A broker refuses a whole batch of records by its weight, though each of them is small enough."""
+    broker.alter(names.events(bank.name), max_message_bytes="100000")
+    small = [good(bank, f"small-{n}", bank.swell(ACCOUNT, "event", 10_000)) for n in range(30)]
+    large = good(bank, "large", bank.swell(ACCOUNT, "event", 150_000))
+    _post(broker, bank, [*small, large, good(bank, "last", bank.deposit(ACCOUNT))])
+    if asks_room:
+        assert _decide_all(broker, bank) == {"accepted": 31, "dead": 1}
+        return
+    with Running(bank, broker.address, haste=Haste(asks_room=False)) as running:
+        wait_until(lambda: running.worker.counts["aborted"] >= 3, "the same transaction, again and again")
+        assert not running.worker.counts["accepted"]
 
 
 def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:

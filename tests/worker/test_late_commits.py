@@ -95,6 +95,7 @@ def _run(transactions: Transactions, bank: Bank, *values: bytes) -> Result:
     writes = [(events, [Outgoing(0, b"key", value, [])]) for value in values]
     with Consumer({"bootstrap.servers": "127.0.0.1", "group.id": bank.group, "log_level": 0}) as nobody:
         group = nobody.consumer_group_metadata()
+    transactions.refresh()
     return transactions.run(writes, [TopicPartition(names.commands(bank.name), 0, 0, "t")], group, watch=events)
 
 

@@ -18,6 +18,7 @@ from tests.worker.hostile import good
 from tests.worker.load import Load
 from tests.worker.process import Circumstances
 from tests.worker.processes import Start
+from tests.worker.proxy import Api, Deed, Proxy
 from tests.worker.running import Running
 from tests.worker.shop import Haste
 from tests.worker.supervisor import Supervisor
@@ -62,15 +63,19 @@ def test_a_worker_that_is_told_to_stop_leaves_every_partition_clean_to_a_quick_s
     assert audit(broker, bank, load.sent) == []
 
 
-def test_a_broker_that_crashes_and_comes_back_costs_nothing_but_time(broker: Broker, start: Start) -> None:
+@pytest.mark.parametrize("heard", ["pass", "drop reply"])
+def test_a_broker_that_crashes_at_a_commit_and_comes_back_costs_nothing_but_time(
+    broker: Broker, proxy: Proxy, start: Start, heard: Deed
+) -> None:
+    """The commit is certain by then, and perhaps answered; but no marker is written, and the broker forgets to."""
     bank = broker.bank()
     with (
-        Supervisor(start, Circumstances(broker.address, bank.name), 2) as workers,
+        Supervisor(start, Circumstances(broker.proxied, bank.name), 2) as workers,
         Load(broker.settings, bank, patience=90.0) as load,
     ):
         wait_until(lambda: workers.served == {0, 1, 2, 3}, "every partition to be served")
         load.wait_answered(100)
-        kill(broker.data, "kafka")
+        proxy.fault(Api.END_TXN, heard, then=lambda: kill(broker.data, "kafka")).wait_replies()
         restart(broker.data, "kafka")
         load.wait_answered(300, seconds=60.0)
     assert {life.code for life in workers.lives} <= {None, 69, 75}, [str(life) for life in workers.lives]

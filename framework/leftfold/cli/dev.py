@@ -36,11 +36,12 @@ def dev(
 
     project = find_project()
     report, stopping = open_report("dev", as_json=json_logs), Stopping()
-    arguments = handover(app=app, kafka=kafka, redis=redis)
+    environment = handover(kafka=kafka, redis=redis)
     with _servers(kafka, redis, report):
         if not stopping.event.is_set():
             logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]
-            Reloading(project.root, [*arguments, *logs], stop=stopping.event, report=report).run()
+            arguments = [*logs, f"--app={app}"] if app else logs
+            Reloading(project.root, arguments, environment, stop=stopping.event, report=report).run()
     report("stopped", {})
     raise typer.Exit(stopping.code)
 

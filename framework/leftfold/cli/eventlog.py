@@ -11,6 +11,7 @@ from leftfold import names
 from leftfold.cli.console import note
 from leftfold.cli.failures import unknown
 from leftfold.connection import ring
+from leftfold.engine.statemark import MARK
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.partitioner import partition_of
 from leftfold.ports import LogReader, RawRecord
@@ -94,5 +95,6 @@ class EventLog:
         return Position({self._topic: offsets})
 
     def _sorted(self, records: list[RawRecord]) -> list[RawRecord]:
-        mine = [r for r in records if r.key == self._key] if self._key else records
+        # A record with the key of marks ends a transaction that a broker forgot; it is no event.
+        mine = [r for r in records if (r.key == self._key if self._key else r.key != MARK)]
         return sorted(mine, key=lambda r: (r.time, r.partition, r.offset))

@@ -1,4 +1,4 @@
-"""What a process of ours hands on to its children on their command line."""
+"""What a process hands on to its children: addresses in the environment, for others can read a command line."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LOGS: Mapping[str, bool | None] = {"auto": None, "json": True, "plain": False}
 """How logs are written, and what `open_report` wants to hear for it."""
 
 
-def handover(*, app: str, kafka: str | None, redis: str | None) -> list[str]:
-    """The arguments; what was not said stays unsaid, so that a child finds it out anew."""
-    told = {"--app": app, "--kafka": kafka, "--redis": redis}
-    return [f"{name}={value}" for name, value in told.items() if value]
+def handover(*, kafka: str | None, redis: str | None) -> dict[str, str]:
+    """The variables; what was not said stays unsaid, so that a child finds it out anew."""
+    told = {"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": kafka, "LEFTFOLD_REDIS_URL": redis}
+    return {name: value for name, value in told.items() if value}
 
 
 def logs_of(json_logs: bool | None) -> str:

@@ -55,7 +55,7 @@ def end_with_parent(stop: threading.Event) -> None:
 
 def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -> None:
     app = load_app(options.app)
-    kafka = kafka_settings(options.kafka)
+    kafka = kafka_settings()
     if options.kind == "decider":
         from leftfold.cli.deciding import decide
 
@@ -65,15 +65,13 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         from leftfold.cli.following import follow
 
         tuned_gc()
-        follow([app.view(name) for name in options.names], kafka, redis_settings(options.redis), stop, report)
+        follow([app.view(name) for name in options.names], kafka, redis_settings(), stop, report)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="leftfold.cli.part", description=__doc__)
     parser.add_argument("--name", required=True)
     parser.add_argument("--app", default="")
-    parser.add_argument("--kafka")
-    parser.add_argument("--redis")
     parser.add_argument("--logs", choices=sorted(LOGS), default="auto")
     parser.add_argument("kind", choices=("decider", "tail"))
     parser.add_argument("names", nargs="+")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from leftfold.app import App
 from leftfold.cli.failures import Usage, unknown
@@ -35,21 +35,23 @@ def chosen(app: App, names: Sequence[str]) -> App:
     )
 
 
-def parts_of(app: App, workers: int, arguments: Sequence[str]) -> list[Part]:
+def parts_of(app: App, workers: int, arguments: Sequence[str], environment: Mapping[str, str]) -> list[Part]:
     """The processes that run everything in an App.
 
     Args:
         workers: processes per decider; they share its partitions. arguments: handed on to each process.
+        environment: of each process, besides ours.
     """
+
+    def part(name: str, kind: str, names: Sequence[str]) -> Part:
+        command = (sys.executable, "-m", "leftfold.cli.part", f"--name={name}", *arguments, kind, *names)
+        return Part(name, command, environment)
+
     parts = []
     for decider in app.deciders:
         for number in range(1, workers + 1):
             name = decider.name if workers == 1 else f"{decider.name}.{number}"
-            parts.append(_part(name, arguments, "decider", [decider.name]))
+            parts.append(part(name, "decider", [decider.name]))
     if app.views:
-        parts.append(_part(TAIL, arguments, "tail", [view.name for view in app.views]))
+        parts.append(part(TAIL, "tail", [view.name for view in app.views]))
     return parts
-
-
-def _part(name: str, arguments: Sequence[str], kind: str, names: Sequence[str]) -> Part:
-    return Part(name, (sys.executable, "-m", "leftfold.cli.part", f"--name={name}", *arguments, kind, *names))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from leftfold.cli.watching import changes, scan
@@ -23,12 +24,21 @@ class Reloading:
     """One `leftfold run` at a time. One that cannot run, as after a slip in the code, waits for the next change.
 
     Args:
-        root: whose Python files are watched. arguments: for `leftfold run`.
+        root: whose Python files are watched. arguments, environment: for `leftfold run`.
     """
 
-    def __init__(self, root: Path, arguments: Sequence[str], *, stop: threading.Event, report: Report) -> None:
+    def __init__(
+        self,
+        root: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stop: threading.Event,
+        report: Report,
+    ) -> None:
         self._root, self._stop, self._report = root, stop, report
         self._command = [sys.executable, "-m", "leftfold.cli", "run", "--with-parent", *arguments]
+        self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
@@ -50,7 +60,9 @@ class Reloading:
             self._end()
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, start_new_session=True, env=self._environment
+        )
 
     def _look_after(self) -> None:
         if self._process is not None and (code := self._process.poll()) is not None:

@@ -48,8 +48,8 @@ def run(
     settings = kafka_settings(kafka)
     if wanted.views:
         redis_settings(redis)
-    told = [*handover(app=app, kafka=kafka, redis=redis), f"--logs={logs_of(json_logs)}"]
-    parts = parts_of(wanted, workers, told)
+    told = [f"--app={app}", f"--logs={logs_of(json_logs)}"]
+    parts = parts_of(wanted, workers, told, handover(kafka=kafka, redis=redis))
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)

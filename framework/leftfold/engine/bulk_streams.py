@@ -50,7 +50,8 @@ class StreamFold:
         reads, passed, states, evolve, latest = self._reads, self._passed, self._states, self._evolve, self._time
         for record in records:
             try:
-                (a, type_), _, (b, at), (c, sequence) = record.headers()[3:7]  # type: ignore[index]  # caught below
+                headers: Any = record.headers()
+                (a, type_), (b, at), (c, sequence) = headers[3], headers[5], headers[6]
                 if type_ in passed and a == "ce_type":
                     continue
                 if a != "ce_type" or b != "ce_time" or c != "ce_sequence" or not (sequence.isdigit() and at.isascii()):

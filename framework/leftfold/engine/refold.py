@@ -7,6 +7,7 @@ from typing import Any
 
 from leftfold.codec import MessageCodec
 from leftfold.decider import Decider
+from leftfold.engine.statemark import MARK
 from leftfold.engine.stream import Stream, StreamCodec, answer
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.ports import RawRecord, StateStore
@@ -43,12 +44,14 @@ class Refold:
         return 0 if record is None else self._streams.version(record)
 
     def add(self, record: RawRecord) -> None:
-        """Folds one event.
+        """Folds one event; a record with the key `@` is none (it ends a transaction that a broker forgot).
 
         Raises:
             InfrastructureError: events before it are missing, so no complete state can be made.
             ContractError: the event cannot be read or folded; the partition must not be served.
         """
+        if record.key == MARK:
+            return
         where = f"{record.topic}[{record.partition}]@{record.offset}"
         found = dict(record.headers)
         key = (record.key or b"").decode()

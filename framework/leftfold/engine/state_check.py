@@ -119,6 +119,8 @@ class StateCheck:
     def _events(self, partition: int, tell: Tell) -> Iterator[tuple[int, str, int, Any]]:
         codec: MessageCodec[Any] = MessageCodec(self.decider.events)
         for record in self._records(names.events(self.decider.name), partition, tell):
+            if record.key == MARK:
+                continue
             found = dict(record.headers)
             event = codec.decode(found.get("ce_type", b""), record.value)
             yield record.offset, (record.key or b"").decode(), int(found["ce_sequence"]), event

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 
-__all__ = ["MARK", "StateMark"]
+from leftfold.codec import JSON
+
+__all__ = ["MARK", "SETTLED", "StateMark"]
 
 MARK = b"@"
+"""A key that no stream has."""
+
+SETTLED = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.settled.v1"), ("content-type", JSON)]
+"""The headers of what ends a transaction that a broker forgot: a record with the key `@` that is no event."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from leftfold.engine.bulk_log import BulkRecord, Range
 from leftfold.errors import InfrastructureError
@@ -22,6 +22,7 @@ __all__ = ["KafkaBulkLog"]
 # Larger lists of messages outgrow the processor's cache and cost up to four times as much a message.
 _MANY = 100
 _SILENCE = 60.0
+_error = Message.error
 
 
 class KafkaBulkLog:
@@ -67,7 +68,7 @@ class KafkaBulkLog:
             heard = time.monotonic()
             messages: list[KafkaMessage] = [first, *self._consumer.consume(_MANY - 1, 0)]
             ended = self._ended(part, messages[-1])
-            if ended or any(m.error() for m in messages):
+            if ended or any(map(_error, messages)):
                 messages = [m for m in messages if not self._is_end(part, m) and (m.offset() or 0) < end]
             if messages:
                 yield messages  # type: ignore[misc]  # a message is a BulkRecord; its stubs say offset() may be None

@@ -106,9 +106,9 @@ class Cluster:
         found = {r.name: self._answer(f"reading the configuration of {r.name}", f) for r, f in asked.items()}
         return {name: {key: str(entry.value) for key, entry in entries.items()} for name, entries in found.items()}
 
-    def max_record_bytes(self, topic: str) -> int:
-        """What a batch of records of this topic may weigh at most (its `max.message.bytes`)."""
-        return int(self.configs([topic])[topic]["max.message.bytes"])
+    def max_batch_bytes(self, topics: Iterable[str]) -> int:
+        """What a batch of records may weigh at most in any of these topics (the least `max.message.bytes`)."""
+        return min(int(config["max.message.bytes"]) for config in self.configs(topics).values())
 
     def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
         """Makes a topic; False when it is there already, perhaps made by somebody else just now."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.decider import Decider
 from leftfold.engine.refold import Refold
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import InfrastructureError
@@ -56,6 +58,13 @@ class RestorePorts:
     open_log: Callable[[], LogReader]
     topics: Callable[[], Mapping[str, int]]
     producer: Callable[[str], Producer]
+
+    def hanging(self, app: App, decider: Decider[Any, Any, Any]) -> Hanging:
+        """What looks after open transactions on the topics of a category."""
+        name = decider.name
+        topics = (names.state(name, decider.version), names.events(name), names.dead(name))
+        commands = names.commands(name)
+        return Hanging(self.member, self.uncommitted, self.producer, commands, topics, app.partitions)
 
 
 class Restoration:
@@ -218,6 +227,4 @@ class Restoration:
             self._waited = now
         elif now - self._waited > 1.0:
             self._waited = now + 5.0
-            ports = self._ports
-            topics = (self._state, self._events, names.dead(self._decider.name))
-            Hanging(ports.member, ports.uncommitted, ports.producer, topics).end(self.found)
+            self._ports.hanging(self._app, self._decider).end(self.found)

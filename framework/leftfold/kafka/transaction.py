@@ -88,6 +88,16 @@ class Transactions:
         self.rotations = -1
         self._producer = self._new()
 
+    def refresh(self) -> None:
+        """Replaces a producer that may have a request still under way, which ends its transaction if one is open.
+
+        Raises:
+            Fenced: as `run`.
+        """
+        self._producer.poll(0)
+        if self.dirty and self._rotates:
+            self._producer = self._new()
+
     def run(
         self,
         writes: Iterable[tuple[str, Sequence[Outgoing]]],
@@ -98,15 +108,12 @@ class Transactions:
     ) -> Result:
         """Writes records and offsets in one transaction; `watch` is the topic whose ends are wanted.
 
-        `writes` may decide as it goes: it is consumed inside the transaction. What it raises goes to the caller, and
-        the next run ends this transaction first.
+        `writes` may decide as it goes: it is consumed inside the transaction. What it raises goes to the caller.
+        Call `refresh` before each run.
 
         Raises:
             Fenced: another producer has this id; the process must end and never take the id again.
         """
-        self._producer.poll(0)
-        if self.dirty and self._rotates:
-            self._producer = self._new()
         ends: dict[int, int] = {}
         try:
             with self._watchdog.within(3 * self._timeout, f"a transaction of {self.id}"):

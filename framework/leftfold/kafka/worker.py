@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -15,6 +16,7 @@ from leftfold.app import App
 from leftfold.engine.batch import Batch, Outgoing
 from leftfold.engine.lane import STATE_HEADERS, HeavyState
 from leftfold.engine.statemark import MARK, StateMark
+from leftfold.errors import Fenced
 from leftfold.kafka.errors import translated
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
 from leftfold.kafka.records import KafkaMessage, place, raw
@@ -29,8 +31,8 @@ __all__ = ["Report", "Worker"]
 Report = Callable[[str, Mapping[str, Any]], None]
 Write: TypeAlias = tuple[str, Sequence[Outgoing]]
 DEATHS = 3
-CHUNK = 200
-REFOLDED = 2000
+CHUNK, REFOLDED = 200, 2000
+SETTLED_SECONDS = 5.0
 
 
 class Worker:
@@ -58,9 +60,9 @@ class Worker:
         self._state, self._dead = names.state(category, decider.version), names.dead(category)
         self._served: dict[int, Served] = {}
         self._restorations: list[Restoration] = []
-        self._aborts, self._orderly = 0, True
+        self._aborts, self._orderly, self._settled = 0, True, 0
         self._lane = workshop.lane(app, decider)
-        self._transactions = workshop.transactions(f"{app.name}.{category}")
+        self._transactions = workshop.transactions(app, decider)
         self._replies = workshop.replies(self.counts)
         self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
 
@@ -157,7 +159,7 @@ class Worker:
             self._commit(nexts, batch, self._as_decided(batch, messages))
         except HeavyState:
             batch = self._lane.process(map(raw, messages))
-            self._commit(nexts, batch, self._decided(batch))
+            self._commit(nexts, batch, self._written(batch))
         for served in self._served.values():
             served.calm(len(messages))
 
@@ -168,11 +170,10 @@ class Worker:
             self._lane.extend(batch, map(raw, messages[start : start + CHUNK]))
             yield self._events, batch.events[done:]
         self._lane.finish(batch)
-        yield self._state, batch.states
-        yield self._dead, batch.dead
+        yield from self._written(batch, done=len(batch.events))
 
-    def _decided(self, batch: Batch) -> Iterator[Write]:
-        yield self._events, batch.events
+    def _written(self, batch: Batch, done: int = 0) -> Iterator[Write]:
+        yield self._events, batch.events[done:]
         yield self._state, batch.states
         yield self._dead, batch.dead
 
@@ -195,7 +196,7 @@ class Worker:
             self._member.commit({record.partition: (served.next, trying)})
             served.begin(trying)
             batch = self._lane.process([record])
-        self._commit({record.partition: record.offset + 1}, batch, self._decided(batch))
+        self._commit({record.partition: record.offset + 1}, batch, self._written(batch))
         if served.next > record.offset:
             served.spend()
 
@@ -215,8 +216,21 @@ class Worker:
                 self._resolve(batch, nexts, token, ends, why)
 
     def _run(self, writes: Iterable[Write], offsets: list[TopicPartition]) -> Result:
+        self._transactions.refresh()
+        if self._transactions.rotations > self._settled:
+            self._await_settled()
         group = self._member.consumer.consumer_group_metadata()
         return self._transactions.run(writes, offsets, group, watch=self._events)
+
+    def _await_settled(self) -> None:
+        """After a rotation nothing of ours is open any more, unless a broker forgot it: whoever restores ends that."""
+        rotations, deadline = self._transactions.rotations, time.monotonic() + SETTLED_SECONDS
+        hanging = self._shop.restore_ports(self._member).hanging(self._app, self._app.decider(self._category))
+        while hanging.holds(self._served):
+            if time.monotonic() > deadline:
+                raise Fenced(f"a transaction on {self._commands}{sorted(self._served)} hangs; this process ends")
+            self._stop.wait(0.05)
+        self._settled = rotations
 
     def _mark(self, partition: int, commands: int, events: int, state_start: int) -> Outgoing:
         mark = StateMark(commands, events, self._transactions.id, state_start)

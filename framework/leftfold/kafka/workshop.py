@@ -14,7 +14,8 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.decider import Decider
 from leftfold.engine.lane import Lane
-from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
+from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.member import Member
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.replies import Replies
@@ -37,6 +38,7 @@ class Workshop:
     Args:
         process: a uuid of this process start. lane: the lane's number in it.
         new_store: makes the state store of one partition.
+        max_bytes: what a record may weigh, headers included, where the topics allow it.
         check_seconds: how often partition counts are compared with the App's.
     """
 
@@ -55,17 +57,8 @@ class Workshop:
         self._suffix = f"{process or uuid4().hex}.{lane}"
         self._config: dict[str, Any] = {**settings.librdkafka()}
         self._watchdog = Watchdog()
-        self._uncommitted = Consumer(
-            {
-                **self._config,
-                "group.id": f"leftfold-uncommitted-{uuid4().hex}",
-                "isolation.level": "read_uncommitted",
-                "enable.auto.commit": False,
-                # It is polled only during a restore; the worker's own consumer tells of lost brokers.
-                "log_level": 2,
-            }
-        )
         self._checked = float("-inf")
+        self._rooms: dict[str, int] = {}
 
     def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
         """The lane of a category."""
@@ -74,19 +67,33 @@ class Workshop:
             decider,
             partition_of=lambda key: partition_of(key, app.partitions),
             clock=time.monotonic,
-            max_bytes=self._max_bytes,
+            max_bytes=self.room(decider),
         )
 
-    def transactions(self, prefix: str) -> Transactions:
+    def transactions(self, app: App, decider: Decider[Any, Any, Any]) -> Transactions:
         """Transactions under this process's own id, `{app}.{category}.{uuid of this process start}.{lane}`."""
-        return Transactions(self._config, f"{prefix}.{self._suffix}", self._watchdog)
+        config = {**self._config, "batch.size": self.room(decider)}
+        return Transactions(config, f"{app.name}.{decider.name}.{self._suffix}", self._watchdog)
 
     def replies(self, counts: Counter[str]) -> Replies:
         """The sender of answers."""
         return Replies(self._config, self._partitions, counts)
 
     def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
-        """A membership in a group."""
+        """A membership in a group, and beside it a consumer that only watches."""
+        self._uncommitted = Consumer(
+            {
+                **self._config,
+                "group.id": group,
+                "isolation.level": "read_uncommitted",
+                "enable.auto.commit": False,
+                # It is polled only during a restore; the worker's own consumer tells of lost brokers.
+                "log_level": 2,
+            }
+        )
+        return self._member(group, topic, leave)
+
+    def _member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
         return Member(self._config, group, topic, leave)
 
     def restore_ports(self, member: Member) -> RestorePorts:
@@ -101,13 +108,19 @@ class Workshop:
         """The stable committed offsets, waited for.
 
         Raises:
-            InfrastructureError: they did not become stable within 60 s.
+            Fenced: the broker answers, but they stay unstable; whoever restores these partitions ends what hangs.
+            InfrastructureError: no broker answered within 60 s.
         """
         deadline = time.monotonic() + 60.0
         while time.monotonic() < deadline:
+            answers = False
             try:
+                self._uncommitted.committed([TopicPartition(member.topic, p) for p in partitions], timeout=1.0)
+                answers = True
                 found = member.committed(partitions, 5.0)
-            except KafkaException:
+            except KafkaException as error:
+                if answers:
+                    raise Fenced(f"a transaction on {member.topic}{sorted(partitions)} hangs: {error}") from error
                 continue
             if not any(tp.error for tp in found):
                 return found
@@ -145,6 +158,14 @@ class Workshop:
         except KafkaException:
             return 0
         return 0 if found.error else len(found.partitions)
+
+    def room(self, decider: Decider[Any, Any, Any]) -> int:
+        """What a batch of records may weigh: a broker that refuses one aborts the transaction, again and again."""
+        if self._rooms.get(decider.name) is None:
+            topics = (names.events(decider.name), names.state(decider.name, decider.version), names.dead(decider.name))
+            with Cluster(self.settings) as cluster:
+                self._rooms[decider.name] = min(self._max_bytes, cluster.max_batch_bytes(topics))
+        return self._rooms[decider.name]
 
     def _topics(self) -> Mapping[str, int]:
         topics = self._uncommitted.list_topics(timeout=10.0).topics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 from leftfold.spark.columns import arrow_type, arrow_value
 from leftfold.storage import is_record, record_fields
+from leftfold.unions import flat
 
 __all__ = ["events", "states"]
 
@@ -36,6 +37,7 @@ _EVENT: list[Any] = [
 ]
 _STATE: list[Any] = [
     ("_key", pa.string()),
+    ("_type", pa.string()),
     ("_version", pa.int64()),
     ("_partition", pa.int32()),
     ("_offset", pa.int64()),
@@ -54,13 +56,8 @@ def events(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str
             jars: `open_session(SparkSettings(jars=leftfold.local.spark_jars()))`.
     """
     classes = _event_classes(app, category)
-    fields: dict[str, pa.DataType] = {}
-    for cls in classes:
-        for name, hint in record_fields(cls).items():
-            type_ = arrow_type(hint)
-            fields[name] = type_ if fields.get(name, type_) == type_ else pa.string()
     codec: MessageCodec[Any] = MessageCodec(classes)
-    columns = list(fields.items())
+    columns = _columns(classes)
 
     def row(record: RawRecord) -> Mapping[str, Any] | None:
         found = read_recorded(codec, record)
@@ -86,16 +83,12 @@ def events(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str
 def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str]) -> DataFrame:
     """The latest state of every stream of a category, from its compacted topic.
 
-    One row per stream: key, version and place, then the state's fields, or the whole state as JSON in `state` where it
-    is no record. `kafka` as for `events`.
+    One row per stream: key, version and place, the state's class in `_type`, then the fields of all classes it may be,
+    or the whole state as JSON in `state` where it is no record. `kafka` as for `events`.
     """
     decider = app.decider(category)
-    kind = type(decider.initial_state)
-    columns: list[Any] = (
-        [(name, arrow_type(hint)) for name, hint in record_fields(kind).items()]
-        if is_record(kind)
-        else [("state", pa.string())]
-    )
+    classes = [kind for kind in flat(decider.state.type) if is_record(kind)]
+    columns = _columns(classes) if classes else [("state", pa.string())]
     codec = StreamCodec(decider.state)
 
     def row(record: RawRecord) -> Mapping[str, Any] | None:
@@ -104,16 +97,27 @@ def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str
         stream = codec.decode(record.value, 0.0)
         state = (
             {name: arrow_value(getattr(stream.state, name, None), type_) for name, type_ in columns}
-            if is_record(kind)
+            if classes
             else {"state": decider.state.encode(stream.state).decode()}
         )
-        place = {"_key": (record.key or b"").decode(), "_version": stream.version}
+        named = type(stream.state).__name__ if stream.state is not None else None
+        place = {"_key": (record.key or b"").decode(), "_version": stream.version, "_type": named}
         return {**place, "_partition": record.partition, "_offset": record.offset, **state}
 
     raw = _read(spark, names.state(category, decider.version), kafka)
     raw = raw.where(raw.key != bytearray(MARK))
     latest = raw.groupBy("key").agg({"offset": "max"}).withColumnRenamed("max(offset)", "offset")
     return _typed(raw.join(latest, ["key", "offset"], "left_semi"), pa.schema([*_STATE, *columns]), row)
+
+
+def _columns(classes: Iterable[Any]) -> list[tuple[str, pa.DataType]]:
+    """The fields of all these classes; text where two of them disagree on a field's type."""
+    found: dict[str, pa.DataType] = {}
+    for cls in classes:
+        for name, hint in record_fields(cls).items():
+            type_ = arrow_type(hint)
+            found[name] = type_ if found.get(name, type_) == type_ else pa.string()
+    return list(found.items())
 
 
 def _event_classes(app: App, category: str) -> list[Any]:

@@ -20,26 +20,22 @@ def listening(host: str, tell: Callable[[int], None]) -> Iterator[Address]:
     """Hands on the counts that arrive while the block runs; one that is lost is only missing from a progress bar."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind((host, 0))
-        receiver.settimeout(_EVERY)
-        done = threading.Event()
+        address = receiver.getsockname()
 
         def listen() -> None:
-            while True:
-                try:
-                    tell(int(receiver.recv(32)))
-                except TimeoutError:
-                    if done.is_set():
-                        return
-                except ValueError:
-                    continue
+            while told := receiver.recv(32):
+                if told.isdigit():
+                    tell(int(told))
 
         thread = threading.Thread(target=listen, name="progress", daemon=True)
         thread.start()
         try:
-            yield receiver.getsockname()
+            yield address
         finally:
-            done.set()
-            thread.join()
+            # An empty datagram to itself ends the thread, behind everything that has arrived.
+            while thread.is_alive():
+                receiver.sendto(b"", address)
+                thread.join(_EVERY)
 
 
 class Teller:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from leftfold.engine.bulk import BulkJob, Tell
 from leftfold.engine.bulk_items import Item
@@ -35,6 +37,8 @@ _ITEM_FIELDS: list[Any] = [
 _ITEM_ARROW = pa.schema(_ITEM_FIELDS)
 _LINE_ARROW = pa.schema([("line", pa.string())])
 _MANY = 5_000
+_SORTED_TOGETHER = 1_000_000
+"""About how many events one task sorts and folds, where there are enough buckets."""
 
 
 def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]:
@@ -42,36 +46,51 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], 
 
     def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
         host = spark.conf.get("spark.driver.host") or "127.0.0.1"
-        with listening(host, tell) as address:
-            frame = _streams(spark, job, plan, address) if plan.stream_keyed else _sorted(spark, job, plan, address)
+        tasks = _streams if plan.stream_keyed else _sorted
+        with listening(host, tell) as address, _tagged(spark.sparkContext):
             try:
-                return results_of(row.line for row in frame.collect())
+                return results_of(tasks(spark, job, plan, address))
             except (KeyboardInterrupt, LeftfoldError):
                 raise
             except Exception as error:
                 raise cause_of(error) from error
-            finally:
-                spark.sparkContext.cancelAllJobs()
 
     return run
 
 
-def _streams(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Address) -> DataFrame:
-    """Each task folds whole partitions in their own order."""
+@contextmanager
+def _tagged(context: SparkContext) -> Iterator[None]:
+    """Cancels, at the end of the block, what it started and what still runs; a session may have other work."""
+    tag = f"leftfold-{uuid4()}"
+    context.addJobTag(tag)
+    try:
+        yield
+    finally:
+        context.cancelJobsWithTag(tag)
+        context.removeJobTag(tag)
+
+
+def _streams(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Address) -> list[str]:
+    """Each task folds whole partitions in their own order.
+
+    This is an RDD because a session's first DataFrame costs Spark 2.5 s of planning and compiling, and all that
+    travels is a number to each task and a line for each bucket.
+    """
     tasks = plan.tasks
 
-    def fold(batches: Batches) -> Batches:
+    def fold(numbers: Iterable[int]) -> Iterator[str]:
         tuned_gc()
-        parts = [part for number in _numbers(batches) for part in tasks[number]]
+        parts = [part for number in numbers for part in tasks[number]]
         with closing(Teller(address)) as tell:
-            yield from _lines(lines_of(lambda: job.fold_streams(parts, tell)))
+            yield from lines_of(lambda: job.fold_streams(parts, tell))
 
-    return _numbered(spark, len(tasks)).mapInArrow(fold, "line string")
+    count = len(tasks)
+    return spark.sparkContext.parallelize(range(count), count).mapPartitions(fold).collect() if tasks else []
 
 
-def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Address) -> DataFrame:
+def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Address) -> list[str]:
     """Tasks emit what touches which row; whole buckets are then sorted and folded."""
-    tasks = plan.tasks
+    tasks, count = plan.tasks, min(plan.buckets, max(2 * plan.cores, plan.events // _SORTED_TOGETHER))
 
     def emit(batches: Batches) -> Batches:
         tuned_gc()
@@ -91,16 +110,16 @@ def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addre
         )
         return _lines(lines_of(lambda: job.fold_buckets(items)))
 
-    emitted = _numbered(spark, len(tasks)).mapInArrow(emit, _ITEM)
-    return (
-        emitted.repartition(min(plan.buckets, 2 * plan.cores), "bucket")
+    if not tasks:
+        return []
+    folded = (
+        spark.range(0, len(tasks), 1, len(tasks))
+        .mapInArrow(emit, _ITEM)
+        .repartitionById(count, "bucket")
         .sortWithinPartitions("bucket", "key", "source", "offset", "nth")
         .mapInArrow(fold, "line string")
     )
-
-
-def _numbered(spark: SparkSession, count: int) -> DataFrame:
-    return spark.range(0, count, 1, count)
+    return [row.line for row in folded.collect()]
 
 
 def _numbers(batches: Batches) -> list[int]:

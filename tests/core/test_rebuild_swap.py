@@ -1,0 +1,156 @@
+"""When a rebuilt generation may take the place of the live one, and what becomes of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from leftfold import memory
+from leftfold.engine.bulk import BulkJob, Tell
+from leftfold.engine.bulk_local import run_here
+from leftfold.engine.bulk_log import SteadyLog
+from leftfold.engine.bulk_result import BucketResult
+from leftfold.engine.generations import change, open_generation
+from leftfold.engine.plan import RebuildPlan
+from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.engine.rebuild_removal import remove
+from leftfold.engine.rebuild_result import Agreement
+from leftfold.errors import Fenced
+from leftfold.flush import BucketFlush, Generation, Parked, Phase
+from leftfold.memory import World
+from leftfold.position import Position
+from leftfold.view import View
+from tests.ledger import app, by_owner, histories, stranger, summary
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with memory(app, now=NOW) as world:
+        world.client.send_many(list(histories(stranger(5), 80)))
+        yield world
+
+
+def rebuild(world: World, view: View[Any, Any], **options: Any) -> Rebuild:
+    return Rebuild(
+        view,
+        world.store,
+        open_log=lambda: SteadyLog(world.log.reader()),
+        open_reader=world.log.reader,
+        open_sink=lambda: world.store,
+        options=RebuildOptions(**{"keep": 0, "patience": 0.0, **options}),
+    )
+
+
+def live(world: World, view: View[Any, Any]) -> Generation:
+    found = world.store.registry(view.name).live_of(view.hash)
+    assert found is not None
+    return found
+
+
+def ids(world: World, view: View[Any, Any]) -> set[str]:
+    return set(world.store.registry(view.name).generations)
+
+
+@pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
+def test_a_live_generation_that_lost_a_mark_is_replaced_without_being_asked(world: World, view: Any) -> None:
+    rows, old = dict(world.views[view].items()), live(world, view)
+    del world.store._buckets[view.name, old.id, 1]
+    result = rebuild(world, view).run()
+    assert (result.agreement, result.swapped) == (Agreement.ALONE, True)
+    assert dict(world.views[view].items()) == rows
+    assert ids(world, view) == {result.generation}
+
+
+def test_a_live_generation_that_cannot_go_on_is_replaced_without_being_compared(world: World) -> None:
+    old = live(world, summary)
+    mark = world.store.marks(old)[0]
+    parked = {f"p{n}": Parked("ledgers.events", 0, n, "ValueError: no") for n in range(101)}
+    behind = replace(mark, position=Position(), parked=parked, token="stuck")
+    assert world.store.flush([BucketFlush(old, 0, mark.token, behind, (), ())])
+    result = rebuild(world, summary).run()
+    assert (result.agreement, result.swapped) == (Agreement.UNKNOWN, True)
+    assert "does not move on" in result.why
+
+
+def test_rows_that_differ_are_not_swapped_in_and_not_left_behind(world: World) -> None:
+    old = live(world, summary)
+    mark = world.store.marks(old)[0]
+    assert world.store.flush([BucketFlush(old, 0, mark.token, replace(mark, checksum=mark.checksum ^ 1), (), ())])
+    result = rebuild(world, summary).run()
+    assert (result.agreement, result.swapped, result.exit_code) == (Agreement.DIFFERENT, False, 3)
+    assert abs(result.checksum - result.old_checksum) == 1
+    assert ids(world, summary) == {old.id}
+    assert rebuild(world, summary, swap_anyway=True).run().swapped
+
+
+def test_what_is_replaced_stays_for_a_while_and_goes_at_a_later_rebuild(world: World) -> None:
+    first = live(world, summary)
+    second = rebuild(world, summary, keep=3600.0).run()
+    assert second.kept == first.id
+    assert world.store.registry(summary.name).generations[first.id].phase is Phase.KEPT
+    third = rebuild(world, summary, keep=3600.0).run()
+    assert ids(world, summary) == {first.id, second.generation, third.generation}
+    fourth = rebuild(world, summary).run()
+    assert ids(world, summary) == {fourth.generation}
+    assert world.store.marks(first) == {}
+
+
+def test_events_written_during_the_rebuild_are_in_it_before_it_is_live(world: World) -> None:
+    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+        world.client.send_many(list(histories(stranger(6), 50)))
+        return run_here(job, plan, tell)
+
+    slow = rebuild(world, summary)
+    slow._run = run
+    result = slow.run()
+    assert result.agreement is Agreement.EQUAL
+    ends = world.log.reader().ends(["ledgers.events"])
+    assert world.views[summary].describe().position.covers(ends)
+    assert world.views[summary].describe().generation == result.generation
+
+
+def test_a_generation_that_somebody_removed_is_never_live(world: World) -> None:
+    before = live(world, summary)
+
+    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+        results = run_here(job, plan, tell)
+        remove(world.store, job.generation)
+        return results
+
+    fenced = rebuild(world, summary)
+    fenced._run = run
+    with pytest.raises(Fenced):
+        fenced.run()
+    assert world.store.registry(summary.name).live_of(summary.hash) == before
+    assert ids(world, summary) == {before.id}
+
+
+def test_a_generation_that_a_tail_began_meanwhile_goes_when_the_rebuilt_one_is_live(world: World) -> None:
+    change(world.store, summary.name, lambda registry: registry.without(live(world, summary).id))
+
+    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+        open_generation(world.store, summary, plan.topics, Phase.SEALED)
+        return run_here(job, plan, tell)
+
+    alone = rebuild(world, summary)
+    alone._run = run
+    result = alone.run()
+    assert (result.agreement, result.swapped) == (Agreement.ALONE, True)
+    assert ids(world, summary) == {result.generation}
+
+
+def test_a_bulk_load_that_lost_its_process_goes_after_a_day(world: World) -> None:
+    topics = live(world, summary).topics
+    dead = open_generation(world.store, summary, topics, Phase.BULK)
+    rebuild(world, summary).run()
+    assert dead.id in ids(world, summary)
+    yesterday = replace(dead, created="2020-01-01T00:00:00Z")
+    change(world.store, summary.name, lambda registry: registry.with_generation(yesterday))
+    rebuild(world, summary).run()
+    assert dead.id not in ids(world, summary)

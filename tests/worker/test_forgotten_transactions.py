@@ -1,0 +1,134 @@
+"""A transaction that a broker decided, and forgot to end when it was killed, ends as it was decided."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from leftfold import names
+from leftfold.engine.statemark import MARK, StateMark
+from leftfold.kafka.hanging import Hanging
+from leftfold.kafka.outcomes import Outcome, last_outcome
+from leftfold.local import kill, restart
+from tests.worker.bank import PARTITIONS, Bank
+from tests.worker.broker import SECONDS, Broker
+from tests.worker.proxy import Api, Proxy
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+Decided = Literal["commit", "abort"]
+TOUCHED = (1, 2)
+
+
+@pytest.mark.parametrize("decided", ["commit", "abort"])
+def test_it_ends_as_it_was_decided_on_every_partition_and_in_the_offsets(
+    broker: Broker, proxy: Proxy, decided: Decided
+) -> None:
+    bank, writer, hanging = _forgotten(broker, proxy, decided)
+    assert hanging.end([0, 2, 3]) == [], "the owner of partition 1 ends it"
+    assert hanging.end([1]) == [writer]
+    assert not hanging.holds(range(PARTITIONS))
+    events = [record.value for record in broker.records(names.events(bank.name)) if record.key != MARK]
+    states = [record.value for record in broker.records(bank.state) if record.key != MARK]
+    left = broker.left(bank)
+    if decided == "commit":
+        assert (events, states) == ([b"event"] * 2, [b"state"] * 2)
+        assert [left[p][0] for p in TOUCHED] == [7, 7]
+    else:
+        assert (events, states) == ([], [])
+        assert [left[p][0] for p in TOUCHED] == [-1001, -1001]
+
+
+def test_taking_over_alone_leaves_it_hanging(broker: Broker, proxy: Proxy) -> None:
+    """The twin: what fences and aborts any other transaction changes nothing here, nor does its timeout."""
+    bank, writer, hanging = _forgotten(broker, proxy, "commit")
+    producer = _producer(broker, writer)
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    producer.produce(names.events(bank.name), b"elsewhere", b"k", 0)
+    producer.commit_transaction(SECONDS)
+    assert [record.value for record in broker.records(names.events(bank.name))] == [b"elsewhere"]
+    assert hanging.holds(TOUCHED)
+
+
+def test_the_outcome_of_the_last_decided_transaction_is_found(broker: Broker) -> None:
+    bank, found = broker.bank(), []
+    observer = Consumer({**broker.settings.librdkafka(), "group.id": bank.group})
+    producer = _producer(broker, "a.witness")
+    producer.init_transactions(SECONDS)
+    for end in (None, producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+        if end is not None:
+            producer.begin_transaction()
+            producer.produce(names.events(bank.name), b"x", b"k", 0)
+            producer.flush(SECONDS)
+            end(SECONDS)
+        found.append(last_outcome(observer, "a.witness"))
+    assert found == [None, Outcome.COMMIT, Outcome.ABORT, Outcome.COMMIT]
+    observer.close()
+
+
+def _forgotten(broker: Broker, proxy: Proxy, decided: Decided) -> tuple[Bank, str, Hanging]:
+    """A bank with a forgotten transaction, its writer, and who ends it. Not every broker forgets: some look again."""
+    for number in range(10):
+        bank, writer = broker.bank(), f"dead.writer.{decided}.{number}"
+        hanging = _hanging(broker, bank)
+        _forget(broker, proxy, bank, writer, decided)
+        time.sleep(2.0)  # the condition is that nothing happens
+        if hanging.holds(TOUCHED):
+            return bank, writer, hanging
+    raise AssertionError("no broker of ten has forgotten its transaction")
+
+
+def _forget(broker: Broker, proxy: Proxy, bank: Bank, writer: str, decided: Decided) -> None:
+    """Kills the broker between its decision and its markers, and starts it again before its lease has run out."""
+    producer = _producer(broker, writer, bootstrap_servers=broker.proxied)
+    producer.init_transactions(SECONDS)
+    producer.begin_transaction()
+    for partition in TOUCHED:
+        producer.produce(bank.state, StateMark(7, 0, writer).encode(), MARK, partition)
+        producer.produce(bank.state, b"state", b"k", partition)
+        producer.produce(names.events(bank.name), b"event", b"k", partition)
+    with Consumer({**broker.settings.librdkafka(), "group.id": bank.group}) as nobody:
+        offsets = [TopicPartition(names.commands(bank.name), p, 7, "token") for p in TOUCHED]
+        producer.send_offsets_to_transaction(offsets, nobody.consumer_group_metadata(), SECONDS)
+    producer.flush(SECONDS)
+    crash = proxy.fault(Api.END_TXN, "drop reply", then=lambda: kill(broker.data, "kafka"))
+    end = producer.commit_transaction if decided == "commit" else producer.abort_transaction
+    with pytest.raises(KafkaException, match="_TIMED_OUT"):
+        end(3.0)
+    assert crash.replies
+    del producer
+    restart(broker.data, "kafka")
+    log = broker.data / "kafka" / "logs" / "server.log"
+    wait_until(
+        lambda: f"to send transaction markers for {writer}" in log.read_text("utf-8"), f"the broker to forget {writer}"
+    )
+    wait_until(lambda: _answers(broker, bank), "the broker to answer")
+
+
+def _answers(broker: Broker, bank: Bank) -> bool:
+    try:
+        broker.ends(names.events(bank.name), committed=True)
+    except KafkaException:
+        return False
+    return True
+
+
+def _hanging(broker: Broker, bank: Bank) -> Hanging:
+    config = {**broker.settings.librdkafka(), "group.id": bank.group, "enable.auto.commit": False, "log_level": 0}
+    return Hanging(
+        Consumer({**config, "isolation.level": "read_committed"}),
+        Consumer({**config, "isolation.level": "read_uncommitted"}),
+        lambda id_: _producer(broker, id_),
+        names.commands(bank.name),
+        (bank.state, names.events(bank.name), names.dead(bank.name)),
+        PARTITIONS,
+    )
+
+
+def _producer(broker: Broker, id_: str, **config: str) -> Producer:
+    return broker.producer(transactional_id=id_, transaction_timeout_ms=10_000, **config)
