@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from benchmarks.figure import Figure
 from leftfold.local import LocalSettings, embedded
@@ -50,7 +50,7 @@ def keep(figures: list[Figure]) -> None:
 
 def show(figures: list[Figure]) -> None:
     """Prints the figures as a table."""
-    table = Table("figure", "ours", "peer", "ratio", "unit", "goal", "")
+    table = Table(Column("figure", no_wrap=True), "ours", "peer", "ratio", "unit", "goal", "")
     for figure in figures:
         verdict = {None: "", True: "reached", False: "MISSED"}[figure.reached]
         peer = "" if figure.peer is None else f"{figure.peer:,.2f}"

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.statemark import MARK, SETTLED, StateMark
-from leftfold.errors import InfrastructureError
+from leftfold.errors import Fenced, InfrastructureError
 from leftfold.kafka.offsets import new_token
 from leftfold.kafka.outcomes import Outcome, last_outcome
 
@@ -68,6 +68,18 @@ class Hanging:
                         raise
                 ended.append(writer)
         return ended
+
+    def await_none(self, mine: Collection[int], seconds: float) -> None:
+        """Waits until no transaction is open on these partitions.
+
+        Raises:
+            Fenced: one still is after so many seconds; this process must end, and whoever restores them ends it.
+        """
+        deadline = time.monotonic() + seconds
+        while hung := self._hung(mine):
+            if time.monotonic() > deadline:
+                raise Fenced(f"a transaction of {', '.join(hung)} hangs on {self.commands}; this process ends")
+            time.sleep(0.05)
 
     def holds(self, partitions: Collection[int]) -> bool:
         """Whether a transaction is open on any of these partitions."""

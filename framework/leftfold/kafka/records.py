@@ -9,7 +9,7 @@ from confluent_kafka import Message
 
 from leftfold.ports import RawRecord
 
-__all__ = ["KafkaMessage", "place", "raw", "split"]
+__all__ = ["KafkaMessage", "nexts_of", "place", "raw", "split"]
 
 KafkaMessage: TypeAlias = "Message[Any, Any]"
 
@@ -35,6 +35,11 @@ def raw(message: KafkaMessage) -> RawRecord:
 def place(message: KafkaMessage) -> tuple[int, int]:
     """The partition and offset of a message that is no error."""
     return message.partition() or 0, message.offset() or 0
+
+
+def nexts_of(messages: Iterable[KafkaMessage]) -> dict[int, int]:
+    """The offset behind the last message of each partition."""
+    return {partition: offset + 1 for partition, offset in map(place, messages)}
 
 
 def split(messages: Iterable[KafkaMessage]) -> tuple[list[RawRecord], list[KafkaMessage]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -16,10 +15,9 @@ from leftfold.app import App
 from leftfold.engine.batch import Batch, Outgoing
 from leftfold.engine.lane import STATE_HEADERS, HeavyState
 from leftfold.engine.statemark import MARK, StateMark
-from leftfold.errors import Fenced
 from leftfold.kafka.errors import translated
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
-from leftfold.kafka.records import KafkaMessage, place, raw
+from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.restore import Restoration, Restored
 from leftfold.kafka.served import Served
 from leftfold.kafka.transaction import Aborted, Committed, Result, Unknown
@@ -50,7 +48,7 @@ class Worker:
         workshop: Workshop,
         *,
         stop: threading.Event,
-        batch: int = 2000,
+        batch: int = 4000,
         report: Report = lambda what, details: None,
     ) -> None:
         self._app, self._category, self._shop, self._stop, self._report = app, category, workshop, stop, report
@@ -60,7 +58,7 @@ class Worker:
         self._state, self._dead = names.state(category, decider.version), names.dead(category)
         self._served: dict[int, Served] = {}
         self._restorations: list[Restoration] = []
-        self._aborts, self._orderly, self._settled = 0, True, 0
+        self._aborts, self._settled, self._orderly, self._careful = 0, 0, True, False
         self._lane = workshop.lane(app, decider)
         self._transactions = workshop.transactions(app, decider)
         self._replies = workshop.replies(self.counts)
@@ -91,14 +89,15 @@ class Worker:
         small = any(served.small > 0 for served in self._served.values())
         limit = min(self._batch, Served.SMALL) if small else self._batch
         messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
+        count, nexts = len(messages), nexts_of(messages)
         if messages:
             try:
                 self._decide(messages)
             except KafkaException as error:
                 # Only a plain commit raises here, before anything was decided: a rebalance or a broker that is away.
-                self._rewind(nexts_of(messages), str(error))
+                self._rewind(nexts, str(error))
         self._restore()
-        return len(messages)
+        return count
 
     @property
     def served(self) -> frozenset[int]:
@@ -154,26 +153,35 @@ class Worker:
                     stuck.add(partition)
 
     def _decide_together(self, messages: list[KafkaMessage]) -> None:
-        nexts, batch = nexts_of(messages), Batch()
+        count, nexts, batch = len(messages), nexts_of(messages), Batch()
         try:
-            self._commit(nexts, batch, self._as_decided(batch, messages))
-        except HeavyState:
-            batch = self._lane.process(map(raw, messages))
-            self._commit(nexts, batch, self._written(batch))
+            if self._careful:
+                batch = self._lane.process(map(raw, messages))
+                self._commit(nexts, batch, self._written(batch))
+            else:
+                self._commit(nexts, batch, self._as_decided(batch, messages))
+            self._careful = False
+        except HeavyState as error:
+            self._careful = True
+            self._rewind(nexts, str(error))
         for served in self._served.values():
-            served.calm(len(messages))
+            served.calm(count)
 
     def _as_decided(self, batch: Batch, messages: list[KafkaMessage]) -> Iterator[Write]:
-        """Decides while the transaction is open, so that the broker works on one part while we decide the next."""
-        for start in range(0, len(messages), CHUNK):
-            done = len(batch.events)
-            self._lane.extend(batch, map(raw, messages[start : start + CHUNK]))
-            yield self._events, batch.events[done:]
-        self._lane.finish(batch)
-        yield from self._written(batch, done=len(batch.events))
+        """Decides while the transaction is open, so that the broker works on one part while we decide the next.
 
-    def _written(self, batch: Batch, done: int = 0) -> Iterator[Write]:
-        yield self._events, batch.events[done:]
+        What is done is let go of at once: a whole batch of messages and events outgrows the processor's cache.
+        """
+        while messages:
+            self._lane.extend(batch, map(raw, messages[:CHUNK]))
+            del messages[:CHUNK]
+            yield self._events, batch.events
+            batch.events.clear()
+        self._lane.finish(batch)
+        yield from self._written(batch)
+
+    def _written(self, batch: Batch) -> Iterator[Write]:
+        yield self._events, batch.events
         yield self._state, batch.states
         yield self._dead, batch.dead
 
@@ -224,12 +232,9 @@ class Worker:
 
     def _await_settled(self) -> None:
         """After a rotation nothing of ours is open any more, unless a broker forgot it: whoever restores ends that."""
-        rotations, deadline = self._transactions.rotations, time.monotonic() + SETTLED_SECONDS
+        rotations = self._transactions.rotations
         hanging = self._shop.restore_ports(self._member).hanging(self._app, self._app.decider(self._category))
-        while hanging.holds(self._served):
-            if time.monotonic() > deadline:
-                raise Fenced(f"a transaction on {self._commands}{sorted(self._served)} hangs; this process ends")
-            self._stop.wait(0.05)
+        hanging.await_none(self._served, SETTLED_SECONDS)
         self._settled = rotations
 
     def _mark(self, partition: int, commands: int, events: int, state_start: int) -> Outgoing:
@@ -293,8 +298,3 @@ class Worker:
             restoration.close()
         self._transactions.close()
         self._shop.close()
-
-
-def nexts_of(messages: Iterable[KafkaMessage]) -> dict[int, int]:
-    """The offset behind the last message of each partition."""
-    return {partition: offset + 1 for partition, offset in map(place, messages)}
