@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from benchmarks.figure import Figure
 from leftfold.local import LocalSettings, embedded
 
-NAMES = ("commands", "latency", "sink", "rebuild")
+NAMES = ("commands", "latency", "sink", "rebuild", "year")
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 

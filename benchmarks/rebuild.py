@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,8 @@ from benchmarks.connector import connector_fold, usual_pipeline
 from benchmarks.feed import feed
 from benchmarks.figure import Figure
 from benchmarks.small_events import balances, write_movements
+from leftfold import names
+from leftfold.engine.bulk_log import Range
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
@@ -46,12 +49,14 @@ def run(servers: Servers) -> list[Figure]:
     settings = SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars(), memory="2g")
     with spark_session(settings) as spark:
         small = max(SMALL / _seconds(spark, kafka, redis, balances) for _ in range(3))
+        read = max(SMALL / _read(spark, kafka) for _ in range(2))
         ours = max(EVENTS / _seconds(spark, kafka, redis, basket_summary) for _ in range(3))
         connector = EVENTS / connector_fold(spark, kafka, redis)
         seconds, part = usual_pipeline(spark, kafka, servers.redis)
     note = f"peer: connector, from_json, groupBy().applyInPandas, redis-py; on {part:,} of the events"
     return [
         Figure("rebuild.events", small, "events/s", goal=400_000, note=f"{SMALL:,} events of four fields, one Decimal"),
+        Figure("rebuild.reading", small, "events/s", peer=read, note="peer: the same client only reads"),
         Figure("rebuild.baskets", ours, "events/s", note=f"{EVENTS:,} of the reference application, basket_summary"),
         Figure(
             "rebuild.connector", ours, "events/s", peer=connector, goal=3, note="peer: connector, our fold and sink"
@@ -65,6 +70,28 @@ def _decide(kafka: KafkaSettings, count: int) -> None:
     while done < count:
         done += worker.step()
     worker.close()
+
+
+def _read(spark: SparkSession, kafka: KafkaSettings) -> float:
+    """Seconds to read all of them in the same number of tasks."""
+    topic = names.events("movements")
+    log = KafkaBulkLog(kafka)
+    ends = log.stable_ends([topic]).offsets[topic]
+    log.close()
+    halves = [list(ends.items())[n::2] for n in range(2)]
+
+    def count(tasks: Iterable[int]) -> Iterator[int]:
+        tuned_gc()
+        reader = KafkaBulkLog(kafka)
+        parts = [Range(topic, p, 0, end) for task in tasks for p, end in halves[task]]
+        yield sum(len(records) for part in parts for records in reader.read(part))
+        reader.close()
+
+    began = time.perf_counter()
+    found = spark.sparkContext.parallelize(range(2), 2).mapPartitions(count).sum()
+    if found != SMALL:
+        raise SystemExit(f"{found:,} events were read, not {SMALL:,}")
+    return time.perf_counter() - began
 
 
 def _seconds(spark: SparkSession, kafka: KafkaSettings, redis: RedisSettings, view: View[Any, Any]) -> float:
