@@ -14,6 +14,7 @@ from leftfold import App, Command, Decider, Event
 from leftfold.engine.state_check import StateCheck, check_here
 from leftfold.engine.stream import Stream, StreamCodec
 from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.topics import ensure
 from leftfold.names import state
 from leftfold.spark import events, states
 from leftfold.spark.checks import spark_checks
@@ -72,12 +73,14 @@ lamps = Decider(
 
 
 def test_a_state_that_is_one_of_several_classes_has_the_columns_of_all(shop: Shop) -> None:
+    lit = App("lamps", partitions=1, deciders=[lamps])
+    ensure(lit, shop.kafka)
     codec, producer = StreamCodec(lamps.state), Producer(shop.kafka.librdkafka())
     held: dict[str, Off | On | None] = {"a": Off(2), "b": On(3, Decimal("7.5")), "c": None}
     for key, state_ in held.items():
         producer.produce(state("lamps", 1), codec.encode(Stream(4, state_, {}, {})), key.encode(), 0)
     producer.flush(10)
-    frame = states(shop.spark, App("lamps", partitions=1, deciders=[lamps]), "lamps", shop.kafka.java())
+    frame = states(shop.spark, lit, "lamps", shop.kafka.java())
     rows = {row._key: (row._type, row._version, row.presses, row.watts) for row in frame.collect()}
     assert rows == {"a": ("Off", 4, 2, None), "b": ("On", 4, 3, Decimal("7.5")), "c": (None, 4, None, None)}
 
