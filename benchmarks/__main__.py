@@ -9,6 +9,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -45,7 +46,28 @@ def keep(figures: list[Figure]) -> None:
     before = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     names = {figure.name for figure in figures}
     rows = [row for row in before if row["name"] not in names] + [figure.to_json() for figure in figures]
-    RESULTS.write_text(json.dumps(sorted(rows, key=lambda row: row["name"]), indent=1) + "\n")
+    rows.sort(key=lambda row: row["name"])
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+    RESULTS.with_suffix(".md").write_text(page(rows))
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The figures as a page for people."""
+    lines = [
+        "# Figures of the last `make bench`",
+        "",
+        "| figure | ours | peer | ratio | goal | |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        shown = [
+            "" if row[name] is None else f"{row[name]:,.4g}" if row[name] < 1000 else f"{row[name]:,.0f}"
+            for name in ("ours", "peer", "ratio", "goal")
+        ]
+        verdict = {None: "", True: "reached", False: "missed"}[row["reached"]]
+        said = "; ".join(filter(None, (verdict, row["note"])))
+        lines.append(f"| {row['name']} | {shown[0]} {row['unit']} | {' | '.join(shown[1:])} | {said} |")
+    return "\n".join(lines) + "\n"
 
 
 def show(figures: list[Figure]) -> None:
