@@ -67,8 +67,19 @@ def test_a_full_disk_is_named_before_the_log(tmp_path: Path) -> None:
     log.write_text(
         "ERROR LogDirFailureChannel: java.io.IOException: No space left on device\n\tat java.base/x\n", "utf-8"
     )
-    server = ServerRecord(pid=1, address="127.0.0.1:1", since=0.0, exit=1, logs=(log,))
+    server = ServerRecord(pid=1, address="127.0.0.1:1", since=0.0, exit=1, logs=(log,), begins=(0,))
     assert cause(server) == (
         "the disk is full; free some space or set LEFTFOLD_DATA to a larger one\n"
         f"{log}:\nERROR LogDirFailureChannel: java.io.IOException: No space left on device"
     )
+
+
+def test_what_a_predecessor_wrote_is_not_taken_for_the_cause(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("java.io.IOException: No space left on device\n", "utf-8")
+    begin = log.stat().st_size
+    server = ServerRecord(pid=1, address="127.0.0.1:1", since=0.0, exit=1, logs=(log,), begins=(begin,))
+    assert cause(server) == f"it wrote no log; see {log}"
+    with log.open("a", encoding="utf-8") as file:
+        file.write("FATAL: something else\n")
+    assert cause(server) == f"{log}:\nFATAL: something else"

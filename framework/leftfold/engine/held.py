@@ -14,7 +14,7 @@ class Held:
     """The streams of one partition as committed. `end` is the events end known; `recent` how many stay decoded."""
 
     def __init__(
-        self, store: StateStore, codec: StreamCodec[Any], initial: Any, *, end: int, recent: int = 20_000
+        self, store: StateStore, codec: StreamCodec[Any], initial: Any, *, end: int, recent: int = 2_000
     ) -> None:
         self.store, self.end = store, end
         self._codec, self._initial, self._most = codec, initial, recent

@@ -23,11 +23,13 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
-def tail(path: Path, lines: int = 12) -> str:
-    """Return the `last_lines` of a log; empty when there is no log."""
+def tail(path: Path, begin: int = 0, *, lines: int = 12) -> str:
+    """Return the `last_lines` of a log behind `begin`; empty when there are none, or there is no log."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            size = path.stat().st_size
+            # A log that is shorter than it was has been started anew.
+            file.seek(max(begin if begin <= size else 0, size - _TAIL_BYTES))
             text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ""

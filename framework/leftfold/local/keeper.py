@@ -108,8 +108,10 @@ class Keeper:
         self._tell()
 
     def _start(self, *, name: str, address: str, command: list[str], console: str, logs: list[str]) -> _Server:
-        record: dict[str, object] = {"address": address, "logs": logs, "since": time.time(), "exit": None}
         with Path(console).open("wb") as output:
+            begins = [Path(log).stat().st_size if Path(log).exists() else 0 for log in logs]
+            record: dict[str, object] = {"address": address, "logs": logs, "begins": begins}
+            record |= {"since": time.time(), "exit": None}
             try:
                 # A keeper has one thread, which is what makes a function between fork and exec safe, and the death
                 # signal, which follows the thread that forked, mean the death of the keeper.

@@ -57,8 +57,8 @@ def wait_ended(data: Path, name: str, seconds: float) -> bool:
 
 def cause(server: ServerRecord) -> str:
     """Return the end of a server's logs, of this start only, with what to do about the commonest failure."""
-    fresh = [log for log in server.logs if log.is_file() and log.stat().st_mtime >= server.since]
-    told = "\n".join(f"{log}:\n{tail(log)}" for log in fresh if tail(log))
+    ends = ((log, tail(log, begin)) for log, begin in zip(server.logs, server.begins, strict=True))
+    told = "\n".join(f"{log}:\n{end}" for log, end in ends if end)
     if "No space left on device" in told:
         return f"the disk is full; free some space or set LEFTFOLD_DATA to a larger one\n{told}"
     return told or f"it wrote no log; see {server.logs[0]}"

@@ -19,13 +19,17 @@ _DEATH_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class ServerRecord:
-    """One server: `since` is when it started (seconds since 1970), `exit` how it ended, None while it runs."""
+    """One server: `since` is when it started (seconds since 1970), `exit` how it ended, None while it runs.
+
+    `begins` are the sizes that its logs had then, since it writes on behind what its predecessor wrote.
+    """
 
     pid: int
     address: str
     since: float
     exit: int | None
     logs: tuple[Path, ...]
+    begins: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def _parse(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     servers = {
-        name: ServerRecord(**{**server, "logs": tuple(map(Path, server["logs"]))})
+        name: ServerRecord(**{**server, "logs": tuple(map(Path, server["logs"])), "begins": tuple(server["begins"])})
         for name, server in told["servers"].items()
     }
     return Record(**{**told, "servers": servers})
