@@ -15,6 +15,7 @@ __all__ = [
     "LedgerEvent",
     "Moved",
     "Opened",
+    "Summary",
     "app",
     "by_owner",
     "by_tag",

@@ -145,7 +145,7 @@ def test_a_command_on_the_wrong_partition_is_dead_lettered_and_refused(bench: La
 def test_an_id_used_twice_with_two_bodies_is_dead_lettered(bench: LaneBench) -> None:
     batch = bench.run(bench.record(add(), "c1"), bench.record(add(product="q"), "c1"))
     assert batch.counts == {"accepted": 1, "dead": 1}
-    assert b"used before with another body" in header(batch.dead[0], "dead_reason")
+    assert b"belongs to another command" in header(batch.dead[0], "dead_reason")
 
 
 def test_an_event_too_heavy_for_a_record_is_refused_and_the_rest_flows() -> None:

@@ -72,7 +72,7 @@ def test_sending_again_with_one_id_happens_once(world: World) -> None:
     assert (again.version, again.events) == (first.version, first.events)
     assert again.position.covers(first.position)
     assert len(world.events("baskets")) == 2
-    with pytest.raises(ContractError, match="used before with another body"):
+    with pytest.raises(ContractError, match="belongs to another command"):
         world.client.send(OPEN, id="x")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leftfold import memory
+from leftfold import FoldView, memory
 from leftfold.engine.bulk import BulkJob, Tell
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import SteadyLog
@@ -24,7 +24,7 @@ from leftfold.flush import BucketFlush, Generation, Parked, Phase
 from leftfold.memory import World
 from leftfold.position import Position
 from leftfold.view import View
-from tests.ledger import app, by_owner, histories, stranger, summary
+from tests.ledger import LedgerEvent, Summary, app, by_owner, histories, stranger, summary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -87,6 +87,23 @@ def test_rows_that_differ_are_not_swapped_in_and_not_left_behind(world: World) -
     assert abs(result.checksum - result.old_checksum) == 1
     assert ids(world, summary) == {old.id}
     assert rebuild(world, summary, swap_anyway=True).run().swapped
+
+
+def never(row: Summary | None, event: LedgerEvent) -> Summary | None:
+    raise ValueError("a slip in this version")
+
+
+def test_a_fold_that_digests_less_than_before_does_not_go_live(world: World) -> None:
+    rows, old = dict(world.views[summary].items()), live(world, summary)
+    broken = FoldView(summary.name, events=LedgerEvent, row=Summary, evolve=never)
+    result = rebuild(world, broken).run()
+    assert (result.agreement, result.swapped, result.exit_code) == (Agreement.WORSE, False, 3)
+    assert "ValueError: a slip in this version" in str(result)
+    assert f"readers still see {old.id}" in str(result)
+    assert dict(world.views[summary].items()) == rows
+    assert rebuild(world, broken, swap_anyway=True).run().swapped
+    assert rebuild(world, summary).run().swapped, "a mended fold parks less, and goes live unasked"
+    assert dict(world.views[summary].items()) == rows
 
 
 def test_what_is_replaced_stays_for_a_while_and_goes_at_a_later_rebuild(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -39,23 +40,27 @@ def command_class(app: App, name: str) -> type[Command]:
     return found[0]
 
 
-def compose(cls: type[Command], text: str) -> Command:
+def compose(cls: type[Command], text: str, *, id_: str = "") -> Command:
     """The command that the JSON describes; a missing time called `at` is now, which is said.
+
+    With an id of the user's own nothing is filled in: sent again, the command must be the very same.
 
     Raises:
         Usage: the text is no JSON object, or its fields are not the command's; every such field is named.
     """
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, parse_float=Decimal)
     except ValueError as error:
         raise Usage(f"that is no JSON ({error}): {text}\n{cls.__name__} looks like {sample(cls)}") from error
     if not isinstance(fields, dict):
         raise Usage(f"a command is a JSON object: {cls.__name__} looks like {sample(cls)}")
+    if _CLOCK not in fields and _wants_clock(cls) and id_:
+        raise Usage(f"with --id the command must be the same each time: say {_CLOCK}, such as {_example_time()}")
     if _CLOCK not in fields and _wants_clock(cls):
         fields[_CLOCK] = utc_text(datetime.now(UTC))
         note(f"{_CLOCK} = {fields[_CLOCK]} (now, since it was not given)")
     try:
-        return cls.model_validate_json(json.dumps(fields))
+        return cls.model_validate_json(json.dumps(fields, default=str))
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False)
         raise Usage("\n".join(_problem(cls, problem) for problem in problems)) from error
@@ -66,6 +71,10 @@ def sample(cls: type[Command]) -> str:
     schema = cls.model_json_schema()
     required = [name for name in schema.get("required", ()) if not (name == _CLOCK and _wants_clock(cls))]
     return json.dumps({name: _placeholder(schema["properties"][name]) for name in required})
+
+
+def _example_time() -> str:
+    return json.dumps({_CLOCK: utc_text(datetime.now(UTC).replace(microsecond=0))})
 
 
 def _wants_clock(cls: type[Command]) -> bool:

@@ -11,7 +11,7 @@ import typer
 
 from leftfold.errors import LeftfoldError, StaleViewError
 
-__all__ = ["INTERRUPTED", "Usage", "tell", "unknown"]
+__all__ = ["INTERRUPTED", "Unanswered", "Usage", "tell", "unknown"]
 
 INTERRUPTED = 130
 _USAGE = 2
@@ -22,6 +22,12 @@ class Usage(LeftfoldError):
     """What was typed cannot be meant."""
 
     exit_code = _USAGE
+
+
+class Unanswered(LeftfoldError):
+    """No answer in time: whoever asks again with the same id finds out."""
+
+    exit_code = 75
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> Usage:
@@ -48,6 +54,9 @@ def tell(error: Exception, *, whole: bool = False) -> int:
 
 
 def _usage(error: typer.TyperException) -> int:
+    if error.format_message().startswith("Usage:"):
+        typer.echo(error.format_message(), err=True)
+        return error.exit_code
     _say(error.format_message())
     context = getattr(error, "ctx", None)
     if context is not None:

@@ -53,6 +53,7 @@ def get(
         emit(_told(view, key, entry))
     elif entry.row is None:
         note(f"{name} has no row for {key!r}")
+        _show_parked(view, entry)
     else:
         _show(view, entry)
     if entry.row is None:
@@ -77,6 +78,12 @@ def _show(view: View[Any, Any], entry: Entry[Any]) -> None:
     pairs({name: "" if value is None else value for name, value in row.items()})
     at = f"stream version {entry.version}, " if entry.version is not None else ""
     note(typer.style(f"{at}position {entry.position}", dim=True))
+    _show_parked(view, entry)
+
+
+def _show_parked(view: View[Any, Any], entry: Entry[Any]) -> None:
+    from leftfold.cli.console import note
+
     if entry.parked is not None:
         p = entry.parked
         note(

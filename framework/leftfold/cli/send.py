@@ -20,7 +20,7 @@ __all__ = ["EXAMPLES", "send"]
 EXAMPLES = examples(
     """leftfold send AddItem '{"basket_id": "b-1", "product_id": "p", "quantity": 2, "sales_value": "3.98"}'""",
     "leftfold send CheckOut - < checkout.json",
-    """leftfold send CheckOut '{"basket_id": "b-1"}' --expected-version 3 --id till-4/2041""",
+    """leftfold send CheckOut '{"basket_id": "b-1", "at": "2026-01-31T12:00:00Z"}' --id till-4/2041""",
 )
 
 
@@ -43,21 +43,23 @@ def send(
 ) -> None:
     """Send one command and print the answer.
 
-    A missing time called `at` is now. Exit code 1 when a rule says no.
+    A missing time called `at` is now, unless --id is given: then the same id needs the same fields.
+    Exit code 1 when a rule says no, 75 when no answer came in time: ask again with the same id.
     """
     from leftfold.cli.composing import command_class, compose, sample
-    from leftfold.cli.failures import Usage
+    from leftfold.cli.console import emit
+    from leftfold.cli.failures import Unanswered, Usage
     from leftfold.cli.never_run import explained
     from leftfold.cli.project import load_app
     from leftfold.connection import connect
     from leftfold.engine.received import command_id
-    from leftfold.errors import DomainError, InfrastructureError, LeftfoldError, OutcomeUnknown
+    from leftfold.errors import DomainError, InfrastructureError, OutcomeUnknown
 
     whole = load_app(app)
     cls = command_class(whole, name)
     if not fields and sys.stdin.isatty():
         raise Usage(f"{name} needs its fields: leftfold send {name} {shlex.quote(sample(cls))}")
-    command = compose(cls, sys.stdin.read() if fields in ("", "-") else fields)
+    command = compose(cls, sys.stdin.read() if fields in ("", "-") else fields, id_=id_ or "")
     id_ = id_ or command_id()
     with connect(whole, kafka=kafka) as leftfold:
         try:
@@ -68,7 +70,9 @@ def send(
             raise explained(error, whole, kafka) from error
         except OutcomeUnknown as error:
             line = _again(command, id_, expected_version)
-            raise LeftfoldError(f"the outcome is not known: {error.why}\nask again, safely: {line}") from error
+            if as_json:
+                emit({"id": id_, "error": "OutcomeUnknown", "message": error.why})
+            raise Unanswered(f"the outcome is not known: {error.why}\nask again, safely: {line}") from error
         else:
             _accepted(command, id_, receipt, as_json=as_json)
 

@@ -110,7 +110,7 @@ class Survey:
                 f"view {view.name} has no live generation for this code; start: leftfold run {view.name}, "
                 f"or leftfold rebuild {view.name}"
             )
-        for generation in registry.generations.values():
+        for generation in sorted(registry.generations.values(), key=lambda g: g.created):
             yield self._generation(view, generation, registry, store)
 
     def _generation(self, view: View[Any, Any], generation: Generation, registry: Registry, store: ViewStore) -> Row:
@@ -121,12 +121,13 @@ class Survey:
         except ViewNotBuilt as error:
             self.problems.append(str(error))
             return {**row, "phase": f"{phase}, not whole"}
-        for key, parked in found.parked.items():
+        live = registry.live.get(generation.hash) == generation.id
+        for key, parked in found.parked.items() if live and generation.hash == view.hash else ():
             self.problems.append(f"view {view.name} parks {key}: {parked.error}")
         return {
             **row,
             "phase": phase,
-            "live": registry.live.get(generation.hash) == generation.id,
+            "live": live,
             "rows": found.rows,
             "lag": self._lag(found.position),
             "parked": sorted(found.parked),

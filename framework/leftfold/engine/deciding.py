@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.codec import MessageCodec
@@ -65,7 +67,10 @@ def decide(
     if given is not None:
         if given.digest and given.digest != received.digest:
             return Refused(
-                ContractError(f"command id {received.id!r} was used before with another body; ids are used once"), False
+                ContractError(
+                    f"command id {received.id!r} belongs to another command; one id needs the same fields, times too"
+                ),
+                False,
             )
         version = given.first + given.events - 1 if given.events else given.first
         return Duplicate(version, given.events, given.error)
@@ -90,7 +95,8 @@ def decide(
             False,
         )
     except Exception as error:  # noqa: BLE001  # user code may raise anything; it must not stop the lane
-        return Refused(DecisionFailed(f"{decider.name} failed on {received.command!r}: {error!r}"), False)
+        why = f"{decider.name} failed on {received.command!r}: {error!r}{_where(error)}"
+        return Refused(DecisionFailed(why), False)
     for type_, value in encoded:
         if len(value) > max_bytes:
             return Refused(ContractError(f"{type_.decode()} of {len(value)} bytes; at most {max_bytes} fit"), False)
@@ -102,6 +108,12 @@ def decide(
     )
     _advance(stream, received)
     return Accepted(encoded, first, dropped)
+
+
+def _where(error: Exception) -> str:
+    """The line of user code that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def _rejected(

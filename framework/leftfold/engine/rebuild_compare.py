@@ -22,7 +22,7 @@ class Comparison:
         self._alike = old.buckets == new.buckets
         self._open = set(range(new.buckets)) if self._alike else {0}
         self._sums: dict[int, tuple[int, int]] = {}
-        self.why = ""
+        self.why, self._worse = "", False
 
     def look(self, old: Mapping[int, Mark], new: Mapping[int, Mark]) -> bool:
         """Compares what can be compared now; True when there is nothing left to compare."""
@@ -37,6 +37,7 @@ class Comparison:
                 self._sums[bucket] = one.checksum, other.checksum
             else:
                 self.why = "other keys are parked than before"
+                self._worse = self._worse or not other.parked.keys() <= one.parked.keys()
         return not self._open
 
     @property
@@ -50,6 +51,8 @@ class Comparison:
         """What came of it so far."""
         if any(one != other for one, other in self._sums.values()):
             return Agreement.DIFFERENT
+        if self._worse:
+            return Agreement.WORSE
         return Agreement.UNKNOWN if self._open or self.why else Agreement.EQUAL
 
 

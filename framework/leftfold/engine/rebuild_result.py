@@ -10,12 +10,15 @@ from leftfold.flush import Parked
 
 __all__ = ["Agreement", "RebuildResult"]
 
+_SHOWN = 5
+
 
 class Agreement(StrEnum):
     """Whether the new generation holds what its predecessor holds."""
 
     EQUAL = "equal"
     DIFFERENT = "different"
+    WORSE = "parks keys that its predecessor does not"
     ALONE = "no predecessor"
     UNKNOWN = "not compared"
 
@@ -49,7 +52,7 @@ class RebuildResult:
 
     @property
     def exit_code(self) -> int:
-        """0, or 3 when the two generations differ and no swap was made."""
+        """0, or 3 when the new generation differs or is worse, and no swap was made."""
         return 0 if self.swapped else 3
 
     def __str__(self) -> str:
@@ -60,7 +63,16 @@ class RebuildResult:
             f"all in {sum(self.seconds.values()):.1f} s; parked keys: {len(self.parked)}",
             f"  predecessor {self.predecessor or 'none'}: {self.agreement.value}{self.why and f' ({self.why})'}",
         ]
-        if not self.swapped:
+        parked = list(self.parked.items())
+        lines += [f"  parked {key} at {p.topic}[{p.partition}]@{p.offset}: {p.error}" for key, p in parked[:_SHOWN]]
+        if len(parked) > _SHOWN:
+            lines.append(f"  ... and {len(parked) - _SHOWN:,} more parked keys")
+        if self.agreement is Agreement.WORSE and not self.swapped:
+            lines.append(
+                f"  not swapped: readers still see {self.predecessor}. Mend the fold or the event class and rebuild; "
+                f"or go live as it is: leftfold rebuild {self.view} --anyway"
+            )
+        elif not self.swapped:
             lines.append(
                 f"  not swapped: the predecessor's checksum is {self.old_checksum:032x}. One of the two was folded by "
                 f"other code of the same version; go live with the new one: leftfold rebuild {self.view} --anyway"

@@ -59,7 +59,8 @@ class Swap:
         for _ in range(_ATTEMPTS):
             old = self._predecessor()
             agreement, sums, why = self._level(old, ends)
-            agreed = agreement is not Agreement.DIFFERENT or self._options.swap_anyway
+            refused = agreement in (Agreement.DIFFERENT, Agreement.WORSE)
+            agreed = not refused or self._options.swap_anyway
             if not agreed or self._pointed(old):
                 return self._result(old, events, agreement, sums, why, agreed)
         raise Fenced(

@@ -47,6 +47,7 @@ class Tail:
         self._groups: list[Group] = []
         self._targets: dict[tuple[str, str], Position] = {}
         self._known: dict[tuple[str, str], Follower] = {}
+        self._parked: dict[tuple[str, str], set[str]] = {}
         self._looked = float("-inf")
         self._waiting: list[tuple[float, Follower]] = []
         self._admin = open_log()
@@ -101,6 +102,17 @@ class Tail:
             for id_, generation in mine.items():
                 if (view.name, id_) not in self._known:
                     self._adopt(view, generation)
+        for follower in self._known.values():
+            self._tell_parked(follower)
+
+    def _tell_parked(self, follower: Follower) -> None:
+        name, id_ = follower.view.name, follower.generation.id
+        parked = {key: why for mark in follower.marks.values() for key, why in mark.parked.items()}
+        told = self._parked.get((name, id_), set())
+        for key in parked.keys() - told:
+            why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"
+            self._report("parked", {"view": name, "generation": id_, "key": key, "at": place, "why": why.error})
+        self._parked[name, id_] = set(parked)
 
     def _begin(self, view: View[Any, Any]) -> Generation:
         topics = topics_of(view, self._admin.partitions)

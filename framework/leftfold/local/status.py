@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ def status(data: Path) -> Status:
 
 def _status(name: str, server: ServerRecord) -> ServerStatus:
     if server.exit is not None:
-        reason = f"ended with {server.exit}: {cause(server)}"
+        killed = f"was killed ({signal.Signals(-server.exit).name})" if server.exit < 0 else ""
+        reason = killed or f"ended with {server.exit}: {cause(server)}"
     else:
         reason = "" if _is_open(server.address) else f"its port is not open: {cause(server)}"
     return ServerStatus(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,10 +31,26 @@ def open_session(settings: SparkSettings) -> SparkSession:
     builder = SparkSession.builder.master(settings.master).appName("leftfold")
     for name, value in {**_ours(settings, local=local), **settings.properties}.items():
         builder = builder.config(name, value)
-    with _quiet_launch():
+    with _uninterrupted(), _quiet_launch():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Puts Ctrl-C off until Spark has started: half started, its JVM would outlive us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
 
 
 @contextmanager

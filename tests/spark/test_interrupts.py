@@ -1,0 +1,35 @@
+"""Ctrl-C at any moment of a start of Spark leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from leftfold.local import java_home
+
+START = """
+from leftfold.local import java_home
+from leftfold.spark import SparkSettings, spark_session
+print("starting", flush=True)
+with spark_session(SparkSettings(master="local[1]", java_home=java_home())):
+    print("started", flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [0.6, 1.2, 1.8])
+def test_an_interrupted_start_leaves_no_java_behind(after: float) -> None:
+    java_home()
+    with subprocess.Popen([sys.executable, "-c", START], stdout=subprocess.PIPE, text=True, env={**os.environ}) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "starting\n"
+        time.sleep(after)  # the moments themselves are the matter of this test
+        started = psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(signal.SIGINT)
+        assert run.wait(60) != 0
+        assert psutil.wait_procs(started, timeout=30)[1] == []
