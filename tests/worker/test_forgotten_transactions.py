@@ -55,6 +55,31 @@ def test_taking_over_alone_leaves_it_hanging(broker: Broker, proxy: Proxy) -> No
     assert hanging.holds(TOUCHED)
 
 
+@pytest.mark.parametrize("states", [10, 1000])
+def test_a_live_writer_with_nothing_open_is_left_alone_and_an_open_one_found_behind_many_states(
+    broker: Broker, states: int
+) -> None:
+    bank, writer = broker.bank(), f"writer.of.{states}"
+    producer, hanging = _producer(broker, writer), _hanging(broker, bank)
+    producer.init_transactions(SECONDS)
+    for number in range(3):
+        producer.begin_transaction()
+        producer.produce(bank.state, StateMark(number, 0, writer).encode(), MARK, 1)
+        for state in range(states):
+            producer.produce(bank.state, b"state", b"%d" % state, 1)
+        producer.flush(SECONDS)
+        assert hanging.holds([1])
+        producer.commit_transaction(SECONDS)
+        wait_until(lambda: not hanging.holds([1]), "the markers")
+        assert hanging.end([1]) == [], "nothing is open, whoever wrote last"
+    producer.begin_transaction()
+    producer.produce(names.events(bank.name), b"event", b"k", 1)
+    producer.flush(SECONDS)
+    assert hanging.end([1]) == [writer], "found by the last mark, though it is far back"
+    with pytest.raises(KafkaException, match="_FENCED"):
+        producer.commit_transaction(SECONDS)
+
+
 def test_the_outcome_of_the_last_decided_transaction_is_found(broker: Broker) -> None:
     bank, found = broker.bank(), []
     observer = Consumer({**broker.settings.librdkafka(), "group.id": bank.group})
@@ -119,13 +144,14 @@ def _answers(broker: Broker, bank: Bank) -> bool:
 
 
 def _hanging(broker: Broker, bank: Bank) -> Hanging:
-    config = {**broker.settings.librdkafka(), "group.id": bank.group, "enable.auto.commit": False, "log_level": 0}
+    config = {**broker.settings.librdkafka(), "group.id": bank.group, "enable.partition.eof": True, "log_level": 0}
     return Hanging(
         Consumer({**config, "isolation.level": "read_committed"}),
         Consumer({**config, "isolation.level": "read_uncommitted"}),
         lambda id_: _producer(broker, id_),
         names.commands(bank.name),
-        (bank.state, names.events(bank.name), names.dead(bank.name)),
+        (bank.state,),
+        (names.events(bank.name), names.dead(bank.name)),
         PARTITIONS,
     )
 

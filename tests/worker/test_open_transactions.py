@@ -140,6 +140,7 @@ def _onlooker(broker: Broker, bank: Bank, running: Running) -> RestorePorts:
     return replace(
         running.shop.restore_ports(running.worker._member),
         member=Consumer({**config, "isolation.level": "read_committed"}),
+        stable=Consumer({**config, "isolation.level": "read_committed"}),
         uncommitted=Consumer({**config, "isolation.level": "read_uncommitted"}),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from leftfold.app import App
@@ -32,7 +33,8 @@ def decide(app: App, category: str, settings: KafkaSettings, stop: threading.Eve
 
     while not stop.is_set():
         try:
-            Worker(app, category, Workshop(settings), stop=stop, report=told).run()
+            with closing(Workshop(settings)) as workshop:
+                Worker(app, category, workshop, stop=stop, report=told).run()
         except Fenced:
             raise
         except InfrastructureError as error:

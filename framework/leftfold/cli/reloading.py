@@ -76,6 +76,8 @@ class Reloading:
         self._process.terminate()
         try:
             self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            pass
         finally:
             self._process.kill()
             self._process.wait()

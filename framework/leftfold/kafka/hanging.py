@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.statemark import MARK, SETTLED, StateMark
-from leftfold.errors import Fenced, InfrastructureError
+from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
+from leftfold.kafka.errors import translated
+from leftfold.kafka.marks import last_mark, mark_at
 from leftfold.kafka.offsets import new_token
 from leftfold.kafka.outcomes import Outcome, last_outcome
 
 __all__ = ["Hanging"]
 
-_BACK = 200
 _GRACE = 1.0
 _SECONDS = 10.0
 
 
 @dataclass
 class _Hung:
-    """One writer's open ends: where, and the last `@` of each state partition concerned."""
+    """One writer's open ends: where, and the `@` of each partition concerned."""
 
     places: list[TopicPartition] = field(default_factory=list)
     marks: dict[int, bytes] = field(default_factory=dict)
@@ -33,57 +34,57 @@ class _Hung:
 class Hanging:
     """Looks for open transactions that hold back partitions of a category, and ends them.
 
-    Every worker's transaction writes `@` first into each state partition it touches, so the uncommitted end of a state
-    partition names the writers in question. Of several workers that meet the same hanging transaction, the owner of
-    its first partition ends it for all of them: a second takeover would cut the first short.
+    Every worker's transaction writes `@` first into each state partition it touches, so the record at the last stable
+    offset of a state partition names the writer in question. Of several workers that meet the same hanging transaction,
+    the owner of its first partition ends it for all of them: a second takeover would cut the first short.
 
     Args:
-        committed, uncommitted: consumers of committed and of all records, both with the workers' group id. The first
-            takes the last stable offset for the end of a partition; the second is no member of the group, so that a
-            rebalance cannot spoil the end of a transaction.
-        commands: the topic whose offsets are committed. topics: the state topic, then the others that a worker writes.
+        stable, uncommitted: consumers of committed and of all records, with the workers' group id but no members of
+            the group: neither waits for a rebalance. The first takes the last stable offset for a partition's end.
+        commands: the topic whose offsets are committed. states: every version's state topic, the worker's own first.
+        others: the other topics that a worker writes, events first.
         partitions: how many each of them has.
     """
 
-    committed: Consumer
+    stable: Consumer
     uncommitted: Consumer
     new_producer: Callable[[str], Producer]
     commands: str
-    topics: tuple[str, ...]
+    states: tuple[str, ...]
+    others: tuple[str, ...]
     partitions: int
 
-    def end(self, mine: Collection[int]) -> list[str]:
+    def end(self, mine: Collection[int], *, alone: bool = False) -> list[str]:
         """Ends what hangs on these partitions; returns the transactional ids that were taken over.
+
+        `alone` says that nobody else seems to do it: then it is not left to the owner of the first partition.
 
         Raises:
             InfrastructureError: nobody knows any more how a transaction was decided to end.
         """
         ended = []
-        for writer, hung in sorted(self._hung(range(self.partitions)).items()):
-            if min(hung.marks) in mine:
-                try:
-                    self._end(writer, hung)
-                except KafkaException as error:
-                    if not error.args[0].retriable():
-                        raise
+        for writer in sorted(self._hung(mine)):
+            hung = self._whole(writer, mine)
+            if hung.marks and (alone or min(hung.marks) in mine):
+                self._end(writer, hung)
                 ended.append(writer)
         return ended
 
-    def await_none(self, mine: Collection[int], seconds: float) -> None:
-        """Waits until no transaction is open on these partitions.
+    def holds(self, partitions: Collection[int]) -> bool:
+        """Whether a transaction is open on any of these partitions."""
+        return not self._is_stable(partitions) or any(self._open(p) for p in partitions)
+
+    def await_none(self, mine: Collection[int], lost: Collection[int], writer: str, seconds: float) -> None:
+        """Waits until no transaction is open on these partitions, and none of `writer` on those that it has lost.
 
         Raises:
             Fenced: one still is after so many seconds; this process must end, and whoever restores them ends it.
         """
         deadline = time.monotonic() + seconds
-        while hung := self._hung(mine):
+        while self.holds(mine) or writer in self._hung(lost):
             if time.monotonic() > deadline:
-                raise Fenced(f"a transaction of {', '.join(hung)} hangs on {self.commands}; this process ends")
+                raise Fenced(f"a transaction hangs on {self.commands}{sorted(mine)}; this process ends")
             time.sleep(0.05)
-
-    def holds(self, partitions: Collection[int]) -> bool:
-        """Whether a transaction is open on any of these partitions."""
-        return bool(self._hung(partitions))
 
     def _end(self, writer: str, hung: _Hung) -> None:
         """Takes over, which ends what the coordinator knows to be open; and what it has forgotten, by hand.
@@ -91,23 +92,24 @@ class Hanging:
         A coordinator whose broker was killed between deciding and writing the markers can skip them when it is back
         ("couldn't find leader endpoint", seen on 4.3.1): then one more transaction of the same producer writes them.
         """
-        producer = self.new_producer(writer)
-        producer.init_transactions(_SECONDS)
-        deadline = time.monotonic() + _GRACE
-        while (left := self._hung(list(hung.marks)).get(writer)) is not None:
-            if time.monotonic() > deadline:
-                self._settle(producer, writer, left)
-                return
-            time.sleep(0.05)
+        try:
+            producer = self.new_producer(writer)
+            producer.init_transactions(_SECONDS)
+            deadline = time.monotonic() + _GRACE
+            while self.holds(hung.marks):
+                if time.monotonic() > deadline:
+                    self._settle(producer, writer, self._whole(writer, hung.marks))
+                    return
+                time.sleep(0.05)
+        except KafkaException as error:
+            # The next look finds it again.
+            if not error.args[0].retriable():
+                raise
 
     def _settle(self, producer: Producer, writer: str, hung: _Hung) -> None:
-        outcome = last_outcome(self.uncommitted, writer)
-        if outcome is None:
-            raise InfrastructureError(
-                f"a transaction of {writer} hangs on partitions {sorted(hung.marks)} of {self.commands}, and the "
-                f"brokers have forgotten how it was decided to end; see kafka-transactions.sh --help"
-            )
-        state, events = self.topics[0], self.topics[1]
+        if not hung.marks:
+            return
+        outcome = self._outcome(writer, hung)
         producer.begin_transaction()
         # First what may fail, then what shows.
         offsets = [
@@ -116,61 +118,81 @@ class Hanging:
         ]
         producer.send_offsets_to_transaction(offsets, self.uncommitted.consumer_group_metadata(), _SECONDS)
         for place in hung.places:
-            if place.topic == state:
-                producer.produce(state, hung.marks[place.partition], MARK, place.partition)
-            else:
-                headers: Any = SETTLED if place.topic == events else [*SETTLED, ("dead_reason", b"settled")]
-                producer.produce(place.topic, b"{}", MARK, place.partition, headers=headers)
-        producer.flush(_SECONDS)
+            is_state = place.topic in self.states
+            value, headers = (hung.marks[place.partition], None) if is_state else (b"{}", SETTLED)
+            told: Any = headers
+            producer.produce(place.topic, value, MARK, place.partition, headers=told)
+        if producer.flush(_SECONDS):
+            raise InfrastructureError(f"what ends a transaction of {writer} was not delivered within {_SECONDS:.0f} s")
         if outcome is Outcome.COMMIT:
             producer.commit_transaction(_SECONDS)
         else:
             producer.abort_transaction(_SECONDS)
 
-    def _hung(self, partitions: Collection[int]) -> dict[str, _Hung]:
-        """What hangs on these partitions, by writer."""
+    def _outcome(self, writer: str, hung: _Hung) -> Outcome:
+        what = f"a transaction of {writer} hangs on partitions {sorted(hung.marks)} of {self.commands}"
+        try:
+            outcome = last_outcome(self.uncommitted, writer)
+        except KafkaException as error:
+            why: LeftfoldError = translated(error, doing="reading __transaction_state")
+            raise InfrastructureError(f"{what}, and how it was decided to end cannot be read: {why}") from error
+        if outcome is None:
+            raise InfrastructureError(
+                f"{what}, and the brokers have forgotten how it was decided to end; see kafka-transactions.sh --help"
+            )
+        return outcome
+
+    def _hung(self, partitions: Iterable[int]) -> dict[str, _Hung]:
+        """What hangs on these partitions, by writer; what no worker has written is left to time out."""
         found: dict[str, _Hung] = {}
-        unstable = set() if self._is_stable(partitions) else {p for p in partitions if not self._is_stable([p])}
         for partition in partitions:
-            places = [TopicPartition(topic, partition) for topic in self.topics]
-            open_ = [place for place in places if self._stable(place) < self._end_of(place)]
-            if (open_ or partition in unstable) and (mark := self._last_mark(partition)):
+            places = self._open(partition)
+            if not places and self._is_stable([partition]):
+                continue
+            mark = self._mark(partition, places)
+            if mark:
                 hung = found.setdefault(StateMark.decode(mark).writer, _Hung())
-                hung.places += open_
+                hung.places += places
                 hung.marks[partition] = mark
         return found
+
+    def _whole(self, writer: str, known: Collection[int]) -> _Hung:
+        """All that a writer has open, on partitions that are known to hang and on any other."""
+        found = self._hung(known).get(writer, _Hung())
+        for partition in set(range(self.partitions)) - set(known):
+            places = self._open(partition)
+            mark = self._mark(partition, places) if any(p.topic in self.states for p in places) else b""
+            if mark and StateMark.decode(mark).writer == writer:
+                found.places += places
+                found.marks[partition] = mark
+        return found
+
+    def _mark(self, partition: int, places: Iterable[TopicPartition]) -> bytes:
+        """The `@` at the hang or, where no state partition hangs, the last one that is committed."""
+        for place in places:
+            if place.topic in self.states and (
+                mark := mark_at(self.uncommitted, place, self._end_of(place, stable=True))
+            ):
+                return mark
+        marks = [last_mark(self.stable, TopicPartition(topic, partition)) for topic in self.states]
+        return max(filter(None, marks), key=lambda mark: StateMark.decode(mark).commands, default=b"")
+
+    def _open(self, partition: int) -> list[TopicPartition]:
+        places = [TopicPartition(topic, partition) for topic in (*self.states, *self.others)]
+        return [p for p in places if self._end_of(p, stable=True) < self._end_of(p, stable=False)]
+
+    def _end_of(self, place: TopicPartition, *, stable: bool) -> int:
+        consumer = self.stable if stable else self.uncommitted
+        return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
 
     def _is_stable(self, partitions: Collection[int]) -> bool:
         """Whether no committed offset of these waits for the end of a transaction: then a question does, too."""
         wanted = [TopicPartition(self.commands, p) for p in partitions]
-        self.uncommitted.committed(wanted, timeout=_SECONDS)
+        if not wanted:
+            return True
         try:
-            return not any(tp.error for tp in self.committed.committed(wanted, timeout=0.5))
+            return not any(tp.error for tp in self.stable.committed(wanted, timeout=1.0))
         except KafkaException:
+            # Not so if nobody answers at all: this raises.
+            self.uncommitted.committed(wanted, timeout=1.0)
             return False
-
-    def _stable(self, place: TopicPartition) -> int:
-        return int(self.committed.get_watermark_offsets(place, timeout=5.0)[1])
-
-    def _end_of(self, place: TopicPartition) -> int:
-        return int(self.uncommitted.get_watermark_offsets(place, timeout=5.0)[1])
-
-    def _last_mark(self, partition: int) -> bytes:
-        """The first `@` behind the last stable offset or, when the state partition itself is free, the last `@`."""
-        place = TopicPartition(self.topics[0], partition)
-        stable, end = self._stable(place), self._end_of(place)
-        mark = b""
-        consumer = self.uncommitted
-        consumer.assign([TopicPartition(place.topic, partition, min(stable, max(0, end - _BACK)))])
-        try:
-            while (message := consumer.poll(2.0)) is not None and message.error() is None:
-                offset = message.offset() or 0
-                if message.key() == MARK and (offset >= stable or stable >= end):
-                    mark = message.value() or mark
-                    if offset >= stable:
-                        break
-                if offset >= end - 1:
-                    break
-        finally:
-            consumer.unassign()
-        return mark

@@ -50,6 +50,8 @@ def last_outcome(consumer: Consumer, transactional_id: str) -> Outcome | None:
             if message is None:
                 continue
             if (error := message.error()) is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    break
                 raise KafkaException(error)
             key, value = message.key() or b"", message.value()
             if value and key[_KEY_HEAD:] == transactional_id.encode():

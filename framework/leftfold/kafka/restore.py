@@ -22,12 +22,13 @@ from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.offsets import Left, read_metadata
-from leftfold.ports import LogReader, StateStore
+from leftfold.ports import LogReader, RawRecord, StateStore
 from leftfold.position import Position
 
 __all__ = ["Restoration", "RestorePorts", "Restored"]
 
 READ = 200
+ALONE_SECONDS = 25.0
 
 
 @dataclass
@@ -51,9 +52,12 @@ class Restored:
 
 @dataclass(frozen=True)
 class RestorePorts:
-    """What a restoration reads with: the member's own consumer, one that sees uncommitted ends, and a log reader."""
+    """What a restoration reads with: the member's own consumer, two that are no members and see stable and uncommitted
+    ends, and a log reader.
+    """
 
     member: Consumer
+    stable: Consumer
     uncommitted: Consumer
     open_log: Callable[[], LogReader]
     topics: Callable[[], Mapping[str, int]]
@@ -62,9 +66,10 @@ class RestorePorts:
     def hanging(self, app: App, decider: Decider[Any, Any, Any]) -> Hanging:
         """What looks after open transactions on the topics of a category."""
         name = decider.name
-        topics = (names.state(name, decider.version), names.events(name), names.dead(name))
-        commands = names.commands(name)
-        return Hanging(self.member, self.uncommitted, self.producer, commands, topics, app.partitions)
+        mine = names.state(name, decider.version)
+        states = (mine, *(t for t in self.topics() if t != mine and t.startswith(f"{name}.state.v")))
+        others, commands = (names.events(name), names.dead(name)), names.commands(name)
+        return Hanging(self.stable, self.uncommitted, self.producer, commands, states, others, app.partitions)
 
 
 class Restoration:
@@ -152,7 +157,7 @@ class Restoration:
 
     def _states(self) -> bool:
         log = self._reader()
-        records = log.poll(READ, 0.02)
+        records = self._read(log)
         for record in records:
             restored = self.found.get(record.partition)
             if restored is None or record.value is None or record.key is None:
@@ -175,7 +180,7 @@ class Restoration:
 
     def _event_tail(self) -> bool:
         log = self._reader()
-        records = log.poll(READ, 0.02)
+        records = self._read(log)
         for record in records:
             restored = self.found.get(record.partition)
             if restored is not None:
@@ -215,6 +220,12 @@ class Restoration:
         position = log.position()
         return any(position.next_offset(topic, p) < end for p, end in ends.items())
 
+    def _read(self, log: LogReader) -> list[RawRecord]:
+        records = list(log.poll(READ, 0.02))
+        if records:
+            self._waited = 0.0
+        return records
+
     def _reader(self) -> LogReader:
         if self._log is None:
             raise InfrastructureError("this restoration is closed")
@@ -227,4 +238,5 @@ class Restoration:
             self._waited = now
         elif now - self._waited > 1.0:
             self._waited = now + 5.0
-            self._ports.hanging(self._app, self._decider).end(self.found)
+            alone = now - self._began > ALONE_SECONDS
+            self._ports.hanging(self._app, self._decider).end(self.found, alone=alone)

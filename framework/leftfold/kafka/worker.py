@@ -17,6 +17,7 @@ from leftfold.engine.lane import STATE_HEADERS, HeavyState
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.kafka.errors import translated
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
+from leftfold.kafka.pace import Pace
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.restore import Restoration, Restored
 from leftfold.kafka.served import Served
@@ -52,13 +53,13 @@ class Worker:
         report: Report = lambda what, details: None,
     ) -> None:
         self._app, self._category, self._shop, self._stop, self._report = app, category, workshop, stop, report
-        self._batch, self.counts = batch, Counter[str]()
+        self.counts = Counter[str]()
         decider = app.decider(category)
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, decider.version), names.dead(category)
-        self._served: dict[int, Served] = {}
+        self._served, self._touched = dict[int, Served](), set[int]()
         self._restorations: list[Restoration] = []
-        self._aborts, self._settled, self._orderly, self._careful = 0, 0, True, False
+        self._settled, self._orderly, self._careful, self._pace = 0, True, False, Pace(batch)
         self._lane = workshop.lane(app, decider)
         self._transactions = workshop.transactions(app, decider)
         self._replies = workshop.replies(self.counts)
@@ -87,7 +88,7 @@ class Worker:
         """Fetches and decides one batch, and restores new partitions a little further; returns how many commands."""
         self._shop.check_counts(self._app, self._category)
         small = any(served.small > 0 for served in self._served.values())
-        limit = min(self._batch, Served.SMALL) if small else self._batch
+        limit = min(self._pace.limit, Served.SMALL) if small else self._pace.limit
         messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
         count, nexts = len(messages), nexts_of(messages)
         if messages:
@@ -227,22 +228,22 @@ class Worker:
         self._transactions.refresh()
         if self._transactions.rotations > self._settled:
             self._await_settled()
+        self._touched = {tp.partition for tp in offsets}
         group = self._member.consumer.consumer_group_metadata()
         return self._transactions.run(writes, offsets, group, watch=self._events)
 
     def _await_settled(self) -> None:
         """After a rotation nothing of ours is open any more, unless a broker forgot it: whoever restores ends that."""
-        rotations = self._transactions.rotations
         hanging = self._shop.restore_ports(self._member).hanging(self._app, self._app.decider(self._category))
-        hanging.await_none(self._served, SETTLED_SECONDS)
-        self._settled = rotations
+        hanging.await_none(self._served, self._touched - self._served.keys(), self._transactions.id, SETTLED_SECONDS)
+        self._settled = self._transactions.rotations
 
     def _mark(self, partition: int, commands: int, events: int, state_start: int) -> Outgoing:
-        mark = StateMark(commands, events, self._transactions.id, state_start)
-        return Outgoing(partition, MARK, mark.encode(), STATE_HEADERS)
+        mark = StateMark(commands, events, self._transactions.id, state_start).encode()
+        return Outgoing(partition, MARK, mark, STATE_HEADERS)
 
     def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:
-        self._aborts = 0
+        self._pace.committed()
         self._lane.commit(batch, ends)
         for partition, offset in nexts.items():
             self._served[partition].move(offset, token)
@@ -252,10 +253,9 @@ class Worker:
     def _rewind(self, nexts: Mapping[int, int], why: str) -> None:
         """Nothing was written: the same commands are fetched again."""
         self.counts["aborted"] += 1
-        self._aborts += 1
-        self._report("transaction aborted", {"why": why, "in a row": self._aborts})
+        self._report("transaction aborted", {"why": why, "in a row": self._pace.failures + 1})
         self._member.rewind({p: self._served[p].next for p in nexts if p in self._served})
-        self._stop.wait(min(1.0, 0.02 * 2**self._aborts))
+        self._stop.wait(self._pace.failed())
 
     def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str) -> None:
         """Asks the stable committed offsets what became of a commit."""

@@ -59,6 +59,7 @@ class Workshop:
         self._watchdog = Watchdog()
         self._checked = float("-inf")
         self._rooms: dict[str, int] = {}
+        self._watching: list[Consumer] = []
 
     def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
         """The lane of a category."""
@@ -80,17 +81,18 @@ class Workshop:
         return Replies(self._config, self._partitions, counts)
 
     def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
-        """A membership in a group, and beside it a consumer that only watches."""
-        self._uncommitted = Consumer(
-            {
-                **self._config,
-                "group.id": group,
-                "isolation.level": "read_uncommitted",
-                "enable.auto.commit": False,
-                # It is polled only during a restore; the worker's own consumer tells of lost brokers.
-                "log_level": 2,
-            }
-        )
+        """A membership in a group, and beside it two consumers that only watch."""
+        watching = {
+            **self._config,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # They are polled only during a restore; the worker's own consumer tells of lost brokers.
+            "log_level": 2,
+        }
+        self._stable = Consumer({**watching, "isolation.level": "read_committed"})
+        self._uncommitted = Consumer({**watching, "isolation.level": "read_uncommitted"})
+        self._watching += [self._stable, self._uncommitted]
         return self._member(group, topic, leave)
 
     def _member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
@@ -98,7 +100,9 @@ class Workshop:
 
     def restore_ports(self, member: Member) -> RestorePorts:
         """What a restoration reads with."""
-        return RestorePorts(member.consumer, self._uncommitted, self.open_log, self._topics, self._producer)
+        return RestorePorts(
+            member.consumer, self._stable, self._uncommitted, self.open_log, self._topics, self._producer
+        )
 
     def open_log(self) -> LogReader:
         """A reader of committed records."""
@@ -111,19 +115,18 @@ class Workshop:
             Fenced: the broker answers, but they stay unstable; whoever restores these partitions ends what hangs.
             InfrastructureError: no broker answered within 60 s.
         """
-        deadline = time.monotonic() + 60.0
+        wanted = [TopicPartition(member.topic, p) for p in partitions]
+        deadline, unstable = time.monotonic() + 60.0, 0
         while time.monotonic() < deadline:
-            answers = False
             try:
-                self._uncommitted.committed([TopicPartition(member.topic, p) for p in partitions], timeout=1.0)
-                answers = True
-                found = member.committed(partitions, 5.0)
-            except KafkaException as error:
-                if answers:
-                    raise Fenced(f"a transaction on {member.topic}{sorted(partitions)} hangs: {error}") from error
-                continue
-            if not any(tp.error for tp in found):
-                return found
+                found = self._stable.committed(wanted, timeout=4.0)
+            except KafkaException:
+                unstable += self._answers(wanted)
+            else:
+                if not any(tp.error for tp in found):
+                    return found
+            if unstable > 1:
+                raise Fenced(f"a transaction on {member.topic}{sorted(partitions)} hangs; this process ends")
         raise InfrastructureError(f"the offsets of {member.topic} did not become stable within 60 s")
 
     def check_counts(self, app: App, category: str) -> None:
@@ -147,8 +150,10 @@ class Workshop:
         self._checked = time.monotonic()
 
     def close(self) -> None:
-        """Lets go of what is shared."""
-        self._uncommitted.close()
+        """Lets go of what is shared; again changes nothing."""
+        for consumer in self._watching:
+            consumer.close()
+        self._watching.clear()
         self._watchdog.close()
 
     def _partitions(self, topic: str) -> int:
@@ -163,9 +168,20 @@ class Workshop:
         """What a batch of records may weigh: a broker that refuses one aborts the transaction, again and again."""
         if self._rooms.get(decider.name) is None:
             topics = (names.events(decider.name), names.state(decider.name, decider.version), names.dead(decider.name))
-            with Cluster(self.settings) as cluster:
-                self._rooms[decider.name] = min(self._max_bytes, cluster.max_batch_bytes(topics))
+            try:
+                with Cluster(self.settings) as cluster:
+                    self._rooms[decider.name] = min(self._max_bytes, cluster.max_batch_bytes(topics))
+            except ConfigurationError:
+                # Not allowed to ask; what brokers allow by default is more than this.
+                self._rooms[decider.name] = self._max_bytes
         return self._rooms[decider.name]
+
+    def _answers(self, wanted: list[TopicPartition]) -> bool:
+        try:
+            self._uncommitted.committed(wanted, timeout=1.0)
+        except KafkaException:
+            return False
+        return True
 
     def _topics(self) -> Mapping[str, int]:
         topics = self._uncommitted.list_topics(timeout=10.0).topics

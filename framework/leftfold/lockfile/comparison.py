@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from leftfold.lockfile.lock import FoldLock, Lock
 from leftfold.lockfile.schema import breaks
@@ -14,6 +15,7 @@ __all__ = ["Finding", "compare"]
 _TYPE = re.compile(r"(?P<name>.+)\.v(?P<version>\d+)")
 _SAME = "or, if it means the same, accept it: leftfold check --write"
 _RECORD = "record it: leftfold check --write"
+Schemas: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ def compare(released: Lock, now: Lock) -> list[Finding]:
     found = [
         *_folds("decider", "evolve", released.deciders, now.deciders),
         *_folds("view", "its fold", released.views, now.views),
-        *_events(released, now),
+        *_messages("event", released.events, now.events),
+        *_messages("command", released.commands, now.commands),
     ]
     return sorted(found, key=lambda finding: (not finding.wrong, finding.about))
 
@@ -58,30 +61,30 @@ def _fold(about: str, fold: str, old: FoldLock, new: FoldLock) -> Iterator[Findi
         yield Finding(about, f"{fold} changed since leftfold.lock; raise version= to {old.version + 1}, {_SAME}")
 
 
-def _events(released: Lock, now: Lock) -> Iterator[Finding]:
-    latest = {match["name"]: int(match["version"]) for match in map(_TYPE.fullmatch, now.events) if match}
-    for type_ in released.events.keys() - now.events.keys():
+def _messages(kind: str, released: Schemas, now: Schemas) -> Iterator[Finding]:
+    latest = {match["name"]: int(match["version"]) for match in map(_TYPE.fullmatch, now) if match}
+    for type_ in released.keys() - now.keys():
         match = _TYPE.fullmatch(type_)
         if match is None or latest.get(match["name"], 0) <= int(match["version"]):
             newest = latest.get(match["name"]) if match else None
-            yield _lost(type_, newest)
-    for type_ in now.events.keys() - released.events.keys():
-        yield Finding(f"event {type_}", f"is not in leftfold.lock yet; {_RECORD}", wrong=False)
-    for type_ in released.events.keys() & now.events.keys():
-        yield from _event(type_, released, now, latest)
+            yield _lost(kind, type_, newest)
+    for type_ in now.keys() - released.keys():
+        yield Finding(f"{kind} {type_}", f"is not in leftfold.lock yet; {_RECORD}", wrong=False)
+    for type_ in released.keys() & now.keys():
+        yield from _message(kind, type_, released[type_], now[type_])
 
 
-def _lost(type_: str, newest: int | None) -> Finding:
-    if newest is None:
-        return Finding(
-            f"event {type_}",
-            "was released and no class reads it any more, but the log may hold it for ever; bring the class back",
-        )
-    return Finding(f"event {type_}", f"was released and the class is at version={newest}; versions only rise")
+def _lost(kind: str, type_: str, newest: int | None) -> Finding:
+    about = f"{kind} {type_}"
+    if newest is not None:
+        return Finding(about, f"was released and the class is at version={newest}; versions only rise")
+    if kind == "command":
+        return Finding(about, f"is gone; those still under way become dead letters. {_RECORD}", wrong=False)
+    why = "was released and no class reads it any more, but the log may hold it for ever; bring the class back"
+    return Finding(about, why)
 
 
-def _event(type_: str, released: Lock, now: Lock, latest: Mapping[str, int]) -> Iterator[Finding]:
-    old, new = released.events[type_], now.events[type_]
+def _message(kind: str, type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
     if old == new:
         return
     broken = breaks(old, new)
@@ -90,10 +93,10 @@ def _event(type_: str, released: Lock, now: Lock, latest: Mapping[str, int]) -> 
     name = type_.split(".")[1]
     for what in broken:
         yield Finding(
-            f"event {type_}",
+            f"{kind} {type_}",
             f"{what}; give {name} version={version + 1} and upcasts={{..., {version}: ...}}",
         )
     if not broken:
         yield Finding(
-            f"event {type_}", f"its schema changed in a way that every reader can bear; {_RECORD}", wrong=False
+            f"{kind} {type_}", f"its schema changed in a way that every reader can bear; {_RECORD}", wrong=False
         )

@@ -11,7 +11,7 @@ from leftfold.app import App
 from leftfold.decider import Decider
 from leftfold.errors import ConfigurationError
 from leftfold.lockfile.fold import fold_hash
-from leftfold.lockfile.schema import event_schema
+from leftfold.lockfile.schema import message_schema
 from leftfold.messages import Event
 from leftfold.view import FoldView, SpreadView, View
 
@@ -31,11 +31,12 @@ class FoldLock:
 
 @dataclass(frozen=True)
 class Lock:
-    """Deciders and views by name, and the schemas of released events by wire type (`baskets.ItemAdded.v1`)."""
+    """Deciders and views by name, and the schemas of released messages by wire type (`baskets.ItemAdded.v1`)."""
 
     deciders: Mapping[str, FoldLock] = field(default_factory=dict)
     views: Mapping[str, FoldLock] = field(default_factory=dict)
     events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Text for a file: sorted and indented, so that a diff shows what changed."""
@@ -55,7 +56,7 @@ class Lock:
             deciders, views = (
                 {name: FoldLock(**fold) for name, fold in told[kind].items()} for kind in ("deciders", "views")
             )
-            return cls(deciders, views, told["events"])
+            return cls(deciders, views, told["events"], told["commands"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(
                 f"leftfold.lock cannot be read ({error!r}); take it from version control, "
@@ -64,7 +65,7 @@ class Lock:
 
     def with_history(self, released: Lock) -> Lock:
         """This lock with the event versions that were released before and have not been written over."""
-        return Lock(self.deciders, self.views, {**released.events, **self.events})
+        return Lock(self.deciders, self.views, {**released.events, **self.events}, self.commands)
 
 
 def lock_of(app: App) -> Lock:
@@ -81,7 +82,8 @@ def lock_of(app: App) -> Lock:
     return Lock(
         {decider.name: _decider(decider) for decider in app.deciders},
         {view.name: _view(view) for view in app.views},
-        {type_: event_schema(cls) for type_, cls in events.items()},
+        {type_: message_schema(cls) for type_, cls in events.items()},
+        {cls.__leftfold__.type: message_schema(cls) for decider in app.deciders for cls in decider.commands},
     )
 
 

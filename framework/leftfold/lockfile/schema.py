@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from leftfold.messages import Event
+from leftfold.messages import Command, Event
 
-__all__ = ["breaks", "event_schema"]
+__all__ = ["breaks", "message_schema"]
 
 _WORDS = frozenset({"title", "description", "examples", "deprecated"})
 # pydantic's own for Decimal; it comes and goes with pydantic's version.
@@ -15,9 +15,9 @@ _DECIMAL = "^(?!^[-+.]*$)"
 Schema = Mapping[str, Any]
 
 
-def event_schema(event: type[Event]) -> dict[str, Any]:
+def message_schema(message: type[Event | Command]) -> dict[str, Any]:
     """The schema of what can be read, which tells a Decimal from a str, without the words that are only for people."""
-    found: dict[str, Any] = _wordless(event.model_json_schema(mode="validation"), names=False)
+    found: dict[str, Any] = _wordless(message.model_json_schema(mode="validation"), names=False)
     return found
 
 
@@ -52,7 +52,7 @@ def _record(path: str, old: _Side, new: _Side) -> Iterator[str]:
         yield f"field {path}{name} is gone, which older readers need"
     for name in sorted(after.keys() - before.keys()):
         if "default" not in after[name]:
-            yield f"field {path}{name} is new and has no default, so older events cannot be read"
+            yield f"field {path}{name} is new and has no default, so what was written before cannot be read"
     for name in sorted(before.keys() & after.keys()):
         yield from _field(f"{path}{name}", old.field(name), new.field(name))
 
@@ -65,7 +65,7 @@ def _field(path: str, old: _Side, new: _Side) -> Iterator[str]:
         yield from _record(f"{path}.", old, new)
     elif {**one, "default": None} == {**other, "default": None}:
         if "default" in one and "default" not in other:
-            yield f"field {path} has lost its default, so older events may not be readable"
+            yield f"field {path} has lost its default, so what was written before may not be readable"
     else:
         yield f"field {path} was {_said(one)} and is now {_said(other)}"
 

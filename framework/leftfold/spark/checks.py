@@ -22,8 +22,7 @@ def spark_checks(spark: SparkSession) -> Callable[[StateCheck, Callable[[int], N
     """Checks all partitions of a category on a session."""
 
     def run(check: StateCheck, tell: Callable[[int], None]) -> list[PartitionCheck]:
-        host = spark.conf.get("spark.driver.host") or "127.0.0.1"
-        with listening(host, tell) as address:
+        with listening(spark, tell) as address:
 
             def each(batches: Batches) -> Batches:
                 tuned_gc()

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from pyspark.sql import SparkSession
+
 __all__ = ["Address", "Teller", "listening"]
 
 Address = tuple[str, int]
@@ -16,11 +18,14 @@ _EVERY = 0.2
 
 
 @contextmanager
-def listening(host: str, tell: Callable[[int], None]) -> Iterator[Address]:
+def listening(spark: SparkSession, tell: Callable[[int], None]) -> Iterator[Address]:
     """Hands on the counts that arrive while the block runs; one that is lost is only missing from a progress bar."""
+    host = spark.conf.get("spark.driver.host", None) or "127.0.0.1"
+    bind = spark.conf.get("spark.driver.bindAddress", None) or ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
-        receiver.bind((host, 0))
-        address = receiver.getsockname()
+        receiver.bind((bind, 0))
+        port = receiver.getsockname()[1]
+        here = ("127.0.0.1" if bind in ("", "0.0.0.0") else bind, port)  # noqa: S104  # compared, not bound
 
         def listen() -> None:
             while told := receiver.recv(32):
@@ -30,11 +35,11 @@ def listening(host: str, tell: Callable[[int], None]) -> Iterator[Address]:
         thread = threading.Thread(target=listen, name="progress", daemon=True)
         thread.start()
         try:
-            yield address
+            yield host, port
         finally:
             # An empty datagram to itself ends the thread, behind everything that has arrived.
             while thread.is_alive():
-                receiver.sendto(b"", address)
+                receiver.sendto(b"", here)
                 thread.join(_EVERY)
 
 

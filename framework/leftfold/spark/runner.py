@@ -45,9 +45,8 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], 
     """A Runner on a session; the master decides where tasks run."""
 
     def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
-        host = spark.conf.get("spark.driver.host") or "127.0.0.1"
         tasks = _streams if plan.stream_keyed else _sorted
-        with listening(host, tell) as address, _tagged(spark.sparkContext):
+        with listening(spark, tell) as address, _tagged(spark.sparkContext):
             try:
                 return results_of(tasks(spark, job, plan, address))
             except (KeyboardInterrupt, LeftfoldError):

@@ -1,0 +1,59 @@
+"""Finds `@` records in a state partition."""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from leftfold.engine.statemark import MARK
+
+__all__ = ["last_mark", "mark_at"]
+
+_FIRST_STEP = 200
+_PATIENCE = 2.0
+
+
+def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
+    """The first `@` at an offset or behind it; b"" when there is none."""
+    return next(iter(_marks(consumer, place, offset, _end(consumer, place), first=True)), b"")
+
+
+def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
+    """The last `@` that the consumer sees; b"" when there is none."""
+    low, end = consumer.get_watermark_offsets(place, timeout=5.0)
+    step = _FIRST_STEP
+    while True:
+        start = max(low, end - step)
+        if found := _marks(consumer, place, start, end, first=False):
+            return found[-1]
+        if start <= low:
+            return b""
+        step *= 10
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
+
+
+def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, first: bool) -> list[bytes]:
+    """The marks between two offsets; the last offsets may be markers of transactions, which end in PARTITION_EOF."""
+    found: list[bytes] = []
+    here = TopicPartition(place.topic, place.partition, start)
+    consumer.assign([here])
+    try:
+        while consumer.position([here])[0].offset < end and start < end:
+            message = consumer.poll(_PATIENCE)
+            if message is None:
+                break
+            if (error := message.error()) is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    break
+                raise KafkaException(error)
+            if (message.offset() or 0) >= end:
+                break
+            if message.key() == MARK and (value := message.value()):
+                found.append(value)
+                if first:
+                    break
+    finally:
+        consumer.unassign()
+    return found
