@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -169,7 +170,7 @@ def test_a_lowered_version_is_wrong(load: Load) -> None:
         (
             "    note: str",
             "    by: str\n    note: str",
-            "field by is new and has no default, so older events cannot be read",
+            "field by is new and has no default, so what was written before cannot be read",
         ),
         ('    note: str = ""', "    note: str", "field note has lost its default"),
     ],
@@ -180,6 +181,27 @@ def test_a_released_event_that_changes_is_wrong(load: Load, old: str, new: str, 
     assert finding.about == "event tills.Paid.v1"
     assert what in finding.message
     assert finding.message.endswith("give Paid version=2 and upcasts={..., 1: ...}")
+
+
+def test_a_released_command_that_changes_is_wrong_since_some_may_be_under_way(load: Load) -> None:
+    (finding,) = compare(
+        lock_of(load()), lock_of(load(("    amount: Decimal\n\n@", "    amount: Decimal\n    by: str\n\n@")))
+    )
+    assert (finding.wrong, finding.about) == (True, "command tills.Pay.v1")
+    assert finding.message.endswith("give Pay version=2 and upcasts={..., 1: ...}")
+
+
+def test_a_command_that_is_gone_is_only_recorded(load: Load) -> None:
+    (gone, new) = compare(lock_of(load()), lock_of(load(("class Pay(Command,", 'class Pay(Command, name="Settle",'))))
+    assert [gone.wrong, new.wrong] == [False, False]
+    assert "become dead letters" in gone.message
+    assert new.about == "command tills.Settle.v1"
+
+
+def test_a_lock_from_before_commands_were_in_it_is_read(load: Load) -> None:
+    told = json.loads(lock_of(load()).to_json())
+    del told["commands"]
+    assert Lock.from_json(json.dumps(told)).commands == {}
 
 
 def test_a_new_field_with_a_default_is_only_recorded(load: Load) -> None:

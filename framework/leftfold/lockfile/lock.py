@@ -56,11 +56,11 @@ class Lock:
             deciders, views = (
                 {name: FoldLock(**fold) for name, fold in told[kind].items()} for kind in ("deciders", "views")
             )
-            return cls(deciders, views, told["events"], told["commands"])
+            return cls(deciders, views, told["events"], told.get("commands", {}))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(
                 f"leftfold.lock cannot be read ({error!r}); take it from version control, "
-                f"or write it anew: leftfold check --write"
+                f"or remove it and write it anew: leftfold check --write"
             ) from error
 
     def with_history(self, released: Lock) -> Lock:
