@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.statemark import MARK, SETTLED, StateMark
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import translated
+from leftfold.kafka.errors import UNREACHABLE, translated
 from leftfold.kafka.marks import last_mark, mark_at
 from leftfold.kafka.offsets import new_token
 from leftfold.kafka.outcomes import Outcome, last_outcome
@@ -63,11 +63,16 @@ class Hanging:
             InfrastructureError: nobody knows any more how a transaction was decided to end.
         """
         ended = []
-        for writer in sorted(self._hung(mine)):
-            hung = self._whole(writer, mine)
-            if hung.marks and (alone or min(hung.marks) in mine):
-                self._end(writer, hung)
-                ended.append(writer)
+        try:
+            for writer in sorted(self._hung(mine)):
+                hung = self._whole(writer, mine)
+                if hung.marks and (alone or min(hung.marks) in mine):
+                    self._end(writer, hung)
+                    ended.append(writer)
+        except KafkaException as error:
+            # A broker that is slow or away is asked again at the next look.
+            if not (error.args[0].retriable() or error.args[0].code() in UNREACHABLE):
+                raise
         return ended
 
     def holds(self, partitions: Collection[int]) -> bool:
@@ -92,19 +97,14 @@ class Hanging:
         A coordinator whose broker was killed between deciding and writing the markers can skip them when it is back
         ("couldn't find leader endpoint", seen on 4.3.1): then one more transaction of the same producer writes them.
         """
-        try:
-            producer = self.new_producer(writer)
-            producer.init_transactions(_SECONDS)
-            deadline = time.monotonic() + _GRACE
-            while self.holds(hung.marks):
-                if time.monotonic() > deadline:
-                    self._settle(producer, writer, self._whole(writer, hung.marks))
-                    return
-                time.sleep(0.05)
-        except KafkaException as error:
-            # The next look finds it again.
-            if not error.args[0].retriable():
-                raise
+        producer = self.new_producer(writer)
+        producer.init_transactions(_SECONDS)
+        deadline = time.monotonic() + _GRACE
+        while self.holds(hung.marks):
+            if time.monotonic() > deadline:
+                self._settle(producer, writer, self._whole(writer, hung.marks))
+                return
+            time.sleep(0.05)
 
     def _settle(self, producer: Producer, writer: str, hung: _Hung) -> None:
         if not hung.marks:

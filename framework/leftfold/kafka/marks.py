@@ -9,11 +9,15 @@ from leftfold.engine.statemark import MARK
 __all__ = ["last_mark", "mark_at"]
 
 _FIRST_STEP = 200
-_PATIENCE = 2.0
+_PATIENCE = 5.0
 
 
 def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
-    """The first `@` at an offset or behind it; b"" when there is none."""
+    """The first `@` at an offset or behind it; b"" when there is none.
+
+    Raises:
+        KafkaException: no answer in time, among others; as `last_mark`.
+    """
     return next(iter(_marks(consumer, place, offset, _end(consumer, place), first=True)), b"")
 
 
@@ -43,7 +47,9 @@ def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, f
         while consumer.position([here])[0].offset < end and start < end:
             message = consumer.poll(_PATIENCE)
             if message is None:
-                break
+                raise KafkaException(
+                    KafkaError(KafkaError._TIMED_OUT, f"{place.topic}[{place.partition}] tells nothing")
+                )
             if (error := message.error()) is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
                     break
