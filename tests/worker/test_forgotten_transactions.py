@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Literal
 
 import pytest
@@ -22,6 +23,15 @@ pytestmark = pytest.mark.servers
 
 Decided = Literal["commit", "abort"]
 TOUCHED = (1, 2)
+_OPEN: list[Consumer] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Closes what a test has opened, before another test kills the broker under it."""
+    yield
+    while _OPEN:
+        _OPEN.pop().close()
 
 
 @pytest.mark.parametrize("decided", ["commit", "abort"])
@@ -145,9 +155,12 @@ def _answers(broker: Broker, bank: Bank) -> bool:
 
 def _hanging(broker: Broker, bank: Bank) -> Hanging:
     config = {**broker.settings.librdkafka(), "group.id": bank.group, "enable.partition.eof": True, "log_level": 0}
+    levels = ("read_committed", "read_uncommitted")
+    stable, uncommitted = (Consumer({**config, "isolation.level": level}) for level in levels)
+    _OPEN.extend((stable, uncommitted))
     return Hanging(
-        Consumer({**config, "isolation.level": "read_committed"}),
-        Consumer({**config, "isolation.level": "read_uncommitted"}),
+        stable,
+        uncommitted,
         lambda id_: _producer(broker, id_),
         names.commands(bank.name),
         (bank.state,),
