@@ -5,30 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from functools import partial
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from benchmarks.connector import connector_fold, usual_pipeline
 from benchmarks.feed import feed
 from benchmarks.figure import Figure
+from benchmarks.rebuilding import timed_rebuild
 from benchmarks.small_events import balances, write_movements
 from leftfold import names
 from leftfold.engine.bulk_log import Range
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.local import Servers, java_home, spark_jars
 from leftfold.process import tuned_gc
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.runner import spark_runner
-from leftfold.view import View
 from projections.basket_summary import basket_summary
 from services.baskets.app import app
 
@@ -48,9 +43,9 @@ def run(servers: Servers) -> list[Figure]:
     write_movements(kafka, SMALL)
     settings = SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars(), memory="2g")
     with spark_session(settings) as spark:
-        small = max(SMALL / _seconds(spark, kafka, redis, balances) for _ in range(3))
+        small = max(SMALL / timed_rebuild(spark, kafka, redis, balances)[0] for _ in range(3))
         read = max(SMALL / _read(spark, kafka) for _ in range(2))
-        ours = max(EVENTS / _seconds(spark, kafka, redis, basket_summary) for _ in range(3))
+        ours = max(EVENTS / timed_rebuild(spark, kafka, redis, basket_summary)[0] for _ in range(3))
         connector = EVENTS / connector_fold(spark, kafka, redis)
         seconds, part = usual_pipeline(spark, kafka, servers.redis)
     note = f"peer: connector, from_json, groupBy().applyInPandas, redis-py; on {part:,} of the events"
@@ -92,20 +87,3 @@ def _read(spark: SparkSession, kafka: KafkaSettings) -> float:
     if found != SMALL:
         raise SystemExit(f"{found:,} events were read, not {SMALL:,}")
     return time.perf_counter() - began
-
-
-def _seconds(spark: SparkSession, kafka: KafkaSettings, redis: RedisSettings, view: View[Any, Any]) -> float:
-    store = RedisViewStore(redis)
-    began = time.perf_counter()
-    Rebuild(
-        view,
-        store,
-        open_log=partial(KafkaBulkLog, kafka),
-        open_reader=partial(KafkaLogReader, kafka),
-        open_sink=partial(BulkSink, redis),
-        run=spark_runner(spark),
-        options=RebuildOptions(keep=3600.0, patience=0.0),
-    ).run()
-    seconds = time.perf_counter() - began
-    store.close()
-    return seconds

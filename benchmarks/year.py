@@ -7,25 +7,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import psutil
 
 from benchmarks.feed import feed
 from benchmarks.figure import Figure
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
+from benchmarks.rebuilding import timed_rebuild
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.local import Servers, java_home, spark_jars
 from leftfold.process import tuned_gc
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.runner import spark_runner
 from services.baskets.app import app
 
 __all__ = ["run"]
@@ -51,19 +47,9 @@ def run(servers: Servers) -> list[Figure]:
         settings = SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars(), memory="2g")
         with spark_session(settings) as spark:
             for view in app.views:
-                began, store = time.perf_counter(), RedisViewStore(redis)
-                result = Rebuild(
-                    view,
-                    store,
-                    open_log=partial(KafkaBulkLog, kafka),
-                    open_reader=partial(KafkaLogReader, kafka),
-                    open_sink=partial(BulkSink, redis),
-                    run=spark_runner(spark),
-                    options=RebuildOptions(patience=0.0),
-                ).run()
-                store.close()
+                seconds, result = timed_rebuild(spark, kafka, redis, view)
                 note = f"{result.events:,} events, {result.rows:,} rows"
-                figures.append(Figure(f"year.rebuild.{view.name}", time.perf_counter() - began, "s", note=note))
+                figures.append(Figure(f"year.rebuild.{view.name}", seconds, "s", note=note))
     return figures + [Figure(f"year.peak.{kind}", size / 2**20, "MB") for kind, size in sorted(sizes.items())]
 
 

@@ -33,7 +33,7 @@ class RebuildResult:
         why: the reason when they were not compared, '' else.
         seconds: by phase.
         parked: by encoded row key.
-        kept: the predecessor's id while it is still there,; '' = none.
+        kept: the predecessor's id while it is still there; '' = none.
     """
 
     view: str
