@@ -34,7 +34,8 @@ def mypy(file: Path) -> Errors:
 
 
 def pyright(file: Path) -> Errors:
-    command = [sys.executable, "-m", "pyright", "--outputjson", str(file.relative_to(ROOT))]
+    python = ["--pythonpath", sys.executable]  # else it looks into whatever `python` is on PATH
+    command = [sys.executable, "-m", "pyright", *python, "--outputjson", str(file.relative_to(ROOT))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), f"pyright did not run (it needs Node): {done.stderr}"
     report = json.loads(done.stdout)
