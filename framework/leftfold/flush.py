@@ -137,6 +137,20 @@ class BucketFlush:
     changes: tuple[RowChange, ...] = ()
 
 
+@dataclass(frozen=True)
+class Landed:
+    """A flush whose outcome was known as soon as it began."""
+
+    written: bool
+
+    def landed(self) -> bool:
+        """The outcome."""
+        return self.written
+
+
+NOTHING_TO_FLUSH = Landed(written=True)
+
+
 def covered(generation: Generation, marks: Mapping[int, Mark]) -> Position:
     """What every bucket of a generation has folded in: per partition the least of the marks concerned."""
     offsets: dict[str, dict[int, int]] = {}

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from leftfold.flush import BucketFlush, Generation, Mark, Registry, Snapshot
 from leftfold.position import Position
 
-__all__ = ["Headers", "LogReader", "RawRecord", "StateStore", "ViewStore"]
+__all__ = ["Flushing", "Headers", "LogReader", "RawRecord", "StateStore", "ViewStore"]
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
 
@@ -63,6 +63,17 @@ class StateStore(Protocol):
         """How many streams there are."""
 
 
+class Flushing(Protocol):
+    """A flush on its way."""
+
+    def landed(self) -> bool:
+        """Waits for it: True when everything is written.
+
+        False, with nothing written, when a bucket's token is not the one the flush expects; False too when nobody
+        knows because the connection was lost.
+        """
+
+
 class ViewStore(Protocol):
     """Rows, indexes, marks and the registry of views, under the bucket protocol."""
 
@@ -84,11 +95,14 @@ class ViewStore(Protocol):
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """`read` for asyncio."""
 
-    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        """Writes rows, index moves and marks of many buckets, all or none.
+    def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
+        """Sends rows, index moves and marks of many buckets of one generation; they are written all or none.
 
-        False, with nothing written, when a bucket's token is not the one this flush expects.
+        The next flush of the same generation waits for this one.
         """
+
+    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
+        """`begin_flush`, and what came of it."""
 
     def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
         """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import Fenced
-from leftfold.flush import BucketFlush, Generation, Mark, Phase, Registry, RowChange, Snapshot
+from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, RowChange, Snapshot
 from leftfold.rows import Fields
 
 __all__ = ["MemoryViewStore"]
@@ -64,6 +64,10 @@ class MemoryViewStore:
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """`read` for asyncio."""
         return self.read(generation, keys)
+
+    def begin_flush(self, flushes: Sequence[BucketFlush]) -> Landed:
+        """All buckets or none, at once."""
+        return Landed(self.flush(flushes))
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:
         """All buckets or none."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from threading import Lock
+from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 from leftfold.flush import BucketFlush
@@ -14,7 +15,22 @@ from leftfold.redis.packing import EXEC, MULTI, UNWATCH, RowPacker, SortedSets, 
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.wire import Dial, Wire, dial
 
-__all__ = ["Flusher", "commands_of"]
+__all__ = ["Flight", "Flusher", "commands_of"]
+
+
+class Flight:
+    """A flush that is on its way; it lands when somebody asks, or when the next one of its flusher begins."""
+
+    def __init__(self, flusher: Flusher, marks: Sequence[bytes], sent: int, replies: list[Any]) -> None:
+        self._flusher, self.marks, self.sent, self.replies = flusher, marks, sent, replies
+        self.outcome: bool | BaseException | None = None
+
+    def landed(self) -> bool:
+        """Waits for the answer: True when everything is written, False when nothing is or nobody knows."""
+        self._flusher.land(self)
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return bool(self.outcome)
 
 
 class Flusher:
@@ -27,28 +43,48 @@ class Flusher:
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
         self._settings, self._dial = settings, dial
-        self._lock = Lock()
+        self._lock = RLock()
         self._wire: Wire | None = None
         self._seen: dict[bytes, bytes | None] = {}
+        self._flight: Flight | None = None
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        """Writes everything, or nothing and answers False: another writer's token, a lost mark, a lost connection.
+        """`begin`, and waits for it to land."""
+        return self.begin(flushes).landed()
+
+    def begin(self, flushes: Sequence[BucketFlush]) -> Flight:
+        """Sends everything, or nothing where it lands as False: another writer's token, a lost mark or connection.
 
         A connection lost behind EXEC leaves the outcome unknown; that is False too, because the marks then tell.
 
         Raises:
-            InfrastructureError: the server cannot be reached or refuses to write; nothing was written.
+            InfrastructureError: the server cannot be reached or refuses to write, here or when it lands; nothing was
+                written.
         """
         with self._lock:
+            if self._flight is not None:
+                self.land(self._flight)
             wire = self._connected()
-            try:
-                return self._flushed(wire, flushes)
-            except OSError:
-                self._drop()
-                return False
-            except BaseException:
-                self._drop()
-                raise
+            flight = Flight(self, [BucketKeys(f.generation, f.bucket).mark for f in flushes], 0, [])
+            with self._settling(flight):
+                self._send(wire, flight, flushes)
+            if isinstance(flight.outcome, BaseException):
+                raise flight.outcome
+            self._flight = flight if flight.outcome is None else None
+            return flight
+
+    def land(self, flight: Flight) -> None:
+        """Waits for the answers to a flight, unless they are known."""
+        with self._lock:
+            if flight.outcome is not None:
+                return
+            self._flight = None
+            with self._settling(flight):
+                if self._wire is None:
+                    raise ConnectionResetError("closed")
+                replies = flight.replies + self._wire.receive()
+                self._remember(flight.marks, replies)
+                flight.outcome = executed(replies[flight.sent - 1])
 
     def close(self) -> None:
         """Closes the connection."""
@@ -60,18 +96,31 @@ class Flusher:
         expected = {BucketKeys(f.generation, f.bucket).mark: f.expected.encode() for f in flushes}
         return tokens == expected
 
-    def _flushed(self, wire: Wire, flushes: Sequence[BucketFlush]) -> bool:
-        marks = [BucketKeys(flush.generation, flush.bucket).mark for flush in flushes]
+    def _send(self, wire: Wire, flight: Flight, flushes: Sequence[BucketFlush]) -> None:
+        marks = flight.marks
         if self._seen.keys() != set(marks):
             self._remember(marks, wire.exchange([UNWATCH, *_watch(marks)]))
         tokens, self._seen = self._seen, {}
         if not self.still_mine(flushes, tokens):
-            return False
+            flight.outcome = False
+            return
         commands = [MULTI, *(command for flush in flushes for command in commands_of(flush)), EXEC]
-        sent = len(commands)
-        replies = wire.exchange(commands + _watch(marks))
-        self._remember(marks, replies)
-        return executed(replies[sent - 1])
+        flight.sent = len(commands)
+        flight.replies = wire.begin(commands + _watch(marks))
+
+    @contextmanager
+    def _settling(self, flight: Flight) -> Iterator[None]:
+        """Writes down what a lost connection or a refusal makes of a flight, and drops the connection."""
+        try:
+            yield
+        except OSError:
+            self._drop()
+            flight.outcome = False
+        except BaseException as error:
+            self._drop()
+            flight.outcome = error
+            if not isinstance(error, Exception):
+                raise
 
     def _remember(self, marks: Sequence[bytes], replies: Sequence[Any]) -> None:
         refuse_errors(self._settings, replies)
@@ -88,7 +137,9 @@ class Flusher:
     def _drop(self) -> None:
         if self._wire is not None:
             self._wire.close()
-        self._wire, self._seen = None, {}
+        if self._flight is not None:
+            self._flight.outcome = False
+        self._wire, self._seen, self._flight = None, {}, None
 
 
 def _watch(marks: Sequence[bytes]) -> list[bytes]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import redis
 
-from leftfold.flush import BucketFlush, Generation, Mark, Registry, Snapshot
+from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot
+from leftfold.ports import Flushing
 from leftfold.redis.clients import open_client
 from leftfold.redis.failures import translated
 from leftfold.redis.flushers import Flushers
@@ -97,13 +98,17 @@ class RedisViewStore:
                     pipe.execute_command(*command)
                 return question.snapshot(await pipe.execute())
 
-    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        """Writes rows, index moves and marks of many buckets of one generation, all or none.
+    def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
+        """Sends rows, index moves and marks of many buckets of one generation, to be written all or none.
 
-        False when a token is not the expected one, a mark is missing or the connection was lost, even if only the
-        answer was: read the marks again, they tell what happened.
+        It lands as False when a token is not the expected one, a mark is missing or the connection was lost, even if
+        only the answer was: read the marks again, they tell what happened.
         """
-        return not flushes or self._flushers.of(flushes[0].generation).flush(flushes)
+        return self._flushers.of(flushes[0].generation).begin(flushes) if flushes else NOTHING_TO_FLUSH
+
+    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
+        """`begin_flush`, and what came of it."""
+        return self.begin_flush(flushes).landed()
 
     def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
         """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""

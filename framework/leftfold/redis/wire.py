@@ -77,7 +77,11 @@ class Wire:
         return replies
 
     def exchange(self, commands: Sequence[bytes]) -> list[Any]:
-        """Sends everything and returns every reply.
+        """Sends everything and returns every reply."""
+        return self.begin(commands) + self.receive()
+
+    def begin(self, commands: Sequence[bytes]) -> list[Any]:
+        """Sends everything and returns the replies so far; `receive` gives those still owed.
 
         A long list goes in chunks, and the replies to each are read after the next is sent, so that neither side
         waits with full buffers for the other.
@@ -86,7 +90,7 @@ class Wire:
         for chunk in _chunks(commands):
             self.send(chunk)
             replies += self.receive(self._owed - len(chunk))
-        return replies + self.receive()
+        return replies
 
     def close(self) -> None:
         """Closes the connection."""
