@@ -152,11 +152,17 @@ NOTHING_TO_FLUSH = Landed(written=True)
 
 
 def covered(generation: Generation, marks: Mapping[int, Mark]) -> Position:
-    """What every bucket of a generation has folded in: per partition the least of the marks concerned."""
+    """What every bucket here has folded in: per partition the least of the marks concerned.
+
+    Args:
+        marks: of all buckets, or of those that somebody folds; partitions that concern none of them are left out.
+    """
     offsets: dict[str, dict[int, int]] = {}
     for topic, count in generation.topics.items():
         for partition in range(count):
-            concerned = [marks[partition]] if generation.stream_keyed else marks.values()
+            concerned = [m for b, m in marks.items() if b == partition] if generation.stream_keyed else marks.values()
+            if not concerned:
+                continue
             least = min(mark.position.next_offset(topic, partition) for mark in concerned)
             offsets.setdefault(topic, {})[partition] = least
     return Position(offsets)

@@ -1,8 +1,8 @@
-"""The names on the wire: topics and groups. Part of the format; changed only with a migration."""
+"""The names on the wire: topics, consumer groups, groups in the view store. Changed only with a migration."""
 
 from __future__ import annotations
 
-__all__ = ["commands", "dead", "events", "group", "replies", "state"]
+__all__ = ["commands", "dead", "events", "group", "rebuilds", "replies", "state", "tails"]
 
 
 def commands(category: str) -> str:
@@ -33,3 +33,13 @@ def replies(app: str) -> str:
 def group(app: str, category: str) -> str:
     """The consumer group of the workers of a category."""
     return f"leftfold.{app}.{category}"
+
+
+def tails(view: str) -> str:
+    """The group in which the tails of a view see each other."""
+    return f"tails:{view}"
+
+
+def rebuilds(view: str) -> str:
+    """The group in which a rebuild of a view shows that it is at work."""
+    return f"rebuilds:{view}"

@@ -92,6 +92,9 @@ class ViewStore(Protocol):
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """The rows named by (bucket, encoded key), their buckets' marks and the live generation, in one round trip."""
 
+    def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
+        """`read` of several generations, in one round trip."""
+
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """`read` for asyncio."""
 
@@ -112,6 +115,12 @@ class ViewStore(Protocol):
 
     def unlink(self, generation: Generation) -> None:
         """Removes every key of a generation."""
+
+    def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+        """Says that a member of some groups lives for so many seconds more; returns each group's members, sorted.
+
+        0 seconds is a farewell. This decides who works, never where a fold goes on: the marks do.
+        """
 
     def close(self) -> None:
         """Lets go of connections."""

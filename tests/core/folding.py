@@ -65,14 +65,14 @@ class FoldBench:
         return self.log.append(TOPIC, partition_of(key or b"", PARTITIONS), key, value, list(headers.items()))
 
     def tail(self, **options: Any) -> Tail:
-        """A tail of the views."""
+        """A tail of the views; the next one is this one's successor, unless it has a name of its own."""
         return Tail(
             self.wanted,
             self.log.reader,
             self.store,
             look=0.0,
             report=lambda what, details: self.reports.append((what, details)),
-            **options,
+            **{"member": "bench", **options},
         )
 
     def settle(self, tail: Tail | None = None) -> Tail:

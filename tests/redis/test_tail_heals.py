@@ -41,8 +41,8 @@ def happen(world: World, seed: int, count: int = 150) -> None:
     world.client.send_many(list(histories(stranger(seed), count)))
 
 
-def tail_on(world: World, store: RedisViewStore) -> Tail:
-    return Tail(app.views, world.log.reader, store, look=0.0)
+def tail_on(world: World, store: RedisViewStore, **options: Any) -> Tail:
+    return Tail(app.views, world.log.reader, store, look=0.0, **{"member": "tail", **options})
 
 
 def settle(tail: Tail) -> None:
@@ -113,3 +113,48 @@ def test_two_tails_of_one_view_do_no_harm(server: RedisServer, store: RedisViewS
     settle(one)
     assert_equal_to_the_log(world, store)
     one.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_storm_of_tails_that_come_go_and_die_leaves_the_rows_of_the_log(
+    server: RedisServer, store: RedisViewStore, world: World, seed: int
+) -> None:
+    chance, at_work, number = stranger(seed), list[tuple[Tail, RedisViewStore]](), 0
+    for _ in range(120):
+        match chance.choice(["start", "end", "die", "work", "work", "work", "write"]):
+            case "start" if len(at_work) < 5:
+                number += 1
+                own = RedisViewStore(server.settings)
+                at_work.append((tail_on(world, own, member=f"tail {number}", lease=0.05, batch=7), own))
+            case "end" if at_work:
+                tail, own = at_work.pop(chance.randrange(len(at_work)))
+                tail.close()
+                own.close()
+            case "die" if at_work:
+                _, own = at_work.pop(chance.randrange(len(at_work)))
+                own.close()
+            case "write":
+                happen(world, chance.randrange(99), count=10)
+            case _:
+                for tail, _ in at_work:
+                    tail.step(0.0)
+    last = tail_on(world, store, member="last", lease=60.0)
+    wait_until(lambda: quiet(last) and whole(last, store), "the last tail to hold every bucket and to catch up")
+    assert_equal_to_the_log(world, store)
+    last.close()
+    for tail, own in at_work:
+        tail.close()
+        own.close()
+
+
+def quiet(tail: Tail) -> bool:
+    return tail.step(0.0) == 0 and tail.caught_up()
+
+
+def whole(tail: Tail, store: RedisViewStore) -> bool:
+    """Whether a tail folds every bucket of every live generation."""
+    live = [store.registry(view.name).live_of(view.hash) for view in VIEWS]
+    held = [
+        follower.generation.id for follower in tail.followers() if len(follower.buckets) == follower.generation.buckets
+    ]
+    return all(generation is not None and generation.id in held for generation in live)

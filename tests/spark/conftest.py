@@ -64,7 +64,7 @@ class Shop:
         worker.run()
 
     def follow(self) -> None:
-        tail = Tail(app.views, lambda: KafkaLogReader(self.kafka), self.store)
+        tail = Tail(app.views, lambda: KafkaLogReader(self.kafka), self.store, member="tail")
         while not self.stop.is_set():
             tail.step()
         tail.close()

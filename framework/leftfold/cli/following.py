@@ -19,9 +19,19 @@ __all__ = ["follow"]
 
 
 def follow(
-    views: Sequence[View[Any, Any]], kafka: KafkaSettings, redis: RedisSettings, stop: threading.Event, report: Report
+    views: Sequence[View[Any, Any]],
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    stop: threading.Event,
+    report: Report,
+    *,
+    member: str,
 ) -> None:
     """Keeps views at the end of the log until `stop` is set.
+
+    Args:
+        member: the name of this tail among those that share the views; the same after a restart, or the buckets of
+            its own ghost would stand still until that is taken for dead.
 
     Raises:
         Fenced: this process must end and be started again.
@@ -29,7 +39,7 @@ def follow(
     trouble = Trouble(report, stop)
     while not stop.is_set():
         try:
-            _follow(views, kafka, redis, stop, report, trouble)
+            _follow(views, kafka, redis, stop, trouble, member)
         except Fenced:
             raise
         except InfrastructureError as error:
@@ -41,8 +51,8 @@ def _follow(
     kafka: KafkaSettings,
     redis: RedisSettings,
     stop: threading.Event,
-    report: Report,
     trouble: Trouble,
+    member: str,
 ) -> None:
     readers: list[KafkaLogReader] = []
 
@@ -52,14 +62,15 @@ def _follow(
 
     store = RedisViewStore(redis)
     try:
-        tail = Tail(views, open_log, store, report=report)
+        tail = Tail(views, open_log, store, member=member, report=trouble.report)
         told = False
         while not stop.is_set():
             tail.step()
             if not told:
-                report("following", {"views": ", ".join(view.name for view in views)})
+                trouble.report("following", {"views": ", ".join(view.name for view in views)})
                 told = True
             trouble.told(next((reader.trouble for reader in readers if reader.trouble), ""))
+        tail.close()
     finally:
         for reader in readers:
             reader.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
@@ -65,7 +66,9 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         from leftfold.cli.following import follow
 
         tuned_gc()
-        follow([app.view(name) for name in options.names], kafka, redis_settings(), stop, report)
+        # The supervisor's process, not this one: who is started in its place is the same member.
+        member = f"{socket.gethostname()}:{os.getppid()}:{options.name}"
+        follow([app.view(name) for name in options.names], kafka, redis_settings(), stop, report, member=member)
 
 
 def _parser() -> argparse.ArgumentParser:

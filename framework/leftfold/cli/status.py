@@ -18,7 +18,7 @@ EXAMPLES = examples("leftfold status", "leftfold status --json | jq 'select(.kin
 _COLUMNS = {
     "server": ("server", "address", "pid", "uptime", "state"),
     "decider": ("decider", "version", "partitions", "workers", "offsets"),
-    "view": ("view", "generation", "phase", "rows", "lag", "parked", "last event", "position"),
+    "view": ("view", "generation", "phase", "tails", "rows", "lag", "behind", "parked", "last event", "position"),
 }
 
 
@@ -27,8 +27,9 @@ def status(
 ) -> None:
     """Show servers, workers and views.
 
-    Of each view: its generation and phase, its position and lag, and what is parked. Lag counts offsets, of which
-    transactions use some too. Exit code 69 when a server is not there.
+    Of each view: its generation and phase, how many tails share it, its position, its lag and how many seconds it is
+    behind, and what is parked. Lag counts offsets, of which transactions use some too. Exit code 69 when a server is
+    not there.
     """
     from leftfold.cli.console import emit, note, say, table
     from leftfold.cli.project import find_project, load_app
@@ -65,6 +66,8 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
         shown["uptime"] = lasting(row["uptime"])
     if row.get("time"):
         shown["last event"] = f"{lasting(since(row['time']))} ago"
+    if "behind" in shown:
+        shown["behind"] = f"{row['behind']:g} s"
     if "position" in shown:
         shown["position"] = " ".join(
             f"{topic}[{','.join(f'{p}:{o}' for p, o in sorted(offsets.items()) if o) or 'start'}]"

@@ -9,6 +9,7 @@ from typing import Any
 from leftfold import names
 from leftfold.app import App
 from leftfold.cli.embedded import local_settings
+from leftfold.cli.freshness import Freshness
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
 from leftfold.errors import LeftfoldError, ViewNotBuilt
@@ -96,22 +97,31 @@ class Survey:
             self._met(error)
             return
         try:
-            for view in app.views:
-                yield from self._view(view, store)
+            with Freshness(self._kafka) as freshness:
+                for view in app.views:
+                    yield from self._view(view, store, freshness)
         except LeftfoldError as error:
             self._met(error)
         finally:
             store.close()
 
-    def _view(self, view: View[Any, Any], store: ViewStore) -> Iterator[Row]:
+    def _view(self, view: View[Any, Any], store: ViewStore, freshness: Freshness) -> Iterator[Row]:
         registry = store.registry(view.name)
+        group = names.tails(view.name)
+        tails = len(store.attend([group], "", 0.0)[group])
         if registry.live_of(view.hash) is None:
             self.problems.append(
                 f"view {view.name} has no live generation for this code; start: leftfold run {view.name}, "
                 f"or leftfold rebuild {view.name}"
             )
         for generation in sorted(registry.generations.values(), key=lambda g: g.created):
-            yield self._generation(view, generation, registry, store)
+            row = self._generation(view, generation, registry, store)
+            if row.get("live") and generation.hash == view.hash:
+                row["tails"] = tails
+                if row["lag"] is not None:
+                    seconds = freshness.seconds(Position(row["position"]), Position(self._ends)) if row["lag"] else 0.0
+                    row["behind"] = round(seconds, 3)
+            yield row
 
     def _generation(self, view: View[Any, Any], generation: Generation, registry: Registry, store: ViewStore) -> Row:
         row: Row = {"kind": "view", "name": view.name, "generation": generation.id, "hash": generation.hash}

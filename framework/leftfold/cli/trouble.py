@@ -20,7 +20,7 @@ class Trouble:
     """
 
     def __init__(self, report: Report, stop: threading.Event) -> None:
-        self._report, self._stop = report, stop
+        self.report, self._stop = report, stop
         self._told, self._since, self._backoff = "", 0.0, Backoff()
 
     def met(self, error: LeftfoldError) -> None:
@@ -32,8 +32,8 @@ class Trouble:
         """Tells what is wrong, unless that is what was told last; '' = nothing is."""
         if why and not self._told:
             self._since = time.monotonic()
-            self._report("waiting", {"why": why})
+            self.report("waiting", {"why": why})
         elif self._told and not why:
-            self._report("going on", {"after": f"{time.monotonic() - self._since:.1f} s"})
+            self.report("going on", {"after": f"{time.monotonic() - self._since:.1f} s"})
             self._backoff = Backoff()
         self._told = why

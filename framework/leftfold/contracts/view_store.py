@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 
@@ -124,6 +125,31 @@ class ViewStoreContract:
         assert not store.flush([flush_of(generation, 0, "", "t", row("a")), flush_of(generation, 1, "", "t", row("b"))])
         assert store.marks(generation) == {0: mark("", 0)}
         assert store.read(generation, [(0, "a"), (1, "b")]).rows == (None, None)
+
+    def test_a_flush_lands_when_somebody_asks_or_the_next_one_begins(
+        self, store: ViewStore, generation: Generation
+    ) -> None:
+        first = store.begin_flush([flush_of(generation, 0, "", "t1", row("a"))])
+        stale = store.begin_flush([flush_of(generation, 0, "", "t2", row("b"))])
+        third = store.begin_flush([flush_of(generation, 0, "t1", "t3", row("c"))])
+        assert (third.landed(), stale.landed(), first.landed()) == (True, False, True)
+        assert store.keys(generation, 0, "", 9) == ["a", "c"]
+
+    def test_several_generations_are_read_at_once(self, store: ViewStore, generation: Generation) -> None:
+        other = new_generation(buckets=1)
+        assert store.create_marks(other, {0: mark("", 0)})
+        assert store.flush([flush_of(generation, 2, "", "t1", row("a", b"1"))])
+        assert store.flush([flush_of(other, 0, "", "u1", row("a", b"2"))])
+        one, two = store.read_all([(generation, [(2, "a"), (1, "a")]), (other, [(0, "a")])])
+        assert (one, two) == (store.read(generation, [(2, "a"), (1, "a")]), store.read(other, [(0, "a")]))
+        assert store.read_all([]) == []
+
+    def test_members_of_a_group_see_each_other_until_they_leave(self, store: ViewStore) -> None:
+        one, other = f"tails:{uuid4().hex}", f"tails:{uuid4().hex}"
+        assert store.attend([one, other], "b", 60.0) == {one: ("b",), other: ("b",)}
+        assert store.attend([one], "a", 60.0) == {one: ("a", "b")}
+        assert store.attend([one], "b", 0.0) == {one: ("a",)}
+        assert store.attend([other], "c", 60.0) == {other: ("b", "c")}
 
     def test_nothing_to_flush_is_done(self, store: ViewStore) -> None:
         assert store.flush([])

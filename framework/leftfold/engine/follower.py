@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from leftfold.engine.decoded import Decoded
 from leftfold.errors import ContractError, ViewNotBuilt
-from leftfold.flush import BucketFlush, Generation, Mark, Parked, RowChange, covered
+from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Parked, RowChange, Snapshot, covered
 from leftfold.partitioner import partition_of
-from leftfold.ports import ViewStore
+from leftfold.ports import Flushing, ViewStore
 from leftfold.position import Position
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View
@@ -53,9 +53,13 @@ def bucket_of(generation: Generation, key: str, partition: int) -> int:
 
 
 class Follower:
-    """Folds batches into one generation; `marks` are what the store confirmed last.
+    """Folds batches into some buckets of one generation; `marks` are what the store confirmed last.
+
+    A batch goes through `look`, `begin` and `landed`: between the first two somebody reads the rows that are missing,
+    between the last two the store works.
 
     Args:
+        buckets: those it folds; all of them when nothing is said.
         most: how many rows stay in memory. max_parked: how many keys may be parked before the view stops.
     """
 
@@ -65,14 +69,19 @@ class Follower:
         generation: Generation,
         store: ViewStore,
         *,
+        buckets: Collection[int] | None = None,
         most: int = 100_000,
         max_parked: int = MAX_PARKED,
     ) -> None:
         self.view, self.generation, self.stopped = view, generation, ""
+        self.buckets = frozenset(range(generation.buckets) if buckets is None else buckets)
         self._store, self._most, self._max_parked = store, most, max_parked
         self._names = {f"{c.__leftfold__.category}.{c.__leftfold__.name}" for c in view.events}
         self._kept: dict[tuple[int, str], Kept] = {}
         self.marks: dict[int, Mark] = {}
+        self._touches: list[_Touch] = []
+        self.missing: list[tuple[int, str]] = []
+        self._flying: tuple[Flushing, dict[int, Mark], dict[tuple[int, str], Kept]] | None = None
         self.reread()
 
     def reread(self) -> None:
@@ -82,8 +91,10 @@ class Follower:
             ViewNotBuilt: a mark is missing, so this generation is lost.
         """
         self._kept.clear()
-        self.marks = self._store.marks(self.generation)
-        missing = sorted(set(range(self.generation.buckets)) - set(self.marks))
+        self._touches, self._flying = [], None
+        found = self._store.marks(self.generation)
+        missing = sorted(set(range(self.generation.buckets)) - set(found))
+        self.marks = {bucket: mark for bucket, mark in found.items() if bucket in self.buckets}
         if missing:
             raise ViewNotBuilt(
                 f"generation {self.generation.id} of view {self.view.name} lost the marks of buckets {missing[:5]}; "
@@ -95,33 +106,62 @@ class Follower:
         return covered(self.generation, self.marks)
 
     def checksum(self) -> int:
-        """The view's checksum: the sum of its buckets'."""
+        """The sum of its buckets' checksums."""
         return sum(mark.checksum for mark in self.marks.values()) % CHECKSUM_MODULUS
 
     def fold(self, records: Sequence[Decoded], reached: Position) -> bool:
-        """Folds the records and flushes; True when there is nothing left to do for them.
+        """`look`, `begin` and `landed` at once."""
+        missing = self.look(records)
+        self.begin(self._store.read(self.generation, missing) if missing else None, reached)
+        return self.landed()
 
-        Every bucket's mark moves to `reached`, touched or not. False: another writer was here or the store went
-        back; `reread` and read the log again from `position()`.
+    def look(self, records: Sequence[Decoded]) -> list[tuple[int, str]]:
+        """Takes the next records in and names the rows, by bucket and key, that must be read before `begin`."""
+        self._touches = self._touched(records)
+        while len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
+        wanted = ((b, k) for b, k, _, _ in self._touches if (b, k) not in self._kept)
+        self.missing = [] if self.stopped else list(dict.fromkeys(wanted))
+        return self.missing
+
+    def begin(self, read: Snapshot | None, reached: Position) -> None:
+        """Folds what `look` took in and sends one flush; every bucket's mark moves to `reached`, touched or not.
+
+        Args:
+            read: the rows that `look` named; None when there were none.
         """
-        touched = self._touched(records)
         if self.stopped:
-            return True
-        self._load(touched)
+            return
+        for place, fields in zip(self.missing, read.rows if read is not None else (), strict=True):
+            self._kept[place] = Kept(None) if fields is None else self._read(place[1], fields)
         try:
-            return self._folded(touched, reached, careful=False)
+            self._folded(reached, careful=False)
         except _Unstorable:
-            return self._folded(touched, reached, careful=True)
+            self._folded(reached, careful=True)
 
-    def _folded(self, touched: list[_Touch], reached: Position, *, careful: bool) -> bool:
+    def landed(self) -> bool:
+        """Waits for the flush; True when there is nothing left to do for these records.
+
+        False: another writer was here or the store went back; `reread` and read the log again from `position()`.
+        """
+        if self._flying is None:
+            return True
+        (flush, marks, kept), self._flying = self._flying, None
+        if not flush.landed():
+            return False
+        self._kept.update(kept)
+        self.marks = marks
+        return True
+
+    def _folded(self, reached: Position, *, careful: bool) -> None:
         buckets = {b: _Bucket(m, {}, dict(m.parked), m.time) for b, m in self.marks.items()}
         after: dict[tuple[int, str], Any] = {}
-        for bucket, key, item, record in touched:
+        for bucket, key, item, record in self._touches:
             self._evolve(buckets[bucket], (bucket, key), item, record, after, careful)
         if sum(len(b.parked) for b in buckets.values()) > self._max_parked:
             self.stopped = f"more than {self._max_parked} keys are parked; mend the fold and rebuild"
-            return True
-        return self._flush(buckets, after, reached)
+            return
+        self._flush(buckets, after, reached)
 
     def _touched(self, records: Iterable[Decoded]) -> list[_Touch]:
         touched: list[_Touch] = []
@@ -144,18 +184,10 @@ class Follower:
                 pairs = [(self.view.keys.encode(record.key or NO_KEY), error)]
             for key, item in pairs:
                 bucket = bucket_of(generation, key, record.partition)
-                if self.marks[bucket].position.next_offset(record.topic, record.partition) <= record.offset:
+                mark = self.marks.get(bucket)
+                if mark is not None and mark.position.next_offset(record.topic, record.partition) <= record.offset:
                     touched.append((bucket, key, item, record))
         return touched
-
-    def _load(self, touched: list[_Touch]) -> None:
-        while len(self._kept) > self._most:
-            del self._kept[next(iter(self._kept))]
-        missing = list(dict.fromkeys((b, k) for b, k, _, _ in touched if (b, k) not in self._kept))
-        if not missing:
-            return
-        for place, fields in zip(missing, self._store.read(self.generation, missing).rows, strict=True):
-            self._kept[place] = Kept(None) if fields is None else self._read(place[1], fields)
 
     def _read(self, key: str, fields: Mapping[bytes, bytes]) -> Kept:
         rows = self.view.rows
@@ -197,17 +229,14 @@ class Follower:
         bucket.changes[key] = record.version if self.generation.stream_keyed else None
         bucket.time = max(bucket.time, record.time)
 
-    def _flush(self, buckets: dict[int, _Bucket], after: dict[tuple[int, str], Any], reached: Position) -> bool:
+    def _flush(self, buckets: dict[int, _Bucket], after: dict[tuple[int, str], Any], reached: Position) -> None:
         flushes, kept = [], {}
         for number, bucket in buckets.items():
             flush, rows = self._of_bucket(number, bucket, after, reached)
             flushes.append(flush)
             kept.update(rows)
-        if not self._store.flush(flushes):
-            return False
-        self._kept.update(kept)
-        self.marks = {flush.bucket: flush.mark for flush in flushes}
-        return True
+        sent = self._store.begin_flush(flushes) if flushes else NOTHING_TO_FLUSH
+        self._flying = sent, {flush.bucket: flush.mark for flush in flushes}, kept
 
     def _of_bucket(
         self, number: int, bucket: _Bucket, after: dict[tuple[int, str], Any], reached: Position

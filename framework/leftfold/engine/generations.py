@@ -56,11 +56,23 @@ def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> 
 
 
 def open_generation(
-    store: ViewStore, view: View[Any, Any], topics: Mapping[str, int], phase: Phase, buckets: int = BUCKETS
+    store: ViewStore,
+    view: View[Any, Any],
+    topics: Mapping[str, int],
+    phase: Phase,
+    buckets: int = BUCKETS,
+    *,
+    unless_followed: bool = False,
 ) -> Generation:
-    """Makes and registers a new, empty generation, its marks first."""
+    """Makes and registers a new, empty generation, its marks first.
+
+    Args:
+        unless_followed: returns one that tails of this code follow already, if somebody was faster.
+    """
     while True:
         registry = store.registry(view.name)
+        if unless_followed and (there := followed(registry, view)):
+            return next(iter(there.values()))
         generation = new_generation(view, registry, topics, phase, buckets)
         if not store.create_marks(generation, empty_marks(generation)):
             continue

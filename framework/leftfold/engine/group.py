@@ -7,58 +7,96 @@ from collections.abc import Callable, Sequence
 
 from leftfold.engine.decoded import Decoded, EventDecoder, whole_decisions
 from leftfold.engine.follower import Follower
-from leftfold.ports import LogReader
+from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
 
 __all__ = ["Group"]
 
 IDLE_SECONDS = 0.1
 """How often marks move when only transaction markers went by."""
+QUICK_SECONDS = 0.2
+MOST_BATCHES = 8
 
 
 class Group:
-    """One reader of the log and the followers it feeds, all of which have seen everything up to `position`."""
+    """One reader of the log and the followers it feeds, all of which have seen everything up to `position`.
 
-    def __init__(self, open_log: Callable[[], LogReader], followers: Sequence[Follower]) -> None:
-        self._open, self.log = open_log, open_log()
+    The next batch is read and decoded while the store works on the flushes of the one before.
+    """
+
+    def __init__(self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore) -> None:
+        self._open, self.log, self._store = open_log, open_log(), store
         self.followers: list[Follower] = []
         self._rest: list[Decoded] = []
-        self._flushed, self._at = Position(), 0.0
+        self._flushed, self._flying, self._at = Position(), False, 0.0
+        self._limit = 0
         self.seek(followers)
 
     def seek(self, followers: Sequence[Follower]) -> None:
         """Starts over with these followers at the least of their positions."""
         self.followers = list(followers)
         self._decoder = EventDecoder([f.view for f in self.followers])
-        self._rest = []
+        self._rest, self._flying = [], False
         start = Position()
         for follower in self.followers:
             start = _least(start, follower.position())
-        self._flushed = start
+        self._flushed = self._target = start
         self.log.seek(start)
 
     def position(self) -> Position:
         """Everything below is folded and flushed by every follower."""
         return self._flushed
 
-    def step(self, limit: int, timeout: float) -> tuple[int, list[Follower]]:
-        """Reads and folds one batch; returns how many events, and the followers that are out of step and left."""
-        records = self._rest + [self._decoder.decode(r) for r in self.log.poll(limit, timeout)]
-        whole, self._rest = whole_decisions(records)
+    def step(self, batch: int, timeout: float) -> tuple[int, list[Follower]]:
+        """Reads and folds one batch; returns how many events, and the followers that are out of step and left.
+
+        What it sends to the store lands at the next step, or at `land`.
+
+        Args:
+            batch: how many events at most, eight times as many while there are more waiting and a step is quick.
+        """
+        began = time.monotonic()
+        self._limit = max(batch, min(self._limit, batch * MOST_BATCHES))
+        records = self.log.poll(self._limit, 0.0 if self._flying else timeout)
+        full = len(records) >= self._limit
+        decoded = self._rest + [self._decoder.decode(r) for r in records]
+        left = self.land()
+        whole, self._rest = whole_decisions(decoded)
         reached = self._reached()
         now = time.monotonic()
         if not whole and (reached == self._flushed or now - self._at < IDLE_SECONDS):
-            return 0, []
+            return 0, left
         self._at = now
         try:
-            left = [f for f in self.followers if not f.stopped and not f.fold(whole, reached)]
+            self._send(whole, reached)
         except BaseException:
             # The records are out of the log but not in the store: nobody may go on behind them.
             self.seek(self.followers)
             raise
-        self.followers = [f for f in self.followers if f not in left]
-        self._flushed = reached
+        self._limit = self._limit * 2 if full and time.monotonic() - began < QUICK_SECONDS else self._limit // 2
         return len(whole), left
+
+    def land(self) -> list[Follower]:
+        """Waits for what is on its way to the store; returns the followers that are out of step and left."""
+        if not self._flying:
+            return []
+        self._flying = False
+        try:
+            left = [follower for follower in self.followers if not follower.landed()]
+        except BaseException:
+            self.seek(self.followers)
+            raise
+        self.followers = [follower for follower in self.followers if follower not in left]
+        self._flushed = self._target
+        return left
+
+    def _send(self, whole: list[Decoded], reached: Position) -> None:
+        going = [follower for follower in self.followers if not follower.stopped]
+        asked = [(follower.generation, missing) for follower in going if (missing := follower.look(whole))]
+        found = iter(self._store.read_all(asked) if asked else ())
+        for follower in going:
+            follower.begin(next(found) if follower.missing else None, reached)
+        self._target, self._flying = reached, True
 
     def _reached(self) -> Position:
         """Where the log goes on, or the first record held back where a decision is not whole yet."""

@@ -74,7 +74,7 @@ class CatchUp:
         if self._group is not None:
             self._fold(self._group)
         elif time.monotonic() - self._moved > self._patience:
-            self._group = Group(self._open, list(self._followers()))
+            self._group = Group(self._open, list(self._followers()), self._store)
         else:
             self._watch()
             time.sleep(0.01)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import suppress
+from typing import Any, TypeAlias
 
+from leftfold import names
 from leftfold.engine.follower import Follower
 from leftfold.engine.generations import change, followed, open_generation, topics_of
 from leftfold.engine.group import Group
-from leftfold.errors import ViewNotBuilt
-from leftfold.flush import Generation, Phase
+from leftfold.engine.shares import shares_of
+from leftfold.errors import LeftfoldError, ViewNotBuilt
+from leftfold.flush import Generation, Phase, covered
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
 from leftfold.view import View
@@ -19,16 +23,20 @@ from leftfold.view import View
 __all__ = ["Tail"]
 
 Report = Callable[[str, dict[str, Any]], None]
+_Name: TypeAlias = tuple[str, str]
 
 
 class Tail:
     """Follows the generations of some views; catching up and following are the same loop.
 
-    A follower that is new, or that lost its place to another writer or to a store that went back in time, reads in
-    a group of its own and joins the main group when it has caught up with it.
+    Several tails of a view share its buckets; one with nothing to fold stands by, and takes over within seconds what
+    a dead one leaves. A follower that is new, or that lost its place to another writer or to a store that went back in
+    time, reads in a group of its own and joins the main group when it has caught up with it.
 
     Args:
-        open_log: makes a reader; one per group. batch: how many events one flush holds at most.
+        open_log: makes a reader; one per group. batch: how many events one flush holds at first; it grows with the
+            backlog. look: seconds between looks at generations and other tails. lease: seconds after which the others
+            take a silent tail for dead. member: this tail's name among them.
         report: told what an operator should know: (what, details).
     """
 
@@ -40,14 +48,17 @@ class Tail:
         *,
         batch: int = 2000,
         look: float = 0.25,
+        lease: float = 3.0,
+        member: str = "",
         report: Report = lambda what, details: None,
     ) -> None:
-        self.views = tuple(views)
+        self.views, self.member = tuple(views), member or secrets.token_hex(8)
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
+        self._lease = lease
         self._groups: list[Group] = []
-        self._targets: dict[tuple[str, str], Position] = {}
-        self._known: dict[tuple[str, str], Follower] = {}
-        self._parked: dict[tuple[str, str], set[str]] = {}
+        self._targets: dict[_Name, Position] = {}
+        self._known: dict[_Name, Follower] = {}
+        self._parked: dict[_Name, set[str]] = {}
         self._looked = float("-inf")
         self._waiting: list[tuple[float, Follower]] = []
         self._admin = open_log()
@@ -60,13 +71,10 @@ class Tail:
             self._look_around()
         self._return_waiting(now)
         count = 0
-        for index, group in enumerate(list(self._groups)):
-            patience = timeout if index == 0 and len(self._groups) == 1 else 0.0
-            events, left = group.step(self._batch * (1 if index == 0 else 4), patience)
+        for group in list(self._groups):
+            events, left = group.step(self._batch, timeout if len(self._groups) == 1 else 0.0)
             count += events
-            for follower in left:
-                self._report("out of step", {"view": follower.view.name, "generation": follower.generation.id})
-                self._waiting.append((now + random.uniform(0.0, 0.2), follower))  # spreads two tails
+            self._step_aside(left)
         self._settle()
         if not self._groups:
             time.sleep(min(timeout, 0.02))
@@ -85,23 +93,36 @@ class Tail:
         return list(self._known.values())
 
     def close(self) -> None:
-        """Closes every reader."""
+        """Lands what is on its way, tells the others and closes every reader."""
+        with suppress(LeftfoldError):
+            for group in self._groups:
+                group.land()
+            self._attend(0.0)
         for group in self._groups:
             group.close()
         self._admin.close()
 
+    def _attend(self, seconds: float) -> dict[str, tuple[str, ...]]:
+        """Tells the other tails that this one lives; the members by view."""
+        groups = {view.name: names.tails(view.name) for view in self.views}
+        found = self._store.attend(list(groups.values()), self.member, seconds) if groups else {}
+        return {view: found[group] for view, group in groups.items()}
+
     def _look_around(self) -> None:
+        members = self._attend(self._lease)
         for view in self.views:
             registry = self._store.registry(view.name)
             mine = followed(registry, view)
             if not mine and registry.live_of(view.hash) is None:
                 generation = self._begin(view)
                 mine = {generation.id: generation}
-            for name, id_ in [k for k in self._known if k[0] == view.name and k[1] not in mine]:
-                self._forget(self._known.pop((name, id_)))
+            for name in [known for known in self._known if known[0] == view.name and known[1] not in mine]:
+                self._forget(name)
             for id_, generation in mine.items():
-                if (view.name, id_) not in self._known:
-                    self._adopt(view, generation)
+                share = shares_of(members[view.name], generation)[self.member]
+                known = self._known.get((view.name, id_))
+                if known is None or known.buckets != share:
+                    self._adopt(view, generation, share)
         for follower in self._known.values():
             self._tell_parked(follower)
 
@@ -116,33 +137,44 @@ class Tail:
 
     def _begin(self, view: View[Any, Any]) -> Generation:
         topics = topics_of(view, self._admin.partitions)
-        generation = open_generation(self._store, view, topics, Phase.SEALED)
+        generation = open_generation(self._store, view, topics, Phase.SEALED, unless_followed=True)
         self._targets[view.name, generation.id] = self._admin.ends(topics)
         self._report("generation begun", {"view": view.name, "generation": generation.id})
         return generation
 
-    def _adopt(self, view: View[Any, Any], generation: Generation) -> None:
+    def _adopt(self, view: View[Any, Any], generation: Generation, share: frozenset[int]) -> None:
+        name = view.name, generation.id
+        self._forget(name)
         try:
-            follower = Follower(view, generation, self._store)
+            follower = Follower(view, generation, self._store, buckets=share)
         except ViewNotBuilt as error:
             self._discard(generation, error)
             return
-        self._known[view.name, generation.id] = follower
+        self._known[name] = follower
         if self._store.registry(view.name).live_of(view.hash) is None:
-            self._targets.setdefault((view.name, generation.id), self._admin.ends(generation.topics))
-        follower.fold((), follower.position())
-        self._groups.append(Group(self._open, [follower]))
+            self._targets.setdefault(name, self._admin.ends(generation.topics))
+        if share:
+            follower.fold((), follower.position())
+            self._groups.append(Group(self._open, [follower], self._store))
 
     def _discard(self, generation: Generation, error: ViewNotBuilt) -> None:
         self._report("generation lost", {"view": generation.view, "generation": generation.id, "why": str(error)})
         change(self._store, generation.view, lambda r: r.without(generation.id))
         self._store.unlink(generation)
 
-    def _forget(self, follower: Follower) -> None:
-        for group in self._groups:
-            if follower in group.followers:
-                group.followers.remove(follower)
-        self._waiting = [(at, f) for at, f in self._waiting if f is not follower]
+    def _forget(self, name: _Name) -> None:
+        """Stops following; what is on its way lands first."""
+        gone = self._known.pop(name, None)
+        for group in [group for group in self._groups if gone in group.followers]:
+            self._step_aside(group.land())
+            group.followers = [follower for follower in group.followers if follower is not gone]
+        self._waiting = [(at, follower) for at, follower in self._waiting if follower is not gone]
+
+    def _step_aside(self, left: Iterable[Follower]) -> None:
+        """Lets followers that met another writer wait for a moment, each another one, before they read their marks."""
+        for follower in left:
+            self._report("out of step", {"view": follower.view.name, "generation": follower.generation.id})
+            self._waiting.append((time.monotonic() + random.uniform(0.0, 0.2), follower))
 
     def _return_waiting(self, now: float) -> None:
         due = [f for at, f in self._waiting if at <= now]
@@ -154,7 +186,7 @@ class Tail:
                 self._known.pop((follower.view.name, follower.generation.id), None)
                 self._discard(follower.generation, error)
                 continue
-            self._groups.append(Group(self._open, [follower]))
+            self._groups.append(Group(self._open, [follower], self._store))
 
     def _settle(self) -> None:
         """Points at generations that reached their target, stops stopped ones and joins groups that caught up."""
@@ -162,17 +194,25 @@ class Tail:
             for follower in [f for f in group.followers if f.stopped]:
                 group.followers.remove(follower)
                 self._report("view stopped", {"view": follower.view.name, "why": follower.stopped})
-        for key, target in list(self._targets.items()):
-            known = self._known.get(key)
+        for name, target in list(self._targets.items()):
+            known = self._known.get(name)
             if known is None:
-                del self._targets[key]
-            elif known.position().covers(target):
-                del self._targets[key]
+                del self._targets[name]
+            elif self._is_past(known, target):
+                del self._targets[name]
                 self._point(known)
         for group in [g for g in self._groups if not g.followers]:
             group.close()
             self._groups.remove(group)
         self._join()
+
+    def _is_past(self, known: Follower, target: Position) -> bool:
+        """Whether the whole generation is past a position, the shares of other tails included."""
+        generation = known.generation
+        if known.buckets and not at_least(known.position(), target):
+            return False
+        marks = known.marks if len(known.buckets) == generation.buckets else self._store.marks(generation)
+        return len(marks) == generation.buckets and covered(generation, marks).covers(target)
 
     def _point(self, follower: Follower) -> None:
         generation = follower.generation
@@ -184,13 +224,27 @@ class Tail:
         self._report("generation live", {"view": generation.view, "generation": generation.id})
 
     def _join(self) -> None:
+        """Lets the main group feed what has caught up with it."""
         if len(self._groups) < 2:
             return
         main, *others = self._groups
-        ready = [g for g in others if g.position().covers(main.position().only(g.position().offsets))]
-        if ready:
-            followers = [f for g in (main, *ready) for f in g.followers]
-            for group in ready:
-                group.close()
-                self._groups.remove(group)
-            main.seek(followers)
+        ready = [group for group in others if at_least(group.position(), main.position())]
+        if not ready:
+            return
+        for group in (main, *ready):
+            self._step_aside(group.land())
+        followers = [follower for group in (main, *ready) for follower in group.followers]
+        for group in ready:
+            group.close()
+            self._groups.remove(group)
+        main.seek(followers)
+
+
+def at_least(position: Position, other: Position) -> bool:
+    """Whether a position is as far as another on every partition that both name."""
+    return all(
+        offset >= other.offsets[topic][partition]
+        for topic, partitions in position.offsets.items()
+        for partition, offset in partitions.items()
+        if partition in other.offsets.get(topic, {})
+    )

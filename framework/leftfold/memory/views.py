@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class MemoryViewStore:
     def __init__(self) -> None:
         self._registries: dict[str, Registry] = {}
         self._buckets: dict[tuple[str, str, int], _Bucket] = {}
+        self._members: dict[str, dict[str, float]] = {}
 
     def registry(self, view: str) -> Registry:
         """The generations of a view."""
@@ -60,6 +62,10 @@ class MemoryViewStore:
             {number: bucket.mark for number, bucket in buckets.items() if bucket is not None},
             tuple(bucket.rows.get(key) if (bucket := buckets[number]) else None for number, key in keys),
         )
+
+    def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
+        """`read` of several generations."""
+        return [self.read(generation, keys) for generation, keys in asked]
 
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """`read` for asyncio."""
@@ -98,6 +104,14 @@ class MemoryViewStore:
         """Forgets a generation."""
         for key in [k for k in self._buckets if k[:2] == (generation.view, generation.id)]:
             del self._buckets[key]
+
+    def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+        """Notes until when a member lives."""
+        now = time.monotonic()
+        for group in groups:
+            members = self._members.get(group, {}) | {member: now + seconds}
+            self._members[group] = {name: until for name, until in members.items() if until > now}
+        return {group: tuple(sorted(self._members[group])) for group in groups}
 
     def close(self) -> None:
         """Nothing to let go of."""

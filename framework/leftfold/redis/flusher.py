@@ -96,6 +96,10 @@ class Flusher:
         expected = {BucketKeys(f.generation, f.bucket).mark: f.expected.encode() for f in flushes}
         return tokens == expected
 
+    def at_once(self, commands: list[bytes]) -> list[bytes]:
+        """Commands as one transaction."""
+        return [MULTI, *commands, EXEC]
+
     def _send(self, wire: Wire, flight: Flight, flushes: Sequence[BucketFlush]) -> None:
         marks = flight.marks
         if self._seen.keys() != set(marks):
@@ -104,7 +108,7 @@ class Flusher:
         if not self.still_mine(flushes, tokens):
             flight.outcome = False
             return
-        commands = [MULTI, *(command for flush in flushes for command in commands_of(flush)), EXEC]
+        commands = self.at_once([command for flush in flushes for command in commands_of(flush)])
         flight.sent = len(commands)
         flight.replies = wire.begin(commands + _watch(marks))
 

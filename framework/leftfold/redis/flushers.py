@@ -17,8 +17,8 @@ _MOST = 64
 class Flushers:
     """Hands out flushers; those not used for longest are closed when there are too many."""
 
-    def __init__(self, settings: RedisSettings, dial: Dial) -> None:
-        self._settings, self._dial = settings, dial
+    def __init__(self, settings: RedisSettings, dial: Dial, made: type[Flusher] = Flusher) -> None:
+        self._settings, self._dial, self._made = settings, dial, made
         self._lock = Lock()
         self._flushers: dict[tuple[str, str], Flusher] = {}
 
@@ -26,7 +26,7 @@ class Flushers:
         """The flusher of a generation."""
         name = generation.view, generation.id
         with self._lock:
-            flusher = self._flushers.pop(name, None) or Flusher(self._settings, self._dial)
+            flusher = self._flushers.pop(name, None) or self._made(self._settings, self._dial)
             self._flushers[name] = flusher
             if len(self._flushers) > _MOST:
                 self._flushers.pop(next(iter(self._flushers))).close()

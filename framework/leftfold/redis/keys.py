@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from leftfold.flush import Generation
 
-__all__ = ["BucketKeys", "entry", "registry_key"]
+__all__ = ["BucketKeys", "entry", "members_key", "registry_key"]
 
 
 def registry_key(view: str) -> bytes:
     """The hash with a view's generations and live pointers."""
     return b"view:" + view.encode()
+
+
+def members_key(group: str) -> bytes:
+    """The sorted set of who is at work in a group."""
+    return b"members:" + group.encode()
 
 
 class BucketKeys:

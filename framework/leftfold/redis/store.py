@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import redis
 
 from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot
 from leftfold.ports import Flushing
+from leftfold.redis.attendance import attend
 from leftfold.redis.clients import open_client
 from leftfold.redis.failures import translated
 from leftfold.redis.flushers import Flushers
@@ -82,11 +84,17 @@ class RedisViewStore:
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """The rows named by (bucket, encoded key), their buckets' marks and the live generation, in one round trip."""
-        question = Question(generation, keys)
+        return self.read_all([(generation, keys)])[0]
+
+    def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
+        """`read` of several generations, in one round trip."""
+        questions = [Question(generation, keys) for generation, keys in asked]
         with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
-            for command in question.commands:
-                pipe.execute_command(*command)
-            return question.snapshot(pipe.execute())
+            for question in questions:
+                for command in question.commands:
+                    pipe.execute_command(*command)
+            replies = iter(pipe.execute())
+        return [question.snapshot(list(islice(replies, len(question.commands)))) for question in questions]
 
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """`read` for asyncio, over a client of the running loop that is closed when the loop shuts down."""
@@ -128,6 +136,11 @@ class RedisViewStore:
         with translated(self._settings):
             unlink(self._client, generation)
         self._flushers.forget(generation)
+
+    def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+        """Says that a member of some groups lives for so many seconds more; returns each group's members, sorted."""
+        with translated(self._settings):
+            return attend(self._client, groups, member, seconds)
 
     def close(self) -> None:
         """Lets go of connections; those of an event loop that still runs end with it."""

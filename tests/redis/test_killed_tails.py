@@ -1,0 +1,76 @@
+"""SIGKILL of a tail inside any of its writes: its successor ends with the rows of the log."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from leftfold import memory
+from leftfold.engine.tail import Tail
+from leftfold.memory import World
+from leftfold.reading import Views
+from leftfold.redis import RedisViewStore
+from leftfold.testing import fold
+from leftfold.view import View
+from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.redis.killed_tail import BATCH, COMMANDS
+from tests.redis.server import RedisServer
+from tests.redis.test_tail_heals import settle
+
+pytestmark = pytest.mark.servers
+
+SEED = 5
+VIEWS: tuple[View[Any, Any], ...] = (summary, by_owner, by_tag)
+WRITES = (2, 4, 6, 7, 8, 9, 12, 15, 18, 25)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    """The log that the killed one read, and what memory makes of it."""
+    with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
+        world.client.send_many(list(histories(stranger(SEED), COMMANDS)))
+        return world
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_killed_in_a_write_it_leaves_whole_flushes_only(
+    server: RedisServer, store: RedisViewStore, world: World, write: int
+) -> None:
+    kill_in(server, write, "whole")
+    assert wrong(store, world) == []
+
+
+def test_twin_without_a_transaction_some_rows_are_folded_twice(
+    server: RedisServer, store: RedisViewStore, world: World
+) -> None:
+    spoilt = []
+    for write in WRITES:
+        kill_in(server, write, "torn")
+        spoilt += wrong(store, world)
+    assert spoilt
+
+
+def kill_in(server: RedisServer, write: int, how: str) -> None:
+    """Runs a tail on an empty Redis until it is killed in one of its writes."""
+    with server.client() as client:
+        client.flushall()
+    words = [sys.executable, "-m", "tests.redis.killed_tail", server.settings.url, str(SEED), str(write), how]
+    assert subprocess.run(words, check=False, timeout=60).returncode == -9, "it was not killed: it wrote less often"
+
+
+def wrong(store: RedisViewStore, world: World) -> list[str]:
+    """The views whose rows or checksums are not the log's once a successor has caught up."""
+    tail = Tail(app.views, world.log.reader, store, look=0.0, batch=BATCH, member="tail")
+    settle(tail)
+    tail.close()
+    views, events = Views(store), [recorded.event for recorded in world.events("ledgers")]
+    return [
+        view.name
+        for view in VIEWS
+        if dict(views[view].items()) != fold(view, *events)
+        or views[view].describe().checksum != world.views[view].describe().checksum
+    ]
