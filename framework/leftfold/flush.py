@@ -13,12 +13,17 @@ __all__ = ["BucketFlush", "Generation", "Mark", "Parked", "Phase", "Registry", "
 
 
 class Phase(StrEnum):
-    """Where a generation is in its life: bulk → sealed → live → kept."""
+    """Where a generation is in its life: bulk → sealed → live → kept.
+
+    A held one is followed by tails and waits for its promotion; a pinned one stays as it is: a view as of some place.
+    """
 
     BULK = "bulk"
     SEALED = "sealed"
+    HELD = "held"
     LIVE = "live"
     KEPT = "kept"
+    PINNED = "pinned"
 
 
 @dataclass(frozen=True)
@@ -32,11 +37,18 @@ class Parked:
     waiting: int = 1
 
 
+def pointer(hash_: str, name: str = "") -> str:
+    """What the registry calls the live generation of a hash, or its pinned one of a name."""
+    return f"{hash_}~{name}" if name else hash_
+
+
 @dataclass(frozen=True)
 class Generation:
     """One complete copy of a view in the store.
 
-    `buckets` is fixed for its life, `topics` are the physical topics it reads, `partitions` how many each has.
+    `buckets` is fixed for its life, `topics` are the physical topics it reads with the number of partitions of each.
+    `since` is when it came into its phase, `name` what readers of a pinned one call it, `ends` where its bulk load
+    stops, and `fold` says which code made it ('' = nobody knows), so that no other code goes on with it.
     """
 
     view: str
@@ -47,10 +59,19 @@ class Generation:
     topics: Mapping[str, int]
     phase: Phase = Phase.SEALED
     created: str = ""
+    since: str = ""
+    name: str = ""
+    fold: str = ""
+    ends: Position = field(default_factory=Position)
 
-    def in_phase(self, phase: Phase) -> Generation:
+    @property
+    def pointer(self) -> str:
+        """What readers look up to find it: the hash of their code, and the name if it is a pinned one's."""
+        return pointer(self.hash, self.name)
+
+    def in_phase(self, phase: Phase, since: str = "") -> Generation:
         """The same generation in another phase."""
-        return replace(self, phase=phase)
+        return replace(self, phase=phase, since=since)
 
 
 @dataclass(frozen=True)
@@ -71,17 +92,23 @@ class Registry:
             {h: i for h, i in self.live.items() if i != generation_id},
         )
 
-    def pointed(self, generation: Generation) -> Registry:
-        """The registry with this generation live and its predecessor kept."""
-        before = self.live.get(generation.hash)
-        generations = {**self.generations, generation.id: generation.in_phase(Phase.LIVE)}
+    def pointed(self, generation: Generation, since: str = "") -> Registry:
+        """The registry with this generation live and its predecessor kept, from a moment on (RFC 3339)."""
+        before = self.live.get(generation.pointer)
+        generations = {**self.generations, generation.id: generation.in_phase(Phase.LIVE, since)}
         if before is not None and before != generation.id and before in generations:
-            generations[before] = generations[before].in_phase(Phase.KEPT)
-        return Registry(generations, {**self.live, generation.hash: generation.id})
+            generations[before] = generations[before].in_phase(Phase.KEPT, since)
+        return Registry(generations, {**self.live, generation.pointer: generation.id})
 
-    def live_of(self, hash_: str) -> Generation | None:
-        """The live generation of a schema hash."""
-        return self.generations.get(self.live.get(hash_, ""))
+    def pinned(self, generation: Generation) -> Registry:
+        """The registry with this generation behind its name, and without the one that was."""
+        pinned = generation.in_phase(Phase.PINNED)
+        rest = self.without(self.live.get(generation.pointer, ""))
+        return Registry({**rest.generations, pinned.id: pinned}, {**rest.live, pinned.pointer: pinned.id})
+
+    def live_of(self, hash_: str, name: str = "") -> Generation | None:
+        """The live generation of a schema hash, or its pinned one of a name."""
+        return self.generations.get(self.live.get(pointer(hash_, name), ""))
 
 
 @dataclass(frozen=True)

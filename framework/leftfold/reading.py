@@ -47,10 +47,12 @@ class Page(Generic[Row, K]):
 
 
 class Reader(Generic[Row, K]):
-    """Reads one view. Every read follows the live generation of this code's schema hash."""
+    """Reads one view. Every read follows the live generation of this code's schema hash, or a pinned one."""
 
-    def __init__(self, view: View[Row, K], store: ViewStore, poll: Callable[[float], None] = time.sleep) -> None:
-        self.view, self._store, self._poll = view, store, poll
+    def __init__(
+        self, view: View[Row, K], store: ViewStore, poll: Callable[[float], None] = time.sleep, name: str = ""
+    ) -> None:
+        self.view, self._store, self._poll, self._name = view, store, poll, name
         self._generation: Generation | None = None
 
     def get(self, key: K, /, *, after: Position | None = None, timeout: float = 2.0) -> Row | None:
@@ -174,7 +176,12 @@ class Reader(Generic[Row, K]):
 
     def _live(self, *, fresh: bool = False) -> Generation:
         if fresh or self._generation is None:
-            self._generation = self._store.registry(self.view.name).live_of(self.view.hash)
+            self._generation = self._store.registry(self.view.name).live_of(self.view.hash, self._name)
+        if self._generation is None and self._name:
+            raise ViewNotBuilt(
+                f"view {self.view.name} has nothing called {self._name!r} for this code (schema {self.view.hash}); "
+                f"build it: leftfold rebuild {self.view.name} --as-of PLACE --name {self._name}"
+            )
         if self._generation is None:
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
@@ -264,3 +271,7 @@ class Views:
         if reader is None:
             reader = self._readers[id(view)] = Reader(view, self._store, self._poll)
         return reader
+
+    def as_of(self, view: View[Row, K], name: str, /) -> Reader[Row, K]:
+        """The reader of what `leftfold rebuild VIEW --as-of PLACE --name NAME` built; it never moves on."""
+        return Reader(view, self._store, self._poll, name)

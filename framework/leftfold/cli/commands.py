@@ -7,7 +7,28 @@ from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli import check, dev, doctor, down, events, get, new, rebuild, run, send, state, status, topics, up
+from leftfold.cli import (
+    check,
+    dev,
+    diff,
+    doctor,
+    down,
+    drop,
+    events,
+    explain,
+    get,
+    new,
+    promote,
+    rebuild,
+    retry,
+    run,
+    send,
+    state,
+    status,
+    topics,
+    up,
+    verify,
+)
 from leftfold.version import __version__
 
 __all__ = ["app"]
@@ -54,6 +75,13 @@ _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (events.events, events.EXAMPLES),
     (get.get, get.EXAMPLES),
     (rebuild.rebuild, rebuild.EXAMPLES),
+    (diff.diff, diff.EXAMPLES),
+    (promote.promote, promote.PROMOTE_EXAMPLES),
+    (promote.rollback, promote.ROLLBACK_EXAMPLES),
+    (drop.drop, drop.EXAMPLES),
+    (verify.verify, verify.EXAMPLES),
+    (explain.explain, explain.EXAMPLES),
+    (retry.retry, retry.EXAMPLES),
     (check.check, check.EXAMPLES),
     (doctor.doctor, doctor.EXAMPLES),
 )

@@ -17,12 +17,13 @@ __all__ = ["EXAMPLES", "get"]
 EXAMPLES = examples(
     "leftfold get household_spend 1234",
     "leftfold get store_daily 367/2017-03-01                          a key of two parts",
+    "leftfold get household_spend@march 1234                          as of `rebuild --as-of ... --name march`",
     "leftfold get basket_summary b-1 --after 'baskets.events[3:17]'   not before this was folded in",
 )
 
 
 def get(
-    name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
+    name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name, or VIEW@NAME.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The row's key; parts are joined by /.")],
     after: Annotated[str, typer.Option("--after", metavar="POSITION", help="Wait until the view covers this.")] = "",
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for it.")] = 2.0,
@@ -35,20 +36,20 @@ def get(
     Exit code 1 when there is none, 4 when the view does not get to POSITION in time.
     """
     from leftfold.cli.console import emit, note
-    from leftfold.cli.failures import unknown
     from leftfold.cli.keys import read_key
     from leftfold.cli.positions import read_position
     from leftfold.cli.project import load_app
+    from leftfold.cli.workbench import view_of
     from leftfold.connection import connect
 
     whole = load_app(app)
-    view = next((v for v in whole.views if v.name == name), None)
-    if view is None:
-        raise unknown(f"view in app {whole.name} called", name, (v.name for v in whole.views))
+    plain, _, as_of = name.partition("@")
+    view = view_of(whole, plain)
     wanted = read_key(view, key)
     with connect(whole, redis=redis) as leftfold:
         position = read_position(after) if after else None
-        entry = leftfold.views[view].entry(wanted, after=position, timeout=timeout)
+        reader = leftfold.views.as_of(view, as_of) if as_of else leftfold.views[view]
+        entry = reader.entry(wanted, after=position, timeout=timeout)
     if as_json:
         emit(_told(view, key, entry))
     elif entry.row is None:

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
     from leftfold.engine.rebuild_result import RebuildResult
     from leftfold.view import View
 
-__all__ = ["EXAMPLES", "Engine", "rebuild"]
+__all__ = ["EXAMPLES", "Engine", "rebuild", "views_meant"]
 
 EXAMPLES = examples(
     "leftfold rebuild                                    every view of the App, one after another",
     "leftfold rebuild household_spend --keep 3600        and keep what it replaces for an hour",
+    "leftfold rebuild household_spend --hold             build it, show it to nobody yet; then diff and promote",
+    "leftfold rebuild household_spend --as-of 2017-03-01 --name march    then: leftfold get household_spend@march 1234",
+    "leftfold rebuild household_spend --sample 1%        what would change, by one row in a hundred; writes nothing",
     "leftfold rebuild --engine local                     without Spark, for small logs",
     "leftfold rebuild --master spark://spark-master:7077",
     "leftfold rebuild --plan                             what would be read, and what it would cost",
@@ -43,6 +46,15 @@ def rebuild(
     ] = None,
     cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="Tasks at once.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and do nothing.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Keep the new rows from readers until `promote`.")] = False,
+    as_of: Annotated[
+        str, typer.Option("--as-of", metavar="PLACE", help="Stop at a position, a time or KEY@VERSION; needs --name.")
+    ] = "",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What readers call it: VIEW@NAME.")] = "",
+    sample: Annotated[
+        str, typer.Option("--sample", metavar="SHARE", help="Only compare a share of the rows, such as 1%.")
+    ] = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, not where an earlier one ended.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Go live even if the rows differ.")] = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
@@ -52,28 +64,62 @@ def rebuild(
     """Fold views again from the whole log.
 
     A new generation is built beside the live one, caught up, compared with it and only then shown to readers. Commands
-    and reads go on meanwhile. Ctrl-C leaves the live generation as it is. Exit code 3 when the rows differ from those
-    of the same code before; they are then not shown.
+    and reads go on meanwhile. Ctrl-C leaves the live generation as it is; the next rebuild of the same code goes on
+    where one was interrupted. Exit code 3 when the rows differ from those of the same code before; they are then not
+    shown.
     """
     from leftfold.cli.project import load_app
     from leftfold.cli.rebuilding import Rebuilding, cores_of
+    from leftfold.cli.sampling import share_of, tell_sample
+    from leftfold.engine.rebuild import RebuildOptions
 
+    _check(as_of, name, hold=hold, sample=sample)
     whole = load_app(app)
-    work = Rebuilding(kafka, redis, keep=keep, cores=cores or cores_of(engine, master), anyway=anyway)
-    views = _views(whole, names or [])
+    options = RebuildOptions(
+        cores=cores or cores_of(engine, master), keep=keep, swap_anyway=anyway, hold=hold, pin=name, fresh=fresh
+    )
+    work = Rebuilding(kafka, redis, options)
+    views = views_meant(whole, names or [])
     if plan:
         _plan(work, views, as_json=as_json)
         return
     code = 0
+    folds = _folds(whole)
     with work.engine(engine, master):
         for view in views:
-            result = work.run(view, quiet=as_json)
+            if sample:
+                code = max(code, tell_sample(work.sampled(view, share_of(sample)), as_json=as_json))
+                continue
+            result = work.run(view, fold=folds.get(view.name, ""), quiet=as_json, as_of=as_of)
             _tell(result, as_json=as_json)
             code = max(code, result.exit_code)
     raise typer.Exit(code)
 
 
-def _views(app: App, names: list[str]) -> list[View[Any, Any]]:
+def _check(as_of: str, name: str, *, hold: bool, sample: str) -> None:
+    from leftfold.cli.failures import Usage
+
+    if bool(as_of) is not bool(name):
+        raise Usage("--as-of and --name go together: leftfold rebuild VIEW --as-of 2017-03-01 --name march")
+    if name and not (name.isidentifier() and name not in ("live", "held", "kept")):
+        raise Usage(f"--name {name!r}: a name is letters, digits and _, and not live, held or kept")
+    if sum((bool(as_of), hold, bool(sample))) > 1:
+        raise Usage("--as-of, --hold and --sample are three different things; choose one")
+
+
+def _folds(app: App) -> dict[str, str]:
+    """What identifies the code of each view's fold; views whose source cannot be read have nothing."""
+    from leftfold.errors import ConfigurationError
+    from leftfold.lockfile import lock_of
+
+    try:
+        return {name: fold.fold for name, fold in lock_of(app).views.items()}
+    except ConfigurationError:
+        return {}
+
+
+def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
+    """The App's views of these names, all of them when none is named."""
     from leftfold.cli.failures import Usage, unknown
 
     for name in names:
@@ -104,5 +150,5 @@ def _tell(result: RebuildResult, *, as_json: bool) -> None:
         return
     told = {name: getattr(result, name) for name in ("view", "generation", "predecessor", "events", "rows", "kept")}
     checksums = {"checksum": f"{result.checksum:032x}", "old_checksum": f"{result.old_checksum:032x}"}
-    rest = {"agreement": result.agreement.value, "why": result.why, "swapped": result.swapped}
+    rest = {"agreement": result.agreement.value, "why": result.why, "swapped": result.swapped, "held": result.held}
     emit({**told, **checksums, **rest, "seconds": result.seconds, "parked": result.parked})

@@ -6,23 +6,27 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from leftfold.cli.as_of import place_meant
 from leftfold.cli.console import note
 from leftfold.cli.progress import shown
-from leftfold.connection import kafka_settings, redis_settings, ring
+from leftfold.cli.workbench import workbench
+from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
+from leftfold.engine.generations import resolve
 from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
 from leftfold.engine.rebuild_progress import Progress
 from leftfold.engine.rebuild_result import RebuildResult
+from leftfold.engine.verify import Sample, Verify
 from leftfold.view import View
 
 if TYPE_CHECKING:
     from leftfold.spark.settings import SparkSettings
 
-__all__ = ["Rebuilding", "cores_of", "spark_settings"]
+__all__ = ["Rebuilding", "cores_of", "runner", "spark_settings"]
 
 _LOCAL = re.compile(r"local\[(?P<cores>\d+)\]")
 _ELSEWHERE = 2
@@ -42,9 +46,8 @@ def cores_of(engine: str, master: str | None) -> int:
 class Rebuilding:
     """Rebuilds views one after another with one engine."""
 
-    def __init__(self, kafka: str | None, redis: str | None, *, keep: float, cores: int, anyway: bool) -> None:
-        self._kafka, self._redis = kafka_settings(kafka), redis_settings(redis)
-        self._options = RebuildOptions(cores=cores, keep=keep, swap_anyway=anyway)
+    def __init__(self, kafka: str | None, redis: str | None, options: RebuildOptions) -> None:
+        self._kafka, self._redis, self.options = kafka, redis, options
         self._runner: Runner = run_here
 
     @contextmanager
@@ -55,49 +58,75 @@ class Rebuilding:
             ConfigurationError: Spark or Java is missing.
             InfrastructureError: Spark does not start.
         """
-        if engine == "local":
-            yield
-            return
-        spark = ring("leftfold.spark.session")
-        note("starting Spark")
-        with spark.spark_session(spark_settings(master)) as session:
-            self._runner = ring("leftfold.spark.runner").spark_runner(session)
+        with runner(engine, master) as self._runner:
             yield
 
     def plan(self, view: View[Any, Any]) -> RebuildPlan:
         """What a rebuild would read now."""
-        with self._rebuild(view, lambda progress: None) as rebuild:
+        with self._rebuild(view, lambda progress: None, "") as rebuild:
             return rebuild.plan()
 
-    def run(self, view: View[Any, Any], *, quiet: bool) -> RebuildResult:
-        """Says what is going to be done, does it and shows how far it is."""
+    def run(self, view: View[Any, Any], *, fold: str, quiet: bool, as_of: str = "") -> RebuildResult:
+        """Says what is going to be done, does it and shows how far it is.
+
+        Args:
+            fold: which code folds. as_of: where to stop; '' = at the end of the log.
+        """
         try:
-            with shown(view.name) as report, self._rebuild(view, report) as rebuild:
-                plan = rebuild.plan()
+            with shown(view.name) as report, self._rebuild(view, report, fold) as rebuild:
+                plan = rebuild.plan(place_meant(view, as_of, self._kafka) if as_of else None)
                 if not quiet:
                     note(str(plan))
                 return rebuild.run(plan)
         except KeyboardInterrupt:
-            note(f"interrupted; the live generation of {view.name} is as it was")
+            note(f"interrupted; the live generation of {view.name} is as it was. Go on: leftfold rebuild {view.name}")
             raise
 
-    @contextmanager
-    def _rebuild(self, view: View[Any, Any], report: Callable[[Progress], None]) -> Iterator[Rebuild]:
-        redis = ring("leftfold.redis")
-        store = redis.RedisViewStore(self._redis)
-        try:
-            yield Rebuild(
+    def sampled(self, view: View[Any, Any], share: float) -> Sample:
+        """A share of the rows folded with this code and compared with the live ones; nothing is written."""
+        with workbench(self._kafka, self._redis) as bench, shown(view.name) as report:
+            live = resolve(bench.store.registry(view.name), view, "live")
+            verify = Verify(
                 view,
-                store,
-                open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, self._kafka),
-                open_reader=partial(ring("leftfold.kafka.reader").KafkaLogReader, self._kafka),
-                open_sink=partial(redis.BulkSink, self._redis),
+                bench.store,
+                open_log=bench.open_log,
+                open_store=bench.open_store,
                 run=self._runner,
-                options=self._options,
+                cores=self.options.cores,
                 report=report,
             )
-        finally:
-            store.close()
+            return verify.sample(live, share)
+
+    @contextmanager
+    def _rebuild(self, view: View[Any, Any], report: Callable[[Progress], None], fold: str) -> Iterator[Rebuild]:
+        with workbench(self._kafka, self._redis) as bench:
+            yield Rebuild(
+                view,
+                bench.store,
+                open_log=bench.open_log,
+                open_reader=bench.open_reader,
+                open_sink=bench.open_sink,
+                run=self._runner,
+                options=replace(self.options, fold=fold),
+                report=report,
+            )
+
+
+@contextmanager
+def runner(engine: str, master: str | None) -> Iterator[Runner]:
+    """What runs the tasks of a fold while the block runs: this process, or Spark.
+
+    Raises:
+        ConfigurationError: Spark or Java is missing.
+        InfrastructureError: Spark does not start.
+    """
+    if engine == "local":
+        yield run_here
+        return
+    spark = ring("leftfold.spark.session")
+    note("starting Spark")
+    with spark.spark_session(spark_settings(master)) as session:
+        yield ring("leftfold.spark.runner").spark_runner(session)
 
 
 def spark_settings(master: str | None) -> SparkSettings:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -11,13 +11,16 @@ from typing import Any
 from leftfold.engine.bulk_buckets import BucketFold
 from leftfold.engine.bulk_evolve import Unstorable
 from leftfold.engine.bulk_items import Item, ItemWriter
-from leftfold.engine.bulk_log import BulkLog, OpenBulkLog, Range
+from leftfold.engine.bulk_log import BulkLog, BulkRecord, OpenBulkLog, Range
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow, BulkSink, OpenBulkSink
 from leftfold.engine.bulk_streams import StreamFold
+from leftfold.engine.cut import before_cuts
 from leftfold.engine.follower import MAX_PARKED
+from leftfold.engine.sample import sampled
 from leftfold.errors import ContractError
 from leftfold.flush import Generation, Parked
+from leftfold.position import Position
 from leftfold.view import View
 
 __all__ = ["BulkJob", "Tell"]
@@ -33,6 +36,9 @@ class BulkJob:
     Args:
         sources: the ranges to read; `Item.source` numbers them.
         max_parked: how many keys may be parked before the rebuild stops.
+        cuts: the only buckets to be folded, each up to its own place; None = all of them, whole ranges.
+        aside: keys that the checksum of a bucket leaves out beside those that this fold parks.
+        share: folds only so many of the row keys, chosen by their hash.
     """
 
     view: View[Any, Any]
@@ -41,6 +47,9 @@ class BulkJob:
     open_log: OpenBulkLog
     open_sink: OpenBulkSink
     max_parked: int = MAX_PARKED
+    cuts: Mapping[int, Position] | None = None
+    aside: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    share: float = 1.0
 
     def fold_streams(self, parts: Iterable[Range], tell: Tell) -> Iterator[BucketResult]:
         """Folds partitions of a stream-keyed view, one after another, and writes each one's bucket.
@@ -54,7 +63,7 @@ class BulkJob:
             for part in parts:
                 fold, rows = self._folded(log, part, tell)
                 self._write(sink, part.partition, rows)
-                yield fold.result(rows)
+                yield self._finished(sink, fold.result(rows, self._aside(part.partition)))
         finally:
             log.close()
             sink.close()
@@ -70,7 +79,10 @@ class BulkJob:
             for part in parts:
                 source = self.sources.index(part)
                 for records in log.read(part):
-                    yield from writer.items(part, source, records)
+                    items = writer.items(part, source, records)
+                    if self.share < 1:
+                        items = (item for item in items if sampled(item.key, self.share))
+                    yield from items if self.cuts is None else before_cuts(items, self.cuts, self.sources)
                     tell(len(records))
         finally:
             log.close()
@@ -85,11 +97,17 @@ class BulkJob:
         sink = self.open_sink()
         try:
             for bucket, group in groupby(items, attrgetter("bucket")):
-                fold = BucketFold(self.view, bucket, self.sources)
+                fold = BucketFold(self.view, bucket, self.sources, self._aside(bucket))
                 self._write(sink, bucket, self._checked(fold, group))
-                yield fold.result()
+                yield self._finished(sink, fold.result())
         finally:
             sink.close()
+
+    def _aside(self, bucket: int) -> frozenset[str]:
+        return self.aside.get(bucket, frozenset())
+
+    def _finished(self, sink: BulkSink, result: BucketResult) -> BucketResult:
+        return sink.finish(self.generation, result)
 
     def check_parked(self, parked: Sequence[Parked]) -> None:
         """Raises ContractError when more keys are parked than may be."""
@@ -111,11 +129,15 @@ class BulkJob:
     def _fold(self, log: BulkLog, part: Range, tell: Tell, *, careful: bool) -> StreamFold:
         fold = StreamFold(self.view, part, careful=careful)
         for records in log.read(part):
-            fold.add(records)
+            fold.add(records if self.share >= 1 else self._sampled(records))
             tell(len(records))
             if fold.parked:
                 self.check_parked(list(fold.parked.values()))
         return fold
+
+    def _sampled(self, records: Sequence[BulkRecord]) -> list[BulkRecord]:
+        encode = self.view.keys.encode
+        return [r for r in records if (key := r.key()) and sampled(encode(key.decode(errors="replace")), self.share)]
 
     def _checked(self, fold: BucketFold, items: Iterable[Item]) -> Iterator[BulkRow]:
         for row in fold.rows(items):

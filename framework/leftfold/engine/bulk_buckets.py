@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter
@@ -27,15 +27,19 @@ class BucketFold:
 
     Args:
         sources: the partitions that `Item.source` numbers.
+        aside: keys that the checksum leaves out, as it does parked ones.
     """
 
-    def __init__(self, view: View[Any, Any], bucket: int, sources: Sequence[Range]) -> None:
+    def __init__(
+        self, view: View[Any, Any], bucket: int, sources: Sequence[Range], aside: Collection[str] = ()
+    ) -> None:
         self._view, self._bucket, self._sources = view, bucket, sources
         self._evolve, self._evolve_storably = evolver(view), evolver(view, careful=True)
         self._read = ItemReader(view).read
         self._checksum = self._rows = 0
         self._time = ""
         self.parked: dict[str, Parked] = {}
+        self._aside = aside
 
     def rows(self, items: Iterable[Item]) -> Iterator[BulkRow]:
         """The rows of the bucket, in the order of their keys as the items come."""
@@ -46,7 +50,7 @@ class BucketFold:
                 continue
             fields = codec.encode(row)
             self._rows += 1
-            if key not in self.parked:
+            if key not in self.parked and key not in self._aside:
                 self._checksum += codec.digest(key, fields)
             yield BulkRow(key, fields, None, codec.index_entries(row))
 

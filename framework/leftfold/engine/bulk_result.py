@@ -16,7 +16,8 @@ __all__ = ["BucketResult"]
 class BucketResult:
     """Everything of a bucket's mark but its position, which the plan knows.
 
-    `rows` counts parked ones too, `checksum` leaves them out; `time` is the latest event time folded in.
+    `rows` counts parked ones too, `checksum` leaves them out; `time` is the latest event time folded in. `wrong` are
+    keys of rows that are stored otherwise, when they were compared instead of written.
     """
 
     bucket: int
@@ -24,6 +25,7 @@ class BucketResult:
     rows: int = 0
     time: str = ""
     parked: Mapping[str, Parked] = field(default_factory=dict)
+    wrong: tuple[str, ...] = ()
 
     def mark(self, position: Position, token: str) -> Mark:
         """The sealed mark of the bucket at a position."""
@@ -37,4 +39,5 @@ class BucketResult:
     def from_json(cls, text: str) -> BucketResult:
         """Reads what `to_json` wrote."""
         told = json.loads(text)
-        return cls(**{**told, "parked": {key: Parked(**why) for key, why in told["parked"].items()}})
+        parked = {key: Parked(**why) for key, why in told["parked"].items()}
+        return cls(**{**told, "parked": parked, "wrong": tuple(told["wrong"])})

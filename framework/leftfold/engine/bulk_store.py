@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+from leftfold.engine.bulk_result import BucketResult
 from leftfold.flush import Generation, Mark
 from leftfold.ports import ViewStore
 from leftfold.rows import Fields
@@ -32,6 +33,12 @@ class BulkSink(Protocol):
         Raises Fenced when the bucket is sealed or gone.
         """
 
+    def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
+        """Notes that a bucket is whole, for a rebuild that goes on where this one ends; returns what is told of it.
+
+        Raises Fenced as `write`.
+        """
+
     def close(self) -> None:
         """Lets go of connections."""
 
@@ -42,6 +49,9 @@ OpenBulkSink = Callable[[], BulkSink]
 
 class BulkStore(ViewStore, Protocol):
     """A ViewStore whose generations can be filled in bulk."""
+
+    def finished(self, generation: Generation) -> dict[int, BucketResult]:
+        """The buckets that are whole, while the generation is `bulk`."""
 
     def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
         """Writes all marks at once with the phase `sealed`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -85,10 +85,10 @@ class StreamFold:
                     raise Unstorable(f"{key}: {error!r}") from error
         return found
 
-    def result(self, rows: Sequence[BulkRow]) -> BucketResult:
-        """What the bucket's mark will say of these rows."""
+    def result(self, rows: Sequence[BulkRow], aside: Collection[str] = ()) -> BucketResult:
+        """What the bucket's mark will say of these rows; the checksum leaves keys out that are parked or `aside`."""
         digest, parked = self._view.rows.digest, self.parked
-        checksum = sum(digest(key, fields) for key, fields, _, _ in rows if key not in parked)
+        checksum = sum(digest(key, fields) for key, fields, _, _ in rows if key not in parked and key not in aside)
         return BucketResult(
             self._part.partition, checksum % CHECKSUM_MODULUS, len(rows), self._time.decode(), dict(parked)
         )

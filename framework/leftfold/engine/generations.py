@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from leftfold import names
-from leftfold.errors import InfrastructureError
+from leftfold.errors import InfrastructureError, ViewNotBuilt
 from leftfold.flush import Generation, Mark, Phase, Registry
 from leftfold.ports import ViewStore
 from leftfold.position import Position
 from leftfold.view import View
 
-__all__ = ["BUCKETS", "change", "empty_marks", "followed", "new_generation", "open_generation", "topics_of"]
+__all__ = [
+    "BUCKETS",
+    "change",
+    "empty_marks",
+    "followed",
+    "new_generation",
+    "now",
+    "open_generation",
+    "resolve",
+    "topics_of",
+]
 
 BUCKETS = 16
 
@@ -28,12 +39,16 @@ def new_generation(
     view: View[Any, Any], registry: Registry, topics: Mapping[str, int], phase: Phase, buckets: int = BUCKETS
 ) -> Generation:
     """The next generation of a view; ids are 1-xxxx, 2-xxxx, …, with a random suffix so that two makers differ."""
-    number = 1 + max((int(i.split("-")[0]) for i in registry.generations), default=0)
+    number = 1 + max(map(_number, registry.generations), default=0)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
-    created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return Generation(
-        view.name, f"{number}-{secrets.token_hex(2)}", view.hash, view.stream_keyed, count, dict(topics), phase, created
+        view.name, f"{number}-{secrets.token_hex(2)}", view.hash, view.stream_keyed, count, dict(topics), phase, now()
     )
+
+
+def now() -> str:
+    """This second, as registries write it."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def empty_marks(generation: Generation) -> dict[int, Mark]:
@@ -63,17 +78,19 @@ def open_generation(
     buckets: int = BUCKETS,
     *,
     unless_followed: bool = False,
+    **told: Any,
 ) -> Generation:
     """Makes and registers a new, empty generation, its marks first.
 
     Args:
         unless_followed: returns one that tails of this code follow already, if somebody was faster.
+        told: what else is known of it: `ends`, `name`, `fold`.
     """
     while True:
         registry = store.registry(view.name)
         if unless_followed and (there := followed(registry, view)):
             return next(iter(there.values()))
-        generation = new_generation(view, registry, topics, phase, buckets)
+        generation = replace(new_generation(view, registry, topics, phase, buckets), **told)
         if not store.create_marks(generation, empty_marks(generation)):
             continue
         if store.change_registry(view.name, registry, registry.with_generation(generation)):
@@ -82,5 +99,32 @@ def open_generation(
 
 
 def followed(registry: Registry, view: View[Any, Any]) -> dict[str, Generation]:
-    """The generations that a tail of this code follows: those of its hash that are past bulk."""
-    return {i: g for i, g in registry.generations.items() if g.hash == view.hash and g.phase is not Phase.BULK}
+    """The generations that a tail of this code follows: those of its hash that are past bulk and not pinned."""
+    still = (Phase.BULK, Phase.PINNED)
+    return {i: g for i, g in registry.generations.items() if g.hash == view.hash and g.phase not in still}
+
+
+def resolve(registry: Registry, view: View[Any, Any], named: str) -> Generation:
+    """The generation that somebody means by `live`, `held`, `kept`, an id, or the name of a pinned one.
+
+    Of several held or kept ones it is the newest of this code's schema.
+
+    Raises:
+        ViewNotBuilt: there is none; the message lists those that there are.
+    """
+    generations = sorted(registry.generations.values(), key=lambda g: _number(g.id), reverse=True)
+    mine = [generation for generation in generations if generation.hash == view.hash]
+    found = (
+        [generation for generation in (registry.live_of(view.hash),) if named == "live" and generation is not None]
+        or [generation for generation in mine if named in ("held", "kept") and generation.phase == named]
+        or [generation for generation in generations if generation.id == named]
+        or [generation for generation in mine if generation.name == named and generation.phase is Phase.PINNED]
+    )
+    if not found:
+        there = ", ".join(f"{g.id} ({g.name or g.phase.value})" for g in reversed(generations)) or "none at all"
+        raise ViewNotBuilt(f"view {view.name} has no generation {named!r}; it has {there}")
+    return found[0]
+
+
+def _number(id_: str) -> int:
+    return int(id_.partition("-")[0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from leftfold.engine.bulk_log import BulkLog, Range
@@ -11,7 +13,7 @@ from leftfold.engine.generations import BUCKETS, topics_of
 from leftfold.position import Position
 from leftfold.view import View
 
-__all__ = ["RebuildPlan", "plan_rebuild"]
+__all__ = ["RebuildPlan", "plan_ranges", "plan_rebuild", "plan_to"]
 
 _PER_TASK = 8
 _RATE, _SORTED_RATE = 190_000, 60_000
@@ -87,11 +89,25 @@ def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int
         buckets: of the new generation; those of a stream-keyed view are its source partitions instead.
     """
     topics = topics_of(view, log.partitions)
-    ends = log.stable_ends(topics)
+    return plan_to(view, topics, log.stable_ends(topics), cores=cores, buckets=buckets)
+
+
+def plan_to(
+    view: View[Any, Any], topics: dict[str, int], ends: Position, *, cores: int, buckets: int = BUCKETS
+) -> RebuildPlan:
+    """Plans a fold of the whole log up to some ends."""
     ranges = [Range(t, p, 0, ends.next_offset(t, p)) for t, count in topics.items() for p in range(count)]
     tasks = _tasks([part for part in ranges if part.end > 0], cores)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
     return RebuildPlan(view.name, view.stream_keyed, topics, ends, tasks, count, cores)
+
+
+def plan_ranges(
+    view: View[Any, Any], topics: dict[str, int], ranges: Sequence[Range], *, cores: int, buckets: int
+) -> RebuildPlan:
+    """Plans a fold of some ranges of the log."""
+    ends = reduce(or_, (Position.at(part.topic, part.partition, part.end) for part in ranges), Position())
+    return RebuildPlan(view.name, view.stream_keyed, topics, ends, _tasks(ranges, cores), buckets, cores)
 
 
 def _tasks(ranges: Sequence[Range], cores: int) -> tuple[tuple[Range, ...], ...]:

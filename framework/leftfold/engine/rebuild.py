@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from leftfold import names
+from leftfold.engine.as_of import between_decisions
+from leftfold.engine.at_work import at_work
 from leftfold.engine.bulk import BulkJob, Tell
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkStore, OpenBulkSink
 from leftfold.engine.follower import MAX_PARKED
-from leftfold.engine.generations import BUCKETS, change, open_generation
-from leftfold.engine.plan import RebuildPlan, plan_rebuild
+from leftfold.engine.generations import BUCKETS, change, open_generation, topics_of
+from leftfold.engine.plan import RebuildPlan, plan_rebuild, plan_to
 from leftfold.engine.rebuild_progress import Report, Stopwatch
 from leftfold.engine.rebuild_removal import abandon, sweep
 from leftfold.engine.rebuild_result import RebuildResult
+from leftfold.engine.rebuild_resume import resumed, unfinished
 from leftfold.engine.rebuild_swap import Swap
 from leftfold.flush import Generation, Mark, Phase
 from leftfold.ports import LogReader
@@ -38,6 +43,10 @@ class RebuildOptions:
         cores: tasks at once. buckets: of the new generation, unless it is stream-keyed.
         keep: seconds for which the predecessor stays, followed by tails, for a rollback; 0 removes it at the swap.
         swap_anyway: goes live even if the predecessor's rows differ.
+        hold: stops before the swap: tails follow the new generation, and nobody reads it until it is promoted.
+        pin: builds a generation of this name that stays where the plan ends, and swaps nothing.
+        fold: says which code folds; a rebuild of the same code goes on where another one ended. '' = never.
+        fresh: begins anew all the same.
         patience: seconds for a tail to take the new generation over. timeout: seconds for catching up.
     """
 
@@ -45,6 +54,10 @@ class RebuildOptions:
     buckets: int = BUCKETS
     keep: float = 600.0
     swap_anyway: bool = False
+    hold: bool = False
+    pin: str = ""
+    fold: str = ""
+    fresh: bool = False
     max_parked: int = MAX_PARKED
     patience: float = 1.5
     timeout: float = 600.0
@@ -75,52 +88,77 @@ class Rebuild:
         self._store, self._run, self._report = store, run, report
         self._open_log, self._open_reader, self._open_sink = open_log, open_reader, open_sink
 
-    def plan(self) -> RebuildPlan:
-        """What would be read now, and what that would cost."""
-        log = self._open_log()
-        try:
-            return plan_rebuild(self.view, log, cores=self.options.cores, buckets=self.options.buckets)
-        finally:
-            log.close()
+    def plan(self, as_of: Position | None = None) -> RebuildPlan:
+        """What would be read now, and what that would cost.
+
+        Args:
+            as_of: where to stop, moved back out of a decision; None = where the log is stable now.
+        """
+        cores, buckets = self.options.cores, self.options.buckets
+        with closing(self._open_log()) as log:
+            if as_of is None:
+                return plan_rebuild(self.view, log, cores=cores, buckets=buckets)
+            topics = topics_of(self.view, log.partitions)
+            ends = between_decisions(log, as_of.only(topics))
+            return plan_to(self.view, topics, ends, cores=cores, buckets=buckets)
 
     def run(self, plan: RebuildPlan | None = None) -> RebuildResult:
-        """Builds, catches up and swaps; whatever goes wrong before the swap leaves no trace but the error.
+        """Builds, catches up and swaps; what was done before an interruption is gone on with.
 
         Raises:
             ContractError: an event cannot be read or folded and cannot be parked either.
             Fenced: somebody removed the new generation, or another one went live meanwhile.
-            InfrastructureError: the log, the store or Spark is not there, or catching up took too long.
+            InfrastructureError: somebody else rebuilds this view; or the log, the store or Spark is not there, or
+                catching up took too long.
         """
         watch = Stopwatch(self._report)
-        watch.begin("plan")
-        sweep(self._store, self.view, self.options.keep)
-        plan = plan or self.plan()
-        generation = open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets)
-        try:
-            return self._build(generation, plan, watch)
-        except BaseException as error:
-            abandon(self._store, generation, error)
-            raise
+        name = self.view.name
+        with at_work(self._store, names.rebuilds(name), f"view {name} is being rebuilt"):
+            watch.begin("plan")
+            before = unfinished(self._store, self.view, self.options)
+            sweep(self._store, self.view, self.options.keep, but=before)
+            plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
+            generation = before or self._open(plan)
+            try:
+                return self._build(generation, plan, watch)
+            except BaseException as error:
+                abandon(self._store, generation, error, resumable=bool(self.options.fold))
+                raise
+
+    def _open(self, plan: RebuildPlan) -> Generation:
+        told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "fold": self.options.fold}
+        return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **told)
 
     def _build(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> RebuildResult:
+        events = 0
+        if generation.phase is Phase.BULK:
+            events = self._fold(generation, plan, watch)
+        sealed = generation.in_phase(Phase.SEALED)
+        swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
+        return swap.pin(events) if self.options.pin else swap.run(self._stable_ends(plan), events)
+
+    def _fold(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> int:
+        """Fills and seals the generation; returns how many events were read."""
         watch.begin("fold", plan.events)
-        job = BulkJob(self.view, generation, plan.ranges, self._open_log, self._open_sink, self.options.max_parked)
-        results = self._run(job, plan, watch.tell)
+        whole = self._store.finished(generation)
+        left = {bucket: plan.ends for bucket in range(generation.buckets) if bucket not in whole} if whole else None
+        job = BulkJob(
+            self.view, generation, plan.ranges, self._open_log, self._open_sink, self.options.max_parked, left
+        )
+        results = [*whole.values(), *self._run(job, plan, watch.tell)]
         events = watch.done
         job.check_parked([parked for result in results for parked in result.parked.values()])
         watch.begin("seal")
         self._store.seal(generation, sealed_marks(generation, plan.ends, results))
-        sealed = generation.in_phase(Phase.SEALED)
-        change(self._store, self.view.name, lambda r: r.with_generation(sealed))
-        swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
-        return swap.run(self._stable_ends(plan), events)
+        if not self.options.pin:
+            # From here on tails follow it, which a pinned one must not see.
+            sealed = generation.in_phase(Phase.SEALED)
+            change(self._store, self.view.name, lambda r: r.with_generation(sealed))
+        return events
 
     def _stable_ends(self, plan: RebuildPlan) -> Position:
-        log = self._open_log()
-        try:
+        with closing(self._open_log()) as log:
             return log.stable_ends(plan.topics)
-        finally:
-            log.close()
 
 
 def sealed_marks(generation: Generation, ends: Position, results: Sequence[BucketResult]) -> Mapping[int, Mark]:

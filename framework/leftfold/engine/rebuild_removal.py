@@ -5,16 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from leftfold.engine.bulk_store import BulkStore
 from leftfold.engine.generations import change
-from leftfold.errors import LeftfoldError
+from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.flush import Generation, Phase, Registry
 from leftfold.ports import ViewStore
 from leftfold.view import View
 
 __all__ = ["abandon", "remove", "sweep"]
-
-_DEAD_AFTER = 86_400.0
-"""A bulk load that began a day ago and is not sealed has lost its process."""
 
 
 def remove(store: ViewStore, generation: Generation) -> None:
@@ -23,22 +21,45 @@ def remove(store: ViewStore, generation: Generation) -> None:
     store.unlink(generation)
 
 
-def abandon(store: ViewStore, generation: Generation, error: BaseException) -> None:
-    """Removes a generation that failed before it was live, unless it became so; says on the error if it cannot."""
+def abandon(store: BulkStore, generation: Generation, error: BaseException, *, resumable: bool) -> None:
+    """Removes a generation that failed before it was live, unless it became so or can be gone on with.
+
+    That can be done after an interruption or a lost server, but not after a fold that failed.
+    """
     try:
-        if store.registry(generation.view).live.get(generation.hash) != generation.id:
-            remove(store, generation)
+        registry = store.registry(generation.view)
+        if registry.live.get(generation.pointer) == generation.id or generation.id not in registry.generations:
+            return
+        if (
+            resumable
+            and isinstance(error, KeyboardInterrupt | InfrastructureError)
+            and _has_something(store, registry, generation)
+        ):
+            error.add_note(f"what is done of it is kept: leftfold rebuild {generation.view} goes on there")
+            return
+        remove(store, generation)
     except LeftfoldError as failure:
         error.add_note(
             f"generation {generation.id} of view {generation.view} could not be removed either ({failure}); "
-            f"the next rebuild removes it after a day"
+            f"the next rebuild removes it or goes on with it"
         )
 
 
-def sweep(store: ViewStore, view: View[Any, Any], keep: float) -> list[Generation]:
-    """Removes predecessors that were kept for `keep` seconds, and bulk loads whose process is long gone."""
+def _has_something(store: BulkStore, registry: Registry, generation: Generation) -> bool:
+    now = registry.generations[generation.id]
+    return now.phase is Phase.SEALED or bool(store.finished(now))
+
+
+def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generation | None = None) -> list[Generation]:
+    """Removes predecessors that were kept for `keep` seconds, and what rebuilds left that nobody goes on with.
+
+    Args:
+        but: stays whatever it is.
+    """
     registry, now = store.registry(view.name), datetime.now(UTC)
-    gone = [g for g in registry.generations.values() if _is_over(g, registry, now, keep)]
+    gone = [
+        g for g in registry.generations.values() if _is_over(g, registry, now, keep) and (but is None or g.id != but.id)
+    ]
     for generation in gone:
         remove(store, generation)
     return gone
@@ -47,17 +68,14 @@ def sweep(store: ViewStore, view: View[Any, Any], keep: float) -> list[Generatio
 def _is_over(generation: Generation, registry: Registry, now: datetime, keep: float) -> bool:
     match generation.phase:
         case Phase.BULK:
-            return _age(generation.created, now) > _DEAD_AFTER
+            return True
+        case Phase.SEALED:
+            # What a tail begins has no ends; it goes live when it has caught up.
+            return bool(generation.ends.offsets) and generation.id not in registry.live.values()
         case Phase.KEPT:
-            return _age(_kept_since(generation, registry), now) > keep
+            return _age(generation.since, now) > keep
     return False
 
 
-def _kept_since(generation: Generation, registry: Registry) -> str:
-    """When the live generation of its hash was begun: the registry does not say when it went live."""
-    live = registry.live_of(generation.hash)
-    return max(generation.created, live.created if live is not None else "")
-
-
-def _age(created: str, now: datetime) -> float:
-    return (now - datetime.fromisoformat(created)).total_seconds() if created else float("inf")
+def _age(since: str, now: datetime) -> float:
+    return (now - datetime.fromisoformat(since)).total_seconds() if since else float("inf")

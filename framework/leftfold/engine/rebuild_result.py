@@ -25,7 +25,7 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True)
 class RebuildResult:
-    """A finished rebuild; `swapped` False means that readers still see the predecessor.
+    """A finished rebuild; `swapped` False means that readers still see the predecessor, and `held` that this is wanted.
 
     Args:
         events: how many were read. rows: how many the generation holds.
@@ -49,11 +49,12 @@ class RebuildResult:
     seconds: Mapping[str, float]
     parked: Mapping[str, Parked]
     kept: str = ""
+    held: bool = False
 
     @property
     def exit_code(self) -> int:
-        """0, or 3 when the new generation differs or is worse, and no swap was made."""
-        return 0 if self.swapped else 3
+        """0, or 3 when the new generation differs or is worse, and no swap was made though one was wanted."""
+        return 0 if self.swapped or self.held else 3
 
     def __str__(self) -> str:
         fold = self.seconds.get("fold", 0.0)
@@ -67,7 +68,12 @@ class RebuildResult:
         lines += [f"  parked {key} at {p.topic}[{p.partition}]@{p.offset}: {p.error}" for key, p in parked[:_SHOWN]]
         if len(parked) > _SHOWN:
             lines.append(f"  ... and {len(parked) - _SHOWN:,} more parked keys")
-        if self.agreement is Agreement.WORSE and not self.swapped:
+        if self.held:
+            lines.append(
+                f"  held: tails keep it up to date and readers still see {self.predecessor or 'nothing'}. "
+                f"Compare: leftfold diff {self.view} --live --held; then: leftfold promote {self.view}"
+            )
+        elif self.agreement is Agreement.WORSE and not self.swapped:
             lines.append(
                 f"  not swapped: readers still see {self.predecessor}. Mend the fold or the event class and rebuild; "
                 f"or go live as it is: leftfold rebuild {self.view} --anyway"
@@ -78,5 +84,8 @@ class RebuildResult:
                 f"other code of the same version; go live with the new one: leftfold rebuild {self.view} --anyway"
             )
         if self.kept:
-            lines.append(f"  the replaced rows ({self.kept}) are kept; a later rebuild removes them")
+            lines.append(
+                f"  the replaced rows ({self.kept}) are kept until a later rebuild; back to them: "
+                f"leftfold rollback {self.view}"
+            )
         return "\n".join(lines)

@@ -8,7 +8,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from leftfold.engine.generations import change
+from leftfold.engine.generations import change, now
 from leftfold.engine.rebuild_catchup import CatchUp
 from leftfold.engine.rebuild_compare import Comparison
 from leftfold.engine.rebuild_progress import Stopwatch
@@ -59,6 +59,9 @@ class Swap:
         for _ in range(_ATTEMPTS):
             old = self._predecessor()
             agreement, sums, why = self._level(old, ends)
+            if self._options.hold:
+                self._hold()
+                return self._result(old, events, agreement, sums, why, False)
             refused = agreement in (Agreement.DIFFERENT, Agreement.WORSE)
             agreed = not refused or self._options.swap_anyway
             if not agreed or self._pointed(old):
@@ -66,6 +69,15 @@ class Swap:
         raise Fenced(
             f"view {self._view.name}: other generations went live {_ATTEMPTS} times; are two rebuilds running?"
         )
+
+    def pin(self, events: int) -> RebuildResult:
+        """Puts the generation behind its name, as it is; readers of the view go on with the live one."""
+        self._watch.begin("pin")
+        before = self._store.registry(self._view.name).live_of(self._new.hash, self._new.name)
+        change(self._store, self._view.name, lambda r: r.pinned(self._new))
+        if before is not None:
+            self._store.unlink(before)
+        return self._result(None, events, Agreement.ALONE, (0, 0), "", True)
 
     def _predecessor(self) -> Generation | None:
         """The live generation; one that has lost marks is of no use to anybody and is removed."""
@@ -127,16 +139,25 @@ class Swap:
             if self._new.id not in registry.generations:
                 raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
             live = registry.live_of(self._new.hash)
-            return registry.pointed(self._new) if (live and live.id) == (old and old.id) else registry
+            return registry.pointed(self._new, now()) if (live and live.id) == (old and old.id) else registry
 
         return change(self._store, self._view.name, point).live.get(self._new.hash) == self._new.id
+
+    def _hold(self) -> None:
+        """Puts the new generation in the place of the one held before, if any."""
+        self._watch.begin("hold")
+        for other in self._store.registry(self._view.name).generations.values():
+            if other.phase is Phase.HELD and other.hash == self._new.hash and other.id != self._new.id:
+                remove(self._store, other)
+        held = self._new.in_phase(Phase.HELD)
+        change(self._store, self._view.name, lambda r: r.with_generation(held))
 
     def _result(
         self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
     ) -> RebuildResult:
         marks = self._marks().values()
         kept = self._tidied(old) if swapped else ""
-        if not swapped:
+        if not swapped and not self._options.hold:
             remove(self._store, self._new)
         self._watch.end()
         return RebuildResult(
@@ -153,6 +174,7 @@ class Swap:
             seconds=dict(self._watch.seconds),
             parked={key: parked for mark in marks for key, parked in mark.parked.items()},
             kept=kept,
+            held=self._options.hold,
         )
 
     def _tidied(self, old: Generation | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from leftfold import names
 from leftfold.engine.follower import Follower
-from leftfold.engine.generations import change, followed, open_generation, topics_of
+from leftfold.engine.generations import change, followed, now, open_generation, topics_of
 from leftfold.engine.group import Group
 from leftfold.engine.shares import shares_of
 from leftfold.errors import LeftfoldError, ViewNotBuilt
@@ -219,7 +219,9 @@ class Tail:
         change(
             self._store,
             generation.view,
-            lambda r: r if r.live_of(generation.hash) or generation.id not in r.generations else r.pointed(generation),
+            lambda r: (
+                r if r.live_of(generation.hash) or generation.id not in r.generations else r.pointed(generation, now())
+            ),
         )
         self._report("generation live", {"view": generation.view, "generation": generation.id})
 

@@ -94,6 +94,16 @@ class Cluster:
         """
         return Position({topic: self._ends(topic, self.partitions(topic)) for topic in dict.fromkeys(topics)})
 
+    def offsets_at(self, topics: Iterable[str], moment: int) -> Position:
+        """Behind everything that was appended before a moment (ms since 1970); the end where nothing was since."""
+        spec: Any = OffsetSpec.for_timestamp
+        found: dict[str, dict[int, int]] = {}
+        for topic in dict.fromkeys(topics):
+            count = self.partitions(topic)
+            ends, at = self._ends(topic, count), self._ends(topic, count, spec(moment))
+            found[topic] = {partition: at[partition] if at[partition] >= 0 else ends[partition] for partition in ends}
+        return Position(found)
+
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The whole configuration of each of these topics, which must exist."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
@@ -144,13 +154,13 @@ class Cluster:
         )
         return {group: len(self._answer(f"describing {group}", future).members) for group, future in asked.items()}
 
-    def _ends(self, topic: str, partitions: int) -> dict[int, int]:
-        doing = f"asking for the ends of {topic}"
+    def _ends(self, topic: str, partitions: int, spec: Any = None) -> dict[int, int]:
+        doing = f"asking for offsets of {topic}"
         latest: Any = OffsetSpec.latest
         asked = self._asked(
             doing,
             lambda: self._admin.list_offsets(
-                {TopicPartition(topic, p): latest() for p in range(partitions)},
+                {TopicPartition(topic, p): spec or latest() for p in range(partitions)},
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=self._timeout,
             ),

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import Fenced
 from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, RowChange, Snapshot
@@ -20,6 +21,7 @@ class _Bucket:
     mark: Mark
     rows: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
     indexed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    finished: BucketResult | None = None
 
 
 class MemoryViewStore:
@@ -58,7 +60,7 @@ class MemoryViewStore:
         """Rows, marks and the live generation."""
         buckets = {number: self._of(generation, number) for number, _ in keys}
         return Snapshot(
-            self.registry(generation.view).live.get(generation.hash, ""),
+            self.registry(generation.view).live.get(generation.pointer, ""),
             {number: bucket.mark for number, bucket in buckets.items() if bucket is not None},
             tuple(bucket.rows.get(key) if (bucket := buckets[number]) else None for number, key in keys),
         )
@@ -128,6 +130,19 @@ class MemoryViewStore:
             count += 1
         return count
 
+    def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
+        """Notes that a bucket is whole."""
+        found = self._of(generation, result.bucket)
+        if found is None or found.mark.phase is not Phase.BULK:
+            raise Fenced(f"bucket {result.bucket} of {generation.view} {generation.id} is not being filled any more")
+        found.finished = result
+        return result
+
+    def finished(self, generation: Generation) -> dict[int, BucketResult]:
+        """The buckets that are whole."""
+        found = ((b, self._of(generation, b)) for b in range(generation.buckets))
+        return {b: bucket.finished for b, bucket in found if bucket is not None and bucket.finished is not None}
+
     def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
         """Sets the marks that a bulk load ended with."""
         buckets = {number: self._of(generation, number) for number in marks}
@@ -136,6 +151,7 @@ class MemoryViewStore:
                 raise Fenced(f"{generation.view} {generation.id} is not being filled any more")
         for number, mark in marks.items():
             self._buckets[generation.view, generation.id, number].mark = mark
+            self._buckets[generation.view, generation.id, number].finished = None
 
     def _of(self, generation: Generation, bucket: int) -> _Bucket | None:
         return self._buckets.get((generation.view, generation.id, bucket))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from leftfold.flush import Generation
 
-__all__ = ["BucketKeys", "entry", "members_key", "registry_key"]
+__all__ = ["FINISHED", "BucketKeys", "entry", "members_key", "registry_key"]
+
+
+FINISHED = b"finished"
+"""The field of a bulk bucket's mark that says what is in it once it is whole."""
 
 
 def registry_key(view: str) -> bytes:

@@ -10,6 +10,7 @@ import redis
 
 from leftfold.errors import ContractError
 from leftfold.flush import Generation, Phase, Registry
+from leftfold.position import Position
 from leftfold.redis.commands import Client, Pipeline
 from leftfold.redis.keys import registry_key
 
@@ -62,6 +63,10 @@ def _generation_json(generation: Generation) -> str:
             "topics": dict(generation.topics),
             "phase": generation.phase.value,
             "created": generation.created,
+            "since": generation.since,
+            "name": generation.name,
+            "fold": generation.fold,
+            "ends": generation.ends.offsets,
         }
     )
 
@@ -89,8 +94,12 @@ def _generation(view: str, id_: str, text: bytes) -> Generation:
             topics={str(topic): int(count) for topic, count in told["topics"].items()},
             phase=Phase(told["phase"]),
             created=str(told["created"]),
+            since=str(told.get("since", "")),
+            name=str(told.get("name", "")),
+            fold=str(told.get("fold", "")),
+            ends=Position.from_json(json.dumps(told.get("ends", {}))),
         )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, ContractError) as error:
         raise ContractError(
             f"generation {id_} in view:{view} is unreadable ({error!r}); remove it: HDEL view:{view} g:{id_}"
         ) from error

@@ -11,7 +11,7 @@ import redis
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.flush import Generation, Mark, Phase
 from leftfold.redis.commands import Client, Pipeline
-from leftfold.redis.keys import BucketKeys
+from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.marks import encode_mark
 
 __all__ = ["seal"]
@@ -37,7 +37,9 @@ def seal(client: Client, generation: Generation, marks: Mapping[int, Mark]) -> N
                 pipe.multi()
                 for bucket, mark in marks.items():
                     fields = encode_mark(replace(mark, phase=Phase.SEALED))
-                    pipe.execute_command("HSET", BucketKeys(generation, bucket).mark, *fields)
+                    mark_key = BucketKeys(generation, bucket).mark
+                    pipe.execute_command("HSET", mark_key, *fields)
+                    pipe.execute_command("HDEL", mark_key, FINISHED)
                 pipe.execute()
                 return
         except redis.WatchError:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
 
+from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import Fenced
 from leftfold.flush import Generation, Phase
 from leftfold.redis.failures import executed, refuse_errors, translated
-from leftfold.redis.keys import BucketKeys
+from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.packing import EXEC, MULTI, UNWATCH, RowPacker, SortedSets, packed
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.wire import Dial, Wire, dial
@@ -44,8 +45,7 @@ class BulkSink:
             InfrastructureError: the server cannot be reached or refuses; chunks up to some point are written.
         """
         keys, count, completed = BucketKeys(generation, bucket), 0, False
-        packer, where = RowPacker(keys, columns), f"bucket {bucket} of {generation.view} {generation.id}"
-        watch = [packed(b"WATCH", keys.mark), packed(b"HGET", keys.mark, b"phase")]
+        packer, where, watch = RowPacker(keys, columns), _where(generation, bucket), _watch(keys)
         try:
             self._send([UNWATCH, *watch])
             for chunk in _chunks(rows):
@@ -59,6 +59,19 @@ class BulkSink:
             if not completed:
                 self.close()
         return count
+
+    def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
+        """Notes in the bucket's mark that all its rows are there.
+
+        Raises:
+            Fenced: the bucket is sealed or gone.
+        """
+        keys, where = BucketKeys(generation, result.bucket), _where(generation, result.bucket)
+        self._send([UNWATCH, *_watch(keys)])
+        self._confirm(where)
+        self._send([MULTI, packed(b"HSET", keys.mark, FINISHED, result.to_json().encode()), EXEC, *_watch(keys)])
+        self._confirm(where)
+        return result
 
     def close(self) -> None:
         """Closes the connection; the next write opens another."""
@@ -95,6 +108,14 @@ class BulkSink:
             raise Fenced(
                 f"{where} is {now}, not bulk: this rebuild was finished or abandoned without this task; end it"
             )
+
+
+def _where(generation: Generation, bucket: int) -> str:
+    return f"bucket {bucket} of {generation.view} {generation.id}"
+
+
+def _watch(keys: BucketKeys) -> list[bytes]:
+    return [packed(b"WATCH", keys.mark), packed(b"HGET", keys.mark, b"phase")]
 
 
 def _packed_chunk(chunk: Iterable[BulkRow], packer: RowPacker, sets: SortedSets) -> Iterator[bytes]:

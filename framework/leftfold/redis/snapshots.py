@@ -20,7 +20,7 @@ class Question:
     def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> None:
         self._generation = generation
         self._places = {bucket: BucketKeys(generation, bucket) for bucket, _ in keys}
-        self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.hash}")]
+        self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.pointer}")]
         self.commands += (("HGETALL", place.mark) for place in self._places.values())
         self.commands += (("HGETALL", self._places[bucket].row(key)) for bucket, key in keys)
 

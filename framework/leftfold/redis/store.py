@@ -8,13 +8,14 @@ from typing import Any
 
 import redis
 
+from leftfold.engine.bulk_result import BucketResult
 from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot
 from leftfold.ports import Flushing
 from leftfold.redis.attendance import attend
 from leftfold.redis.clients import open_client
 from leftfold.redis.failures import translated
 from leftfold.redis.flushers import Flushers
-from leftfold.redis.keys import BucketKeys
+from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.loops import LoopClients
 from leftfold.redis.marks import encode_mark
 from leftfold.redis.registry import change_registry, read_registry
@@ -71,6 +72,14 @@ class RedisViewStore:
         except redis.WatchError:
             return False
         return True
+
+    def finished(self, generation: Generation) -> dict[int, BucketResult]:
+        """The buckets that are whole, while the generation is `bulk`."""
+        with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
+            for bucket in range(generation.buckets):
+                pipe.execute_command("HGET", BucketKeys(generation, bucket).mark, FINISHED)
+            told: list[Any] = pipe.execute()
+        return {bucket: BucketResult.from_json(text) for bucket, text in enumerate(told) if text}
 
     def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
         """Ends a bulk load: all buckets' marks at once, with the phase `sealed`; late chunks raise Fenced from here on.

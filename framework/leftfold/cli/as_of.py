@@ -1,0 +1,79 @@
+"""Places of the log as people name them: a position, a time, or a version of a stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+from leftfold import names
+from leftfold.cli.failures import Usage
+from leftfold.cli.positions import read_position
+from leftfold.connection import kafka_settings, ring
+from leftfold.errors import InfrastructureError
+from leftfold.partitioner import partition_of
+from leftfold.position import Position
+from leftfold.view import View
+
+__all__ = ["place_meant"]
+
+_STREAM = re.compile(r"(?P<key>.+)@(?P<version>\d+)")
+_SHAPES = "a position such as 'baskets.events[3:17]', a time such as 2017-03-01T12:00:00Z, or a stream's version, KEY@5"
+
+
+def place_meant(view: View[Any, Any], text: str, kafka: str | None) -> Position:
+    """The position that is meant; partitions that it does not name count as they were at that time.
+
+    Raises:
+        Usage: it cannot be understood, or there is no such stream or version.
+    """
+    if text.lstrip().startswith("{") or re.search(r"\[\d+:\d+", text):
+        return read_position(text)
+    with ring("leftfold.kafka.cluster").Cluster(kafka_settings(kafka)) as cluster:
+        if (moment := _moment(text)) is not None:
+            at: Position = cluster.offsets_at(map(names.events, view.categories), moment)
+            return at
+        match = _STREAM.fullmatch(text)
+        if match is None:
+            raise Usage(f"{text!r} is no place of the log; say {_SHAPES}")
+        place, time = _version(view, match["key"], int(match["version"]), kafka)
+        others: Position = cluster.offsets_at(map(names.events, view.categories), time)
+    return _with(others, place)
+
+
+def _moment(text: str) -> int | None:
+    """A time in ms since 1970; one without a zone is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _with(others: Position, place: Position) -> Position:
+    """The places of others, but this one where it says something."""
+    offsets: dict[str, Mapping[int, int]] = {
+        topic: {**partitions, **place.offsets.get(topic, {})} for topic, partitions in others.offsets.items()
+    }
+    return Position(offsets)
+
+
+def _version(view: View[Any, Any], key: str, version: int, kafka: str | None) -> tuple[Position, int]:
+    """Behind a version of a stream, and when it was appended (ms since 1970)."""
+    with closing(ring("leftfold.kafka.reader").KafkaLogReader(kafka_settings(kafka))) as reader:
+        for topic in map(names.events, view.categories):
+            partition = partition_of(key.encode(), reader.partitions(topic))
+            end = reader.ends([topic]).next_offset(topic, partition)
+            reader.seek(Position.at(topic, partition, 0))
+            while reader.position().next_offset(topic, partition) < end:
+                for record in reader.poll(500, 1.0):
+                    if record.key == key.encode() and dict(record.headers).get("ce_sequence") == b"%d" % version:
+                        return Position.at(topic, partition, record.offset + 1), record.time
+                if reader.trouble:
+                    raise InfrastructureError(f"Kafka does not answer: {reader.trouble}")
+    raise Usage(
+        f"there is no version {version} of {key} in {', '.join(view.categories)}; "
+        f"see: leftfold events {view.categories[0]} {key}"
+    )

@@ -1,0 +1,101 @@
+"""`leftfold explain`: how a row came about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.engine.refolded import Step
+    from leftfold.view import View
+
+__all__ = ["EXAMPLES", "explain"]
+
+EXAMPLES = examples(
+    "leftfold explain basket_summary b-1",
+    "leftfold explain household_spend 1234 --json     one step a line: event, row before, row after",
+    "leftfold explain household_spend@march 1234      as of the place of that one",
+)
+
+
+def explain(
+    name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name, or VIEW@NAME.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The row's key; parts are joined by /.")],
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the events that made a row, with what each of them changed.
+
+    They are folded here, with the code that is here, up to exactly where the view stands. Exit code 3 when that is not
+    the row that is stored, 1 when no event touches the row.
+    """
+    from leftfold.cli.explaining import Explaining
+    from leftfold.cli.keys import read_key
+    from leftfold.cli.project import load_app
+    from leftfold.cli.workbench import view_of
+
+    plain, _, named = name.partition("@")
+    view = view_of(load_app(app), plain)
+    work = Explaining(view, kafka, redis, named or "live")
+    step = None
+    for step in work.steps(view.keys.encode(read_key(view, key))):
+        _tell(view, step, as_json=as_json)
+    _tell_end(work, step, key, as_json=as_json)
+    if step is None:
+        raise typer.Exit(1)
+    raise typer.Exit(0 if work.equal else 3)
+
+
+def _tell(view: View[Any, Any], step: Step, *, as_json: bool) -> None:
+    from pydantic_core import to_jsonable_python
+
+    from leftfold.cli.console import emit, say
+
+    record, told = step.touch.record, step.touch.decoded
+    place = f"{record.topic}[{record.partition}]@{record.offset}"
+    before, after = (to_jsonable_python(row) for row in (step.before, step.after))
+    item = None if view.items is None else to_jsonable_python(step.touch.item, fallback=str)
+    if as_json:
+        event = {"event": told.name, "time": told.time, "stream": told.key, "version": told.version, "at": place}
+        emit({**event, "fields": told.event, "item": item, "before": before, "after": after, "error": step.error})
+        return
+    where = typer.style(f"{told.time}  {place}", dim=True)
+    say(f"{typer.style(told.name, bold=True)}  {told.key} v{told.version}  {where}")
+    if item is not None:
+        say(f"  item {item}")
+    for line in _changes(before, after):
+        say(f"  {line}")
+    if step.error:
+        say(f"  {typer.style(step.error, fg='red')}")
+
+
+def _changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
+    if before is None and after is None:
+        return ["no row"]
+    if after is None:
+        return ["the row is deleted"]
+    was = before or {}
+    return [
+        f"{name}: {value}" if before is None else f"{name}: {was.get(name)} -> {value}"
+        for name, value in after.items()
+        if before is None or was.get(name) != value
+    ] or ["nothing changes"]
+
+
+def _tell_end(work: Any, last: Step | None, key: str, *, as_json: bool) -> None:
+    from leftfold.cli.console import note
+
+    if last is None:
+        note(f"no event touches {key!r} up to {work.position}")
+    elif work.parked:
+        note(f"the row is parked and stays at its last good state: {work.parked}; leftfold retry {work.view.name}")
+    elif not work.equal:
+        note(f"this is not the row that is stored: {work.stored}; leftfold verify {work.view.name} --deep")
+    elif not as_json:
+        note(f"this is the row that is stored, at {work.position}")

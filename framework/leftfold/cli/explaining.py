@@ -1,0 +1,54 @@
+"""What `leftfold explain` puts together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from leftfold.cli.progress import shown
+from leftfold.cli.workbench import workbench
+from leftfold.engine.explain import explain
+from leftfold.engine.generations import resolve
+from leftfold.engine.history import History
+from leftfold.engine.places import place_of
+from leftfold.engine.rebuild_progress import Stopwatch
+from leftfold.engine.refolded import Step
+from leftfold.engine.verify_rows import Fields, fields_of, row_and_place
+from leftfold.position import Position
+from leftfold.view import View
+
+__all__ = ["Explaining"]
+
+
+class Explaining:
+    """Folds one row step by step and compares it with what is stored.
+
+    Args:
+        generation: live, held, kept, a name or an id.
+    """
+
+    def __init__(self, view: View[Any, Any], kafka: str | None, redis: str | None, generation: str) -> None:
+        self.view, self._kafka, self._redis, self._generation = view, kafka, redis, generation
+        self.position, self.stored, self.equal, self.parked = Position(), dict[str, str](), True, ""
+
+    def steps(self, key: str) -> Iterator[Step]:
+        """The steps of an encoded key; afterwards the other attributes say how it stands."""
+        with workbench(self._kafka, self._redis) as bench, shown(self.view.name) as report:
+            generation = resolve(bench.store.registry(self.view.name), self.view, self._generation)
+            stored, self.position = row_and_place(generation, key, bench.store)
+            mark = bench.store.read(generation, [place_of(generation, key)]).marks[place_of(generation, key)[0]]
+            watch = Stopwatch(report)
+            watch.begin("read", History(self.view, generation, {key: self.position}).events)
+            step = None
+            for step in explain(self.view, generation, key, self.position, bench.open_log, tell=watch.tell):
+                yield step
+            watch.end()
+        folded = self._fields(step)
+        self.stored, self.parked = dict(stored or {}), mark.parked[key].error if key in mark.parked else ""
+        self.equal = (stored or None) == folded
+
+    def _fields(self, step: Step | None) -> Fields | None:
+        if step is None:
+            return None
+        version = step.touch.decoded.version if self.view.stream_keyed else None
+        return fields_of(self.view, step.after, version)

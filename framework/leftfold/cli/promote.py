@@ -1,0 +1,86 @@
+"""`leftfold promote` and `leftfold rollback`: which generation readers see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.engine.rebuild_result import RebuildResult
+
+__all__ = ["PROMOTE_EXAMPLES", "ROLLBACK_EXAMPLES", "promote", "rollback"]
+
+PROMOTE_EXAMPLES = examples(
+    "leftfold promote household_spend                       what `rebuild --hold` made goes live",
+    "leftfold promote household_spend --generation 4-ab12",
+)
+ROLLBACK_EXAMPLES = examples(
+    "leftfold rollback household_spend                      back to the rows before the last swap, kept up to date",
+)
+
+
+def promote(
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
+    generation: Annotated[
+        str, typer.Option("--generation", metavar="ID", help="Which one, if not the held one.")
+    ] = "held",
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show readers the generation that was held back.
+
+    It goes live when it is as far as what readers see now, so that none of them goes back in time. What it replaces
+    is kept for a rollback.
+    """
+    _swap(view, generation, app, kafka, redis, as_json=as_json)
+
+
+def rollback(
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show readers the generation that was live before.
+
+    Tails keep it up to date with the code that runs now, so its rows are those of the old fold up to the swap and of
+    this one since. A second rollback takes the first one back.
+    """
+    _swap(view, "kept", app, kafka, redis, as_json=as_json)
+
+
+def _swap(name: str, generation: str, app: str, kafka: str | None, redis: str | None, *, as_json: bool) -> None:
+    from leftfold.cli.progress import shown
+    from leftfold.cli.project import load_app
+    from leftfold.cli.workbench import view_of, workbench
+    from leftfold.engine.promotion import Promotion
+    from leftfold.engine.rebuild import RebuildOptions
+
+    view = view_of(load_app(app), name)
+    with workbench(kafka, redis) as bench, shown(name) as report:
+        options = RebuildOptions(keep=1.0)
+        promotion = Promotion(
+            view, bench.store, open_log=bench.open_log, open_reader=bench.open_reader, options=options, report=report
+        )
+        result = promotion.run(generation)
+    _tell(result, as_json=as_json)
+
+
+def _tell(result: RebuildResult, *, as_json: bool) -> None:
+    from leftfold.cli.console import amount, emit, say
+
+    if as_json:
+        told = {name: getattr(result, name) for name in ("view", "generation", "kept", "rows", "swapped")}
+        emit({**told, "agreement": result.agreement.value})
+        return
+    say(f"{result.view}: readers see {result.generation} now, {amount(result.rows, 'row')}")
+    if result.predecessor:
+        say(f"  its rows and those of {result.predecessor}: {result.agreement.value}")
+    if result.kept:
+        say(f"  {result.kept} is kept until a later rebuild; back to it: leftfold rollback {result.view}")

@@ -1,0 +1,61 @@
+"""What `leftfold verify` puts together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from leftfold.cli.progress import shown
+from leftfold.cli.rebuilding import cores_of, runner
+from leftfold.cli.workbench import workbench
+from leftfold.engine.bulk_local import run_here
+from leftfold.engine.generations import resolve
+from leftfold.engine.rebuild import Runner
+from leftfold.engine.throttle import throttled
+from leftfold.engine.verify import Verification, Verify
+from leftfold.view import View
+
+__all__ = ["Verifying"]
+
+
+class Verifying:
+    """Verifies one generation of each view that is named.
+
+    Args:
+        generation: live, held, kept, a name or an id. deep: finds the rows that differ.
+    """
+
+    def __init__(self, kafka: str | None, redis: str | None, generation: str, *, deep: bool) -> None:
+        self._kafka, self._redis, self._generation, self._deep = kafka, redis, generation, deep
+        self._runner: Runner = run_here
+        self._cores = 1
+
+    @contextmanager
+    def engine(self, engine: str, master: str | None) -> Iterator[None]:
+        """What folds while the block runs."""
+        self._cores = cores_of(engine, master)
+        with runner(engine, master) as self._runner:
+            yield
+
+    def run(self, view: View[Any, Any]) -> Verification:
+        """Verifies a view once and shows how far it is."""
+        with workbench(self._kafka, self._redis) as bench, shown(view.name) as report:
+            generation = resolve(bench.store.registry(view.name), view, self._generation)
+            verify = Verify(
+                view,
+                bench.store,
+                open_log=bench.open_log,
+                open_store=bench.open_store,
+                run=self._runner,
+                cores=self._cores,
+                report=report,
+            )
+            return verify.run(generation, deep=self._deep)
+
+    def for_ever(self, views: Sequence[View[Any, Any]], share: float) -> Iterator[Verification]:
+        """Verifies views in turn with a share of one core."""
+        self._runner = throttled(run_here, share)
+        while True:
+            for view in views:
+                yield self.run(view)

@@ -1,0 +1,74 @@
+"""What commands that look after views need: the store, and how to open the log and the store where tasks run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leftfold.connection import kafka_settings, redis_settings, ring
+from leftfold.engine.bulk_log import OpenBulkLog
+from leftfold.engine.bulk_store import BulkStore, OpenBulkSink
+from leftfold.ports import LogReader
+
+if TYPE_CHECKING:
+    from leftfold.app import App
+    from leftfold.view import View
+
+__all__ = ["Workbench", "store_of", "view_of", "workbench"]
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """The store of this process, and factories that can be shipped to tasks."""
+
+    store: BulkStore
+    open_log: OpenBulkLog
+    open_reader: Callable[[], LogReader]
+    open_sink: OpenBulkSink
+    open_store: Callable[[], BulkStore]
+
+
+@contextmanager
+def workbench(kafka: str | None, redis: str | None) -> Iterator[Workbench]:
+    """A workbench on the servers that are meant; its store is closed at the end."""
+    of_kafka, of_redis = kafka_settings(kafka), redis_settings(redis)
+    adapter = ring("leftfold.redis")
+    open_store: Callable[[], BulkStore] = partial(adapter.RedisViewStore, of_redis)
+    store = open_store()
+    try:
+        yield Workbench(
+            store=store,
+            open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, of_kafka),
+            open_reader=partial(ring("leftfold.kafka.reader").KafkaLogReader, of_kafka),
+            open_sink=partial(adapter.BulkSink, of_redis),
+            open_store=open_store,
+        )
+    finally:
+        store.close()
+
+
+@contextmanager
+def store_of(redis: str | None) -> Iterator[BulkStore]:
+    """The store alone, for commands that need no log."""
+    store: BulkStore = ring("leftfold.redis").RedisViewStore(redis_settings(redis))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def view_of(app: App, name: str) -> View[Any, Any]:
+    """The App's view of a name.
+
+    Raises:
+        Usage: it has none such.
+    """
+    from leftfold.cli.failures import unknown
+
+    for view in app.views:
+        if view.name == name:
+            return view
+    raise unknown(f"view in app {app.name} called", name, (view.name for view in app.views))

@@ -1,0 +1,53 @@
+"""Long work that must not be done twice at once shows itself in the view store while it lasts."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.ports import ViewStore
+
+__all__ = ["at_work"]
+
+_LEASE, _SHOWN_EVERY = 15.0, 3.0
+
+
+@contextmanager
+def at_work(store: ViewStore, group: str, what: str) -> Iterator[None]:
+    """Keeps others out of a group while the block runs; a process that dies is forgotten after 15 s.
+
+    Args:
+        what: is named to those who are kept out, such as `view household_spend is being rebuilt`.
+
+    Raises:
+        InfrastructureError: somebody else is at work; two that begin at one moment may both be told so.
+    """
+    me = f"{socket.gethostname()} (process {os.getpid()}, {secrets.token_hex(2)})"
+    others = [member for member in store.attend([group], me, _LEASE)[group] if member != me]
+    if others:
+        store.attend([group], me, 0.0)
+        raise InfrastructureError(
+            f"{what} already by {others[0]}; wait for it, or end that process: what it has done is gone on with "
+            f"{_LEASE:g} s later"
+        )
+    done = threading.Event()
+
+    def show() -> None:
+        while not done.wait(_SHOWN_EVERY):
+            with suppress(LeftfoldError):
+                store.attend([group], me, _LEASE)
+
+    shown = threading.Thread(target=show, name=group, daemon=True)
+    shown.start()
+    try:
+        yield
+    finally:
+        done.set()
+        shown.join()
+        with suppress(LeftfoldError):
+            store.attend([group], me, 0.0)
