@@ -196,7 +196,8 @@ def test_ctrl_c_leaves_the_live_generation_and_nothing_else(at_work: Shell, wait
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert "interrupted; the live generation of cart_summary is as it was" in other.said()
-    assert _generations(at_work) == before
+    after = {(view, phase): id_ for (view, phase), id_ in _generations(at_work).items() if phase != "bulk"}
+    assert after == before, "a bulk one, if any bucket of it is whole, is gone on with by the next rebuild"
 
 
 def test_an_unknown_view_is_not_rebuilt(at_work: Shell) -> None:

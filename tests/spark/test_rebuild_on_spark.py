@@ -99,5 +99,7 @@ def test_ctrl_c_leaves_the_live_generation_alone(shop: Shop) -> None:
     finally:
         process.kill()
     assert process.returncode == 130, told
-    assert shop.store.registry(summary.name) == before
+    after = shop.store.registry(summary.name)
+    assert after.live == before.live
+    assert after.live_of(summary.hash) == before.live_of(summary.hash)
     assert "is as it was" in told

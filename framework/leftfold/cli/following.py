@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leftfold.cli.trouble import Trouble
@@ -26,12 +26,14 @@ def follow(
     report: Report,
     *,
     member: str,
+    folds: Mapping[str, str],
 ) -> None:
     """Keeps views at the end of the log until `stop` is set.
 
     Args:
         member: the name of this tail among those that share the views; the same after a restart, or the buckets of
             its own ghost would stand still until that is taken for dead.
+        folds: says by view which code folds.
 
     Raises:
         Fenced: this process must end and be started again.
@@ -39,7 +41,7 @@ def follow(
     trouble = Trouble(report, stop)
     while not stop.is_set():
         try:
-            _follow(views, kafka, redis, stop, trouble, member)
+            _follow(views, kafka, redis, stop, trouble, {"member": member, "folds": folds})
         except Fenced:
             raise
         except InfrastructureError as error:
@@ -52,7 +54,7 @@ def _follow(
     redis: RedisSettings,
     stop: threading.Event,
     trouble: Trouble,
-    member: str,
+    options: Mapping[str, Any],
 ) -> None:
     readers: list[KafkaLogReader] = []
 
@@ -62,7 +64,7 @@ def _follow(
 
     store = RedisViewStore(redis)
     try:
-        tail = Tail(views, open_log, store, member=member, report=trouble.report)
+        tail = Tail(views, open_log, store, report=trouble.report, **options)
         told = False
         while not stop.is_set():
             tail.step()

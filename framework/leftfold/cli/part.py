@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from leftfold.cli.folds import folds_of
 from leftfold.cli.handover import LOGS
 from leftfold.cli.project import load_app
 from leftfold.connection import kafka_settings, redis_settings
@@ -68,7 +69,8 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         tuned_gc()
         # The supervisor's process, not this one: who is started in its place is the same member.
         member = f"{socket.gethostname()}:{os.getppid()}:{options.name}"
-        follow([app.view(name) for name in options.names], kafka, redis_settings(), stop, report, member=member)
+        views = [app.view(name) for name in options.names]
+        follow(views, kafka, redis_settings(), stop, report, member=member, folds=folds_of(app))
 
 
 def _parser() -> argparse.ArgumentParser:

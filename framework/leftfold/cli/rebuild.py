@@ -68,6 +68,7 @@ def rebuild(
     where one was interrupted. Exit code 3 when the rows differ from those of the same code before; they are then not
     shown.
     """
+    from leftfold.cli.folds import folds_of
     from leftfold.cli.project import load_app
     from leftfold.cli.rebuilding import Rebuilding, cores_of
     from leftfold.cli.sampling import share_of, tell_sample
@@ -84,7 +85,7 @@ def rebuild(
         _plan(work, views, as_json=as_json)
         return
     code = 0
-    folds = _folds(whole)
+    folds = folds_of(whole)
     with work.engine(engine, master):
         for view in views:
             if sample:
@@ -105,17 +106,6 @@ def _check(as_of: str, name: str, *, hold: bool, sample: str) -> None:
         raise Usage(f"--name {name!r}: a name is letters, digits and _, and not live, held or kept")
     if sum((bool(as_of), hold, bool(sample))) > 1:
         raise Usage("--as-of, --hold and --sample are three different things; choose one")
-
-
-def _folds(app: App) -> dict[str, str]:
-    """What identifies the code of each view's fold; views whose source cannot be read have nothing."""
-    from leftfold.errors import ConfigurationError
-    from leftfold.lockfile import lock_of
-
-    try:
-        return {name: fold.fold for name, fold in lock_of(app).views.items()}
-    except ConfigurationError:
-        return {}
 
 
 def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:

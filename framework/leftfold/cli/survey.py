@@ -9,9 +9,11 @@ from typing import Any
 from leftfold import names
 from leftfold.app import App
 from leftfold.cli.embedded import local_settings
+from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
+from leftfold.engine.generations import is_changed, mend
 from leftfold.errors import LeftfoldError, ViewNotBuilt
 from leftfold.flush import Generation, Registry
 from leftfold.ports import ViewStore
@@ -98,8 +100,10 @@ class Survey:
             return
         try:
             with Freshness(self._kafka) as freshness:
+                folds = folds_of(app)
                 for view in app.views:
                     yield from self._view(view, store, freshness)
+                    self._tell_changed(view, store.registry(view.name), folds.get(view.name, ""))
         except LeftfoldError as error:
             self._met(error)
         finally:
@@ -122,6 +126,11 @@ class Survey:
                     seconds = freshness.seconds(Position(row["position"]), Position(self._ends)) if row["lag"] else 0.0
                     row["behind"] = round(seconds, 3)
             yield row
+
+    def _tell_changed(self, view: View[Any, Any], registry: Registry, fold: str) -> None:
+        live = registry.live_of(view.hash)
+        if live is not None and is_changed(live, fold):
+            self.problems.append(f"view {view.name} was folded by other code of the same version; {mend(view.name)}")
 
     def _generation(self, view: View[Any, Any], generation: Generation, registry: Registry, store: ViewStore) -> Row:
         row: Row = {"kind": "view", "name": view.name, "generation": generation.id, "hash": generation.hash}

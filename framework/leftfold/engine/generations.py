@@ -128,3 +128,16 @@ def resolve(registry: Registry, view: View[Any, Any], named: str) -> Generation:
 
 def _number(id_: str) -> int:
     return int(id_.partition("-")[0])
+
+
+def is_changed(generation: Generation, fold: str) -> bool:
+    """Whether other code than this one folded a generation, as far as both are known."""
+    return bool(generation.fold and fold and generation.fold != fold)
+
+
+def mend(view: str) -> str:
+    """What to do about a fold that has changed under one version."""
+    return (
+        f"see what it changes: leftfold rebuild {view} --sample 1%; then leftfold rebuild {view} --hold, diff and "
+        f"promote; or raise version= if old and new rows must not be mixed"
+    )

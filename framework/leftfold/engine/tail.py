@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 from leftfold import names
 from leftfold.engine.follower import Follower
-from leftfold.engine.generations import change, followed, now, open_generation, topics_of
+from leftfold.engine.generations import change, followed, is_changed, mend, now, open_generation, topics_of
 from leftfold.engine.group import Group
 from leftfold.engine.shares import shares_of
 from leftfold.errors import LeftfoldError, ViewNotBuilt
@@ -37,6 +37,7 @@ class Tail:
         open_log: makes a reader; one per group. batch: how many events one flush holds at first; it grows with the
             backlog. look: seconds between looks at generations and other tails. lease: seconds after which the others
             take a silent tail for dead. member: this tail's name among them.
+        folds: says by view which code folds, so that a change is noticed that nobody has given a version.
         report: told what an operator should know: (what, details).
     """
 
@@ -50,11 +51,12 @@ class Tail:
         look: float = 0.25,
         lease: float = 3.0,
         member: str = "",
+        folds: Mapping[str, str] | None = None,
         report: Report = lambda what, details: None,
     ) -> None:
         self.views, self.member = tuple(views), member or secrets.token_hex(8)
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
-        self._lease = lease
+        self._lease, self._folds = lease, folds or {}
         self._groups: list[Group] = []
         self._targets: dict[_Name, Position] = {}
         self._known: dict[_Name, Follower] = {}
@@ -137,7 +139,9 @@ class Tail:
 
     def _begin(self, view: View[Any, Any]) -> Generation:
         topics = topics_of(view, self._admin.partitions)
-        generation = open_generation(self._store, view, topics, Phase.SEALED, unless_followed=True)
+        generation = open_generation(
+            self._store, view, topics, Phase.SEALED, unless_followed=True, fold=self._folds.get(view.name, "")
+        )
         self._targets[view.name, generation.id] = self._admin.ends(topics)
         self._report("generation begun", {"view": view.name, "generation": generation.id})
         return generation
@@ -151,11 +155,17 @@ class Tail:
             self._discard(generation, error)
             return
         self._known[name] = follower
+        self._tell_changed(view, generation)
         if self._store.registry(view.name).live_of(view.hash) is None:
             self._targets.setdefault(name, self._admin.ends(generation.topics))
         if share:
             follower.fold((), follower.position())
             self._groups.append(Group(self._open, [follower], self._store))
+
+    def _tell_changed(self, view: View[Any, Any], generation: Generation) -> None:
+        """Tells when rows were folded by other code of the same version: they stay as they are, new ones do not."""
+        if generation.phase is Phase.LIVE and is_changed(generation, self._folds.get(view.name, "")):
+            self._report("fold changed", {"view": view.name, "generation": generation.id, "do": mend(view.name)})
 
     def _discard(self, generation: Generation, error: ViewNotBuilt) -> None:
         self._report("generation lost", {"view": generation.view, "generation": generation.id, "why": str(error)})

@@ -1,0 +1,159 @@
+"""An operator looks after the views of a running service: every command that reads or exchanges generations."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cli.shell import Shell
+
+pytestmark = pytest.mark.servers
+
+Wait = Callable[[Callable[[], object], str], None]
+ADD = '{{"cart_id": "{}", "product_id": "{}", "quantity": {}, "price": "{}"}}'
+FOLD = "items=row.items + quantity, total"
+SLIP = "items=row.items + quantity + 100, total"
+POISON = """    if isinstance(event, ItemAdded) and event.product_id == "poison":
+        raise ValueError("no poison please")
+    row = row or CartSummary()"""
+
+
+@pytest.fixture(scope="module")
+def run(served: Shell) -> Iterator[subprocess.Popen[bytes]]:
+    """`leftfold run` in the project."""
+    process = _run(served)
+    yield process
+    _end(process)
+
+
+@pytest.fixture(scope="module")
+def at_work(served: Shell, run: subprocess.Popen[bytes]) -> Shell:
+    """The project while that runs."""
+    return served
+
+
+@pytest.fixture(scope="module")
+def place(at_work: Shell) -> str:
+    """Three carts are filled; where the log stood when the first of them was at version 2."""
+    for _ in range(300):
+        if at_work("send", "AddItem", ADD.format("a", "tea", 1, "1.00")).code == 0:
+            break
+    sent = at_work("send", "AddItem", ADD.format("a", "pot", 2, "5.00"))
+    for cart, product in (("b", "tea"), ("c", "jam"), ("a", "jam")):
+        assert at_work("send", "AddItem", ADD.format(cart, product, 1, "2.50")).code == 0
+    return sent.out.rsplit("position ", 1)[1].strip()
+
+
+def fold(shell: Shell, before: str, after: str) -> None:
+    """Changes the fold of cart_summary."""
+    file = shell.place / "shop" / "projections" / "cart_summary.py"
+    text = file.read_text("utf-8")
+    assert before in text
+    file.write_text(text.replace(before, after), "utf-8")
+
+
+def items(shell: Shell, view: str, cart: str) -> int:
+    told = shell("get", view, cart, "--json")
+    return int(told.rows()[0]["row"]["items"]) if told.code == 0 else -1
+
+
+def test_verify_finds_both_views_equal(at_work: Shell, place: str, wait_until: Wait) -> None:
+    wait_until(lambda: items(at_work, "cart_summary", "a") == 4, "the tail")
+    told = at_work("verify", "--json")
+    assert (told.code, [row["equal"] for row in told.rows()]) == (0, [True, True]), told.err
+    assert "equal, checksum" in at_work("verify", "cart_summary", "--deep").out
+
+
+def test_explain_shows_each_event_and_what_it_changed(at_work: Shell, place: str) -> None:
+    told = at_work("explain", "cart_summary", "a")
+    assert told.code == 0, told.err
+    assert "items: 1 -> 3" in told.out
+    assert "total: 11.00 -> 13.50" in told.out
+    assert "this is the row that is stored, at carts.events[" in told.err
+    steps = at_work("explain", "cart_summary", "a", "--json").rows()
+    assert [step["after"]["items"] for step in steps] == [1, 3, 4]
+    assert steps[0]["before"] is None
+    assert at_work("explain", "cart_summary", "nobody").code == 1
+
+
+@pytest.mark.parametrize("as_of", ["position", "version"])
+def test_a_view_as_of_a_place_is_read_like_any_other(at_work: Shell, place: str, as_of: str) -> None:
+    where = place if as_of == "position" else "a@2"
+    built = at_work("rebuild", "cart_summary", "--engine", "local", "--as-of", where, "--name", as_of)
+    assert built.code == 0, built.err
+    row = at_work("get", f"cart_summary@{as_of}", "a", "--json").rows()[0]["row"]
+    assert (row["items"], row["total"]) == (3, "11.00")
+    assert at_work("get", f"cart_summary@{as_of}", "c").code == 1, "that cart came later"
+    assert [s["after"]["items"] for s in at_work("explain", f"cart_summary@{as_of}", "a", "--json").rows()] == [1, 3]
+
+
+def test_a_view_as_of_a_time_is_found_by_the_log(at_work: Shell, place: str) -> None:
+    built = at_work("rebuild", "cart_summary", "--engine", "local", "--as-of", "2000-01-01", "--name", "dawn")
+    assert built.code == 0, built.err
+    assert at_work("get", "cart_summary@dawn", "a").code == 1
+    told = at_work("diff", "cart_summary", "--between", "dawn", "live", "--json")
+    assert (told.code, told.rows()[0]["only_other"]) == (3, 3)
+
+
+def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(at_work: Shell, place: str) -> None:
+    first = at_work("rebuild", "cart_summary", "--engine", "local", "--json").rows()[0]["generation"]
+    fold(at_work, FOLD, SLIP)
+    assert "view cart_summary was folded by other code of the same version" in at_work("status").err
+    sample = at_work("rebuild", "cart_summary", "--engine", "local", "--sample", "100%")
+    assert (sample.code, "3 rows would change" in sample.out) == (3, True), sample.out + sample.err
+    held = at_work("rebuild", "cart_summary", "--engine", "local", "--hold")
+    assert held.code == 0, held.err
+    assert "held: tails keep it up to date" in held.out
+    assert items(at_work, "cart_summary", "a") == 4, "readers see nothing of it"
+    told = at_work("diff", "cart_summary", "--live", "--held")
+    assert told.code == 3
+    assert "0 rows equal" in told.out
+    assert "3 differ" in told.out
+    assert "items" in told.out
+    promoted = at_work("promote", "cart_summary")
+    assert promoted.code == 0, promoted.err
+    assert items(at_work, "cart_summary", "a") == 304
+    assert at_work("rollback", "cart_summary").code == 0
+    assert items(at_work, "cart_summary", "a") == 4
+    fold(at_work, SLIP, FOLD)
+    assert at_work("diff", "cart_summary", "--between", first, "live").code == 0
+    dropped = at_work("drop", "cart_summary", "kept")
+    assert dropped.code == 0, dropped.err
+    assert at_work("drop", "cart_summary", "live").code == 2
+
+
+def test_parked_rows_are_freed_once_the_fold_is_mended(
+    served: Shell, run: subprocess.Popen[bytes], wait_until: Wait
+) -> None:
+    """The last test: the service ends, and starts again with a broken and then with a mended fold."""
+    _end(run)
+    fold(served, "    row = row or CartSummary()", POISON)
+    broken = _run(served)
+    try:
+        wait_until(lambda: served("send", "AddItem", ADD.format("p", "poison", 1, "1.00")).code == 0, "the worker")
+        assert served("send", "AddItem", ADD.format("p", "tea", 1, "1.00")).code == 0
+        wait_until(lambda: "view cart_summary parks p" in served("status").err, "the row to be parked")
+        told = served("retry", "cart_summary")
+        assert (told.code, "no poison please" in told.out) == (1, True)
+    finally:
+        _end(broken)
+    fold(served, POISON, "    row = row or CartSummary()")
+    mended = _run(served)
+    try:
+        told = served("retry", "cart_summary", "p", "--json")
+        assert (told.code, told.rows()[0]["freed"]) == (0, ["p"]), told.err
+        assert items(served, "cart_summary", "p") == 2
+        assert served("verify", "cart_summary").code == 0
+    finally:
+        _end(mended)
+
+
+def _run(shell: Shell) -> subprocess.Popen[bytes]:
+    return shell.start(["run"])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    process.wait(30)
