@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "Engine", "rebuild", "views_meant"]
 
 EXAMPLES = examples(
-    "leftfold rebuild                                    every view of the App, one after another",
+    "leftfold rebuild                                    every view of the App, in one pass over what they read",
     "leftfold rebuild household_spend --keep 3600        and keep what it replaces for an hour",
     "leftfold rebuild household_spend --hold             build it, show it to nobody yet; then diff and promote",
     "leftfold rebuild household_spend --as-of 2017-03-01 --name march    then: leftfold get household_spend@march 1234",
@@ -87,13 +87,17 @@ def rebuild(
     code = 0
     folds = folds_of(whole)
     with work.engine(engine, master):
-        for view in views:
+        for group in _groups(views, alone=bool(as_of or sample)):
             if sample:
-                code = max(code, tell_sample(work.sampled(view, share_of(sample)), as_json=as_json))
+                code = max(code, tell_sample(work.sampled(group[0], share_of(sample)), as_json=as_json))
                 continue
-            result = work.run(view, fold=folds.get(view.name, ""), quiet=as_json, as_of=as_of)
-            _tell(result, as_json=as_json)
-            code = max(code, result.exit_code)
+            if len(group) > 1:
+                results = work.run_together(group, folds=folds, quiet=as_json)
+            else:
+                results = [work.run(group[0], fold=folds.get(group[0].name, ""), quiet=as_json, as_of=as_of)]
+            for result in results:
+                _tell(result, as_json=as_json)
+                code = max(code, result.exit_code)
     raise typer.Exit(code)
 
 
@@ -106,6 +110,16 @@ def _check(as_of: str, name: str, *, hold: bool, sample: str) -> None:
         raise Usage(f"--name {name!r}: a name is letters, digits and _, and not live, held or kept")
     if sum((bool(as_of), hold, bool(sample))) > 1:
         raise Usage("--as-of, --hold and --sample are three different things; choose one")
+
+
+def _groups(views: list[View[Any, Any]], *, alone: bool) -> list[list[View[Any, Any]]]:
+    """Views that read the same topics, to be rebuilt in one pass."""
+    if alone:
+        return [[view] for view in views]
+    groups: dict[frozenset[str], list[View[Any, Any]]] = {}
+    for view in views:
+        groups.setdefault(frozenset(view.categories), []).append(view)
+    return list(groups.values())
 
 
 def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
 from leftfold.engine.rebuild_progress import Progress
 from leftfold.engine.rebuild_result import RebuildResult
+from leftfold.engine.rebuild_together import PassRunner, rebuild_together, run_here_together
 from leftfold.engine.verify import Sample, Verify
 from leftfold.view import View
 
@@ -49,6 +50,7 @@ class Rebuilding:
     def __init__(self, kafka: str | None, redis: str | None, options: RebuildOptions) -> None:
         self._kafka, self._redis, self.options = kafka, redis, options
         self._runner: Runner = run_here
+        self._together: PassRunner = run_here_together
 
     @contextmanager
     def engine(self, engine: str, master: str | None) -> Iterator[None]:
@@ -58,7 +60,7 @@ class Rebuilding:
             ConfigurationError: Spark or Java is missing.
             InfrastructureError: Spark does not start.
         """
-        with runner(engine, master) as self._runner:
+        with runner(engine, master) as (self._runner, self._together):
             yield
 
     def plan(self, view: View[Any, Any]) -> RebuildPlan:
@@ -80,6 +82,26 @@ class Rebuilding:
                 return rebuild.run(plan)
         except KeyboardInterrupt:
             note(f"interrupted; the live generation of {view.name} is as it was. Go on: leftfold rebuild {view.name}")
+            raise
+
+    def run_together(
+        self, views: Sequence[View[Any, Any]], *, folds: Mapping[str, str], quiet: bool
+    ) -> list[RebuildResult]:
+        """The same for several views that read the same topics, in one pass over them."""
+        names = ", ".join(view.name for view in views)
+        try:
+            with ExitStack() as stack:
+                report = stack.enter_context(shown(names if len(names) < 40 else f"{len(views)} views"))
+                rebuilds = [
+                    stack.enter_context(self._rebuild(view, report, folds.get(view.name, ""))) for view in views
+                ]
+                plan = rebuilds[0].plan()
+                if not quiet:
+                    note(f"one pass for {names}")
+                    note(str(plan))
+                return rebuild_together(rebuilds, plan, self._together)
+        except KeyboardInterrupt:
+            note(f"interrupted; the live generations of {names} are as they were. Go on: leftfold rebuild")
             raise
 
     def sampled(self, view: View[Any, Any], share: float) -> Sample:
@@ -113,20 +135,21 @@ class Rebuilding:
 
 
 @contextmanager
-def runner(engine: str, master: str | None) -> Iterator[Runner]:
-    """What runs the tasks of a fold while the block runs: this process, or Spark.
+def runner(engine: str, master: str | None) -> Iterator[tuple[Runner, PassRunner]]:
+    """What runs the tasks of a fold, or of several at once, while the block runs: this process, or Spark.
 
     Raises:
         ConfigurationError: Spark or Java is missing.
         InfrastructureError: Spark does not start.
     """
     if engine == "local":
-        yield run_here
+        yield run_here, run_here_together
         return
     spark = ring("leftfold.spark.session")
     note("starting Spark")
     with spark.spark_session(spark_settings(master)) as session:
-        yield ring("leftfold.spark.runner").spark_runner(session)
+        on_spark = ring("leftfold.spark.runner")
+        yield on_spark.spark_runner(session), on_spark.spark_pass_runner(session)
 
 
 def spark_settings(master: str | None) -> SparkSettings:

@@ -35,7 +35,7 @@ class Verifying:
     def engine(self, engine: str, master: str | None) -> Iterator[None]:
         """What folds while the block runs."""
         self._cores = cores_of(engine, master)
-        with runner(engine, master) as self._runner:
+        with runner(engine, master) as (self._runner, _):
             yield
 
     def run(self, view: View[Any, Any]) -> Verification:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -67,6 +68,18 @@ class BulkJob:
         finally:
             log.close()
             sink.close()
+
+    def finish_stream(self, fold: StreamFold, part: Range) -> BucketResult:
+        """Writes the bucket of a partition that somebody has folded up to its end."""
+        self.check_parked(list(fold.parked.values()))
+        with closing(self.open_sink()) as sink:
+            try:
+                rows = fold.rows()
+            except Unstorable:
+                with closing(self.open_log()) as log:
+                    fold, rows = self._folded(log, part, lambda count: None)
+            self._write(sink, part.partition, rows)
+            return self._finished(sink, fold.result(rows, self._aside(part.partition)))
 
     def read_items(self, parts: Iterable[Range], tell: Tell) -> Iterator[Item]:
         """What the events of some partitions fold into the rows of a view that is not stream-keyed.

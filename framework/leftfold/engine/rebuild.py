@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from leftfold import names
@@ -29,7 +29,7 @@ from leftfold.ports import LogReader
 from leftfold.position import Position
 from leftfold.view import View
 
-__all__ = ["Rebuild", "RebuildOptions", "Runner"]
+__all__ = ["Begun", "Rebuild", "RebuildOptions", "Runner"]
 
 Runner = Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]
 """Runs a job's tasks somewhere and returns one result per bucket that has any items."""
@@ -111,8 +111,27 @@ class Rebuild:
             InfrastructureError: somebody else rebuilds this view; or the log, the store or Spark is not there, or
                 catching up took too long.
         """
-        watch = Stopwatch(self._report)
-        name = self.view.name
+        with self.begun(plan) as begun:
+            self.fold(begun)
+            return self.swap(begun)
+
+    def like(self, plan: RebuildPlan) -> RebuildPlan:
+        """The plan of a view that reads the same topics, as one of this view."""
+        return plan_to(self.view, plan.topics, plan.ends, cores=self.options.cores, buckets=self.options.buckets)
+
+    def fold(self, begun: Begun) -> None:
+        """Fills and seals the generation, if that is not done yet."""
+        if begun.job is None:
+            return
+        begun.watch.begin("fold", begun.plan.events)
+        results = self._run(begun.job, begun.plan, begun.watch.tell)
+        begun.events = begun.watch.done
+        self.seal(begun, results)
+
+    @contextmanager
+    def begun(self, plan: RebuildPlan | None = None) -> Iterator[Begun]:
+        """A generation to be filled while the block runs; nobody else rebuilds the view meanwhile."""
+        name, watch = self.view.name, Stopwatch(self._report)
         with at_work(self._store, names.rebuilds(name), f"view {name} is being rebuilt"):
             watch.begin("plan")
             before = unfinished(self._store, self.view, self.options)
@@ -120,45 +139,62 @@ class Rebuild:
             plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
             generation = before or self._open(plan)
             try:
-                return self._build(generation, plan, watch)
+                yield self._begun(generation, plan, watch)
             except BaseException as error:
                 abandon(self._store, generation, error, resumable=bool(self.options.fold))
                 raise
+
+    def seal(self, begun: Begun, results: Sequence[BucketResult]) -> None:
+        """Ends the bulk load with the results of its job."""
+        if begun.job is None:
+            return
+        everything = [*begun.whole.values(), *results]
+        begun.job.check_parked([parked for result in everything for parked in result.parked.values()])
+        begun.watch.begin("seal")
+        self._store.seal(begun.generation, sealed_marks(begun.generation, begun.plan.ends, everything))
+        if not self.options.pin:
+            # From here on tails follow it, which a pinned one must not see.
+            sealed = begun.generation.in_phase(Phase.SEALED)
+            change(self._store, self.view.name, lambda r: r.with_generation(sealed))
+
+    def swap(self, begun: Begun) -> RebuildResult:
+        """Brings a sealed generation up to the live one and puts it in its place, or behind its name."""
+        sealed = begun.generation.in_phase(Phase.SEALED)
+        swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, begun.watch)
+        if self.options.pin:
+            return swap.pin(begun.events)
+        return swap.run(self._stable_ends(begun.plan), begun.events)
 
     def _open(self, plan: RebuildPlan) -> Generation:
         told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "fold": self.options.fold}
         return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **told)
 
-    def _build(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> RebuildResult:
-        events = 0
-        if generation.phase is Phase.BULK:
-            events = self._fold(generation, plan, watch)
-        sealed = generation.in_phase(Phase.SEALED)
-        swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
-        return swap.pin(events) if self.options.pin else swap.run(self._stable_ends(plan), events)
-
-    def _fold(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> int:
-        """Fills and seals the generation; returns how many events were read."""
-        watch.begin("fold", plan.events)
+    def _begun(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> Begun:
+        if generation.phase is not Phase.BULK:
+            return Begun(self, generation, plan, watch)
         whole = self._store.finished(generation)
         left = {bucket: plan.ends for bucket in range(generation.buckets) if bucket not in whole} if whole else None
         job = BulkJob(
             self.view, generation, plan.ranges, self._open_log, self._open_sink, self.options.max_parked, left
         )
-        results = [*whole.values(), *self._run(job, plan, watch.tell)]
-        events = watch.done
-        job.check_parked([parked for result in results for parked in result.parked.values()])
-        watch.begin("seal")
-        self._store.seal(generation, sealed_marks(generation, plan.ends, results))
-        if not self.options.pin:
-            # From here on tails follow it, which a pinned one must not see.
-            sealed = generation.in_phase(Phase.SEALED)
-            change(self._store, self.view.name, lambda r: r.with_generation(sealed))
-        return events
+        return Begun(self, generation, plan, watch, job, whole)
 
     def _stable_ends(self, plan: RebuildPlan) -> Position:
         with closing(self._open_log()) as log:
             return log.stable_ends(plan.topics)
+
+
+@dataclass
+class Begun:
+    """A rebuild under way: what its job is (None = there is nothing to fold any more), and what was whole before."""
+
+    rebuild: Rebuild
+    generation: Generation
+    plan: RebuildPlan
+    watch: Stopwatch
+    job: BulkJob | None = None
+    whole: Mapping[int, BucketResult] = field(default_factory=dict)
+    events: int = 0
 
 
 def sealed_marks(generation: Generation, ends: Position, results: Sequence[BucketResult]) -> Mapping[int, Mark]:

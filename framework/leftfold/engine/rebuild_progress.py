@@ -67,6 +67,12 @@ class Stopwatch:
             self._told = now
             self.report(Progress(self._phase, self.done, self._total, now - self._began))
 
+    def end_phase(self) -> float:
+        """Ends the phase; returns how many seconds phases of its name have taken so far."""
+        phase = self._phase
+        self.end()
+        return self.seconds[phase]
+
     def end(self) -> None:
         """Ends the phase."""
         if self._phase:

@@ -10,7 +10,7 @@ import leftfold.errors
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.errors import InfrastructureError, LeftfoldError
 
-__all__ = ["cause_of", "lines_of", "results_of"]
+__all__ = ["cause_of", "lines_of", "results_of", "results_of_pass"]
 
 _FAILED = "!"
 _OURS = re.compile(r"leftfold\.errors\.(\w+): (.*)")
@@ -39,6 +39,19 @@ def results_of(lines: Iterable[str]) -> list[BucketResult]:
             raise getattr(leftfold.errors, name, InfrastructureError)(message)
         found.append(BucketResult.from_json(line))
     return found
+
+
+def results_of_pass(lines: Iterable[str], jobs: int) -> list[list[BucketResult]]:
+    """The results of each job of a pass; a line begins with the job's number.
+
+    Raises:
+        LeftfoldError: what a task raised.
+    """
+    told: list[list[str]] = [[] for _ in range(jobs)]
+    for line in lines:
+        number, _, rest = line.partition(" ")
+        told[int(number)].append(rest)
+    return [results_of(one) for one in told]
 
 
 def cause_of(error: Exception) -> LeftfoldError:

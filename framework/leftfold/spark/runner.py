@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any
@@ -14,14 +14,17 @@ from pyspark.sql import SparkSession
 
 from leftfold.engine.bulk import BulkJob, Tell
 from leftfold.engine.bulk_items import Item
+from leftfold.engine.bulk_pass import BulkPass
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.plan import RebuildPlan
+from leftfold.engine.rebuild_together import PassRunner
 from leftfold.errors import LeftfoldError
 from leftfold.process import tuned_gc
-from leftfold.spark.outcome import cause_of, lines_of, results_of
+from leftfold.spark.outcome import cause_of, lines_of, results_of, results_of_pass
+from leftfold.spark.passes import pass_lines
 from leftfold.spark.progress import Address, Teller, listening
 
-__all__ = ["spark_runner"]
+__all__ = ["spark_pass_runner", "spark_runner"]
 
 Batches = Iterator[pa.RecordBatch]
 _ITEM = "bucket int, key string, source int, offset long, nth int, body binary, time string"
@@ -49,6 +52,21 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], 
         with listening(spark, tell) as address, _tagged(spark.sparkContext):
             try:
                 return results_of(tasks(spark, job, plan, address))
+            except (KeyboardInterrupt, LeftfoldError):
+                raise
+            except Exception as error:
+                raise cause_of(error) from error
+
+    return run
+
+
+def spark_pass_runner(spark: SparkSession) -> PassRunner:
+    """A PassRunner on a session."""
+
+    def run(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: Tell) -> list[list[BucketResult]]:
+        with listening(spark, tell) as address, _tagged(spark.sparkContext):
+            try:
+                return results_of_pass(pass_lines(spark, BulkPass(tuple(jobs)), plan, address), len(jobs))
             except (KeyboardInterrupt, LeftfoldError):
                 raise
             except Exception as error:
