@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-from rich.console import Console
-
 from leftfold import Connection, LeftfoldError, connect
 from leftfold.client import Client
 from leftfold.local import StderrProgress, down, up
@@ -20,8 +18,11 @@ from projections.product_sales import best_sellers
 from projections.store_totals import takings
 from services.baskets.app import app
 from services.baskets.audit import audit
+from services.baskets.demo.deploy import deploy
 from services.baskets.demo.fleet import LEFTFOLD, Fleet
 from services.baskets.demo.loading import Loading
+from services.baskets.demo.looking_back import look_back
+from services.baskets.demo.telling import say
 from services.baskets.history import history
 from services.baskets.receipts import WEEKS
 from services.baskets.truth import Truth, truth
@@ -30,7 +31,6 @@ __all__ = ["main"]
 
 DATA = Path(".leftfold")
 MARKER = DATA / "demo"
-say = Console(highlight=False, markup=False, soft_wrap=True).print
 
 
 def main() -> int:
@@ -73,6 +73,11 @@ def _story(weeks: range) -> list[str]:
         say(f"{before:>9,} commands answered: Spark rebuilds all views while commands keep flowing.\n")
         rebuilt = subprocess.run([*LEFTFOLD, "rebuild", *(view.name for view in app.views)], check=False)
         say(f"\n{loading.answered - before:,} commands were answered during the rebuild.")
+        then = loading.position
+        loading.slow_down(None)
+        loading.wait_answered(0.8, timeout=7200)
+        loading.slow_down(1_500)
+        changes = deploy(fleet, loading, lf)
         loading.slow_down(None)
         loading.wait_answered(1.0, timeout=7200)
         say(
@@ -82,7 +87,7 @@ def _story(weeks: range) -> list[str]:
             f"{loading.counts['asked again']:,} asked for again because their worker died."
         )
         wrong = [f"leftfold rebuild ended with {rebuilt.returncode}"] if rebuilt.returncode else []
-        return wrong + _proof(lf, loading, sums)
+        return wrong + changes + _proof(lf, loading, sums) + look_back(lf, then)
 
 
 def _client(lf: Connection) -> Client:

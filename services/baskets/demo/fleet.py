@@ -25,11 +25,24 @@ class Fleet:
 
     def __enter__(self) -> Self:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("wb") as out:
-            self._process = subprocess.Popen([*LEFTFOLD, "run"], stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        self.log.unlink(missing_ok=True)
+        self._start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop()
+
+    def restart(self, app: str) -> None:
+        """Ends all parts in order and starts those of another App, as a deploy does."""
+        self._stop()
+        self._start("--app", app)
+
+    def _start(self, *options: str) -> None:
+        with self.log.open("ab") as out:
+            command = [*LEFTFOLD, "run", *options]
+            self._process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+
+    def _stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(30)
