@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +21,8 @@ EXAMPLES = examples(
     "leftfold rebuild                                    every view of the App, one after another",
     "leftfold rebuild household_spend --keep 3600        and keep what it replaces for an hour",
     "leftfold rebuild --engine local                     without Spark, for small logs",
-    "leftfold rebuild --master spark://spark-master:7077",
+    "leftfold rebuild --master spark://spark-master:7077 --cores 16",
+    "leftfold rebuild --master spark://spark-master:7077 --py-files shop    workers lack the code",
     "leftfold rebuild --plan                             what would be read, and what it would cost",
 )
 
@@ -40,6 +42,10 @@ def rebuild(
     engine: Annotated[Engine, typer.Option("--engine", help="Spark, or this process.")] = Engine.SPARK,
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help="Spark's master; else local[*].")
+    ] = None,
+    py_files: Annotated[
+        list[Path] | None,
+        typer.Option("--py-files", metavar="PATH", help="A package or module to send to a cluster; may be repeated."),
     ] = None,
     cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="Tasks at once.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and do nothing.")] = False,
@@ -65,7 +71,7 @@ def rebuild(
         _plan(work, views, as_json=as_json)
         return
     code = 0
-    with work.engine(engine, master):
+    with work.engine(engine, master, py_files or ()):
         for view in views:
             result = work.run(view, quiet=as_json)
             _tell(result, as_json=as_json)

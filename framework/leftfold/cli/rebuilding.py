@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leftfold.cli.console import note
@@ -48,8 +49,8 @@ class Rebuilding:
         self._runner: Runner = run_here
 
     @contextmanager
-    def engine(self, engine: str, master: str | None) -> Iterator[None]:
-        """What runs the tasks while the block runs.
+    def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
+        """What runs the tasks while the block runs; `py_files` are sent to executors elsewhere.
 
         Raises:
             ConfigurationError: Spark or Java is missing.
@@ -60,7 +61,7 @@ class Rebuilding:
             return
         spark = ring("leftfold.spark.session")
         note("starting Spark")
-        with spark.spark_session(spark_settings(master)) as session:
+        with spark.spark_session(spark_settings(master, py_files)) as session:
             self._runner = ring("leftfold.spark.runner").spark_runner(session)
             yield
 
@@ -100,10 +101,11 @@ class Rebuilding:
             store.close()
 
 
-def spark_settings(master: str | None) -> SparkSettings:
+def spark_settings(master: str | None, py_files: Sequence[Path] = ()) -> SparkSettings:
     """Spark's settings, with a Java that is there."""
     made = ring("leftfold.spark.settings").SparkSettings
-    settings: SparkSettings = made() if master is None else made(master=master)
+    told = {"master": master, "py_files": tuple(py_files) or None}
+    settings: SparkSettings = made(**{name: value for name, value in told.items() if value is not None})
     if settings.java_home is not None:
         return settings
     return settings.model_copy(update={"java_home": ring("leftfold.local").java_home()})
