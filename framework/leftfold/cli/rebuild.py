@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import (
+    AppOption,
+    JsonOption,
+    KafkaOption,
+    MasterOption,
+    PyFilesOption,
+    RedisOption,
+    examples,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from leftfold.app import App
@@ -40,13 +47,8 @@ def rebuild(
         float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep what is replaced.")
     ] = 600.0,
     engine: Annotated[Engine, typer.Option("--engine", help="Spark, or this process.")] = Engine.SPARK,
-    master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Spark's master; else local[*].")
-    ] = None,
-    py_files: Annotated[
-        list[Path] | None,
-        typer.Option("--py-files", metavar="PATH", help="A package or module to send to a cluster; may be repeated."),
-    ] = None,
+    master: MasterOption = None,
+    py_files: PyFilesOption = None,
     cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="Tasks at once.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and do nothing.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Go live even if the rows differ.")] = False,
