@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
-from operator import attrgetter
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -51,11 +50,10 @@ class Batches:
         """What Spark does: a task per source partition that has anything new, and one per bucket that is touched."""
         parts = [self.bench.log.of(TOPIC)[source.partition][source.start : source.end] for source in job.sources]
         if job.generation.stream_keyed:
-            results = [result for part in parts for result in job.fold_partition(part)]
+            results = list(job.fold_partitions(chain.from_iterable(parts), self.bench.store))
         else:
             items = sorted(item for part in parts for item in job.read_items(part))
-            groups = groupby(items, attrgetter("bucket"))
-            results = [job.fold_items(bucket, found) for bucket, found in groups]
+            results = list(job.fold_buckets(items, self.bench.store))
         return [BatchResult.from_json(result.to_json()) for result in results]
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 from leftfold.codec import header
@@ -73,12 +74,13 @@ class BatchJob:
         done, begin = self.done.next_offset(topic, partition), self.begin.next_offset(topic, partition)
         return done if done < begin else self.end.next_offset(topic, partition)
 
-    def fold_partition(self, records: Iterable[RawRecord]) -> Iterator[BatchResult]:
-        """Folds what came of one partition of a stream-keyed view into its bucket; nothing for no records."""
-        arrived = iter(records)
-        first = next(arrived, None)
-        if first is None:
-            return
+    def fold_partitions(self, records: Iterable[RawRecord], store: ViewStore) -> Iterator[BatchResult]:
+        """Folds what came of some partitions of a stream-keyed view, one behind the other, into their buckets."""
+        for _, arrived in groupby(records, attrgetter("topic", "partition")):
+            yield self._fold_partition(arrived, store)
+
+    def _fold_partition(self, arrived: Iterator[RawRecord], store: ViewStore) -> BatchResult:
+        first = next(arrived)
         decoder = EventDecoder([self.view])
         decoded = [decoder.decode(record) for record in self._from_done(first, arrived)]
         count = self.whole([record.last for record in decoded])
@@ -87,18 +89,20 @@ class BatchJob:
         said = self._said(first.topic, first.partition, reached)
         keys = dict.fromkeys(key for one in whole if (key := self._key(one)) is not None)
         places = [(first.partition, key) for key in keys]
-        yield self._folded(first.partition, places, whole, Position.at(first.topic, first.partition, reached), said)
+        at = Position.at(first.topic, first.partition, reached)
+        return self._folded(store, places, whole, at, BatchResult(first.partition, whole=said))
 
     def read_items(self, records: Iterable[RawRecord]) -> Iterator[Item]:
-        """What came of one partition, as items for the rows of a view that is not stream-keyed.
+        """What came of some partitions, as items for the rows of a view that is not stream-keyed.
 
         Raises:
             ContractError: an event stops the view.
         """
-        arrived = iter(records)
-        first = next(arrived, None)
-        if first is None:
-            return
+        for _, arrived in groupby(records, attrgetter("topic", "partition")):
+            yield from self._read_partition(arrived)
+
+    def _read_partition(self, arrived: Iterator[RawRecord]) -> Iterator[Item]:
+        first = next(arrived)
         source = next(n for n, s in enumerate(self.sources) if (s.topic, s.partition) == (first.topic, first.partition))
         known = list(self._from_done(first, arrived))
         count = self.whole([_ends_decision(record) for record in known])
@@ -108,8 +112,12 @@ class BatchJob:
         writer = ItemWriter(self.view, self.generation.buckets)
         yield from writer.items(self.sources[source], source, map(_Arrived, known[:count]))
 
-    def fold_items(self, bucket: int, items: Iterable[Item]) -> BatchResult:
-        """Folds everything that touches a bucket of a view that is not stream-keyed; sorted by key."""
+    def fold_buckets(self, items: Iterable[Item], store: ViewStore) -> Iterator[BatchResult]:
+        """Folds everything that touches some buckets of a view that is not stream-keyed; sorted by bucket and key."""
+        for bucket, found in groupby(items, attrgetter("bucket")):
+            yield self._fold_bucket(bucket, found, store)
+
+    def _fold_bucket(self, bucket: int, items: Iterable[Item], store: ViewStore) -> BatchResult:
         sources = self.sources
         reached = Position({t: {p: self.expected(t, p) for p in range(n)} for t, n in self.generation.topics.items()})
         whole, touching = Position(), []
@@ -120,7 +128,7 @@ class BatchJob:
             else:
                 touching.append(item)
         places = [(bucket, key) for key in dict.fromkeys(item.key for item in touching)]
-        return self._folded(bucket, places, touching, _overlaid(reached, whole), whole)
+        return self._folded(store, places, touching, _overlaid(reached, whole), BatchResult(bucket, whole=whole))
 
     def whole(self, ends: Sequence[bool]) -> int:
         """How many records of a partition can be folded, by whether each ends its decision."""
@@ -147,25 +155,23 @@ class BatchJob:
         return ItemFollower(*told, sources=self.sources, token=self.token, max_parked=most)
 
     def _folded(
-        self, bucket: int, places: Sequence[Place], touching: Sequence[Any], reached: Position, whole: Position
+        self, store: ViewStore, places: Sequence[Place], touching: Sequence[Any], reached: Position, result: BatchResult
     ) -> BatchResult:
+        """The result with what comes of folding into its bucket."""
+        bucket = result.bucket
         if not places:
-            return BatchResult(bucket, whole=whole)
-        store = self.open_store()
-        try:
-            read = store.read(self.generation, places)
-            mark = read.marks.get(bucket)
-            if mark is None or not self.in_step(bucket, mark):
-                found = "is lost" if mark is None else f"was written by {mark.token}"
-                return BatchResult(bucket, whole=whole, trouble=f"the mark of bucket {bucket} {found}")
-            if self.is_done(mark, reached):
-                return BatchResult(bucket, mark, whole)
-            follower = self.follower(store, places, read, bucket)
-            if not follower.fold(touching, reached):
-                return BatchResult(bucket, whole=whole, trouble=f"bucket {bucket} was written meanwhile")
-            return BatchResult(bucket, follower.marks[bucket], whole, stopped=follower.stopped)
-        finally:
-            store.close()
+            return result
+        read = store.read(self.generation, places)
+        mark = read.marks.get(bucket)
+        if mark is None or not self.in_step(bucket, mark):
+            found = "is lost" if mark is None else f"was written by {mark.token}"
+            return replace(result, trouble=f"the mark of bucket {bucket} {found}")
+        if self.is_done(mark, reached):
+            return replace(result, mark=mark)
+        follower = self.follower(store, places, read, bucket)
+        if not follower.fold(touching, reached):
+            return replace(result, trouble=f"bucket {bucket} was written meanwhile")
+        return replace(result, mark=follower.marks[bucket], stopped=follower.stopped)
 
     def _from_done(self, first: RawRecord, rest: Iterator[RawRecord]) -> Iterator[RawRecord]:
         """What came, behind what earlier batches could not fold because its decision was not whole."""

@@ -89,7 +89,7 @@ class BatchQuery:
     def _begin(self, spark: SparkSession) -> StreamingQuery:
         reader = spark.readStream.format("kafka").option("subscribe", ",".join(self._start.offsets))
         reader = reader.option("startingOffsets", self._start.to_json())
-        for name, value in {**self._options.kafka, **_COMMITTED}.items():
+        for name, value in {**_PROMPT, **self._options.kafka, **_COMMITTED}.items():
             reader = reader.option(f"kafka.{name}", value)
         writer = (
             reader.option("includeHeaders", "true")
@@ -128,12 +128,10 @@ class BatchQuery:
         return Position.from_json(lines[2])
 
 
-_COMMITTED = {
-    # A Java client reads aborted records unless it is told not to.
-    "isolation.level": "read_committed",
-    # Behind the last record of a batch there may be a marker, for which a fetch would wait half a second.
-    "fetch.max.wait.ms": "10",
-}
+# Behind the last record of a batch there may be a marker, for which a fetch would wait half a second.
+_PROMPT = {"fetch.max.wait.ms": "10"}
+# A Java client reads aborted records unless it is told not to.
+_COMMITTED = {"isolation.level": "read_committed"}
 
 
 def _least(positions: Sequence[Position], topics: Mapping[str, int]) -> Position:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import groupby, islice
-from operator import attrgetter
+from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -27,10 +27,14 @@ _HEADERS = ("ce_type", "ce_time", "ce_sequence", "ce_decision")
 def run_batch(batch: DataFrame, job: BatchJob) -> list[BatchResult]:
     """What the tasks of a batch say of the buckets that they touched."""
     read = batch.select("topic", "partition", "offset", "key", "value", _headers().alias("headers"))
+    together = batch.sparkSession.sparkContext.defaultParallelism
+    if sum(job.generation.topics.values()) > together:
+        # Partitions stay whole, and few tasks that take several of them one after another cost less than many.
+        read = read.coalesce(together)
     if job.generation.stream_keyed:
         folded = read.mapInArrow(_fold_partitions(job), "line string")
     else:
-        count = min(job.generation.buckets, batch.sparkSession.sparkContext.defaultParallelism)
+        count = min(job.generation.buckets, together)
         folded = (
             read.mapInArrow(_emit(job), ITEM)
             .repartitionById(count, "bucket")
@@ -47,7 +51,8 @@ def _headers() -> Column:
 def _fold_partitions(job: BatchJob) -> Callable[[Batches], Batches]:
     def fold(batches: Batches) -> Batches:
         tuned_gc()
-        return line_batches(result.to_json() for result in job.fold_partition(_records(batches)))
+        with closing(job.open_store()) as store:
+            yield from line_batches(result.to_json() for result in job.fold_partitions(_records(batches), store))
 
     return fold
 
@@ -65,8 +70,8 @@ def _emit(job: BatchJob) -> Callable[[Batches], Batches]:
 def _fold_buckets(job: BatchJob) -> Callable[[Batches], Batches]:
     def fold(batches: Batches) -> Batches:
         tuned_gc()
-        groups = groupby(items_in(batches), attrgetter("bucket"))
-        return line_batches(job.fold_items(bucket, items).to_json() for bucket, items in groups)
+        with closing(job.open_store()) as store:
+            yield from line_batches(result.to_json() for result in job.fold_buckets(items_in(batches), store))
 
     return fold
 
