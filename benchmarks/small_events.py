@@ -19,7 +19,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.names import events
 from leftfold.partitioner import partition_of
 
-__all__ = ["Moved", "balances", "write_movements"]
+__all__ = ["PARTITIONS", "Moved", "balances", "movement_headers", "write_movements"]
 
 PARTITIONS, OPEN, LENGTH, DECISION = 12, 5_000, 12, 5_000
 
@@ -62,7 +62,7 @@ def write_movements(settings: KafkaSettings, count: int) -> None:
     producer.begin_transaction()
     for number, (version, event) in enumerate(_movements(count), 1):
         key = event.account.encode()
-        headers = _headers(event, codec.types[Moved], number, version)
+        headers = movement_headers(event, codec.types[Moved], number, version)
         producer.produce(events("movements"), codec.encode(event), key, partition_of(key, PARTITIONS), headers=headers)
         if number % DECISION == 0:
             producer.commit_transaction(60)
@@ -87,7 +87,8 @@ def _movements(count: int) -> Iterator[tuple[int, Moved]]:
         )
 
 
-def _headers(event: Moved, type_: bytes, number: int, version: int) -> Any:
+def movement_headers(event: Moved, type_: bytes, number: int, version: int) -> Any:
+    """All headers that a lane writes, for an event that is a decision of its own."""
     command = str(UUID(int=number)).encode()
     return [
         ("ce_specversion", b"1.0"),

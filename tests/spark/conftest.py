@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
@@ -29,7 +29,11 @@ from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.runner import spark_runner
 from leftfold.view import View
 from tests.ledger import app, histories, stranger
+from tests.redis.server import RedisServer
 from tests.servers import Addresses
+
+if TYPE_CHECKING:
+    from tests.spark.streams import Streams
 
 WAIT_SECONDS = 60.0
 
@@ -116,3 +120,30 @@ def plant_aborted(kafka: KafkaSettings) -> None:
         producer.produce(names.events("ledgers"), value, b"l-aborted", partition, headers=headers)
     producer.flush(10)
     producer.abort_transaction(30)
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis of the streams' own, that a test may do anything to."""
+    server = RedisServer(tmp_path_factory.mktemp("redis") / "data")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def start(shop: Shop, redis: RedisServer) -> Iterator[Callable[..., Streams]]:
+    """Starts streams on a Redis that is empty at first."""
+    from tests.spark.streams import Streams
+
+    with redis.client() as client:
+        client.flushall()
+    started: list[Streams] = []
+
+    def begin(*views: Any, **options: Any) -> Streams:
+        started.append(Streams(shop, redis.settings, *views, **options))
+        return started[-1]
+
+    yield begin
+    for streams in started:
+        streams.close()

@@ -11,33 +11,17 @@ from typing import Any
 
 import pytest
 
-from leftfold.codec import MessageCodec, read_recorded
-from leftfold.engine.bulk_log import Range, raw
 from leftfold.engine.bulk_store import BulkRow
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.errors import Fenced
 from leftfold.flush import Phase
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.names import events
 from leftfold.redis import BulkSink
 from leftfold.testing import fold
-from tests.ledger import app, by_owner, by_tag, ledgers, summary
+from tests.ledger import by_owner, by_tag, summary
 from tests.spark.conftest import Shop
+from tests.spark.oracle import logged
 
 pytestmark = pytest.mark.servers
-
-
-def logged(shop: Shop) -> list[Any]:
-    log, codec = KafkaBulkLog(shop.kafka), MessageCodec[Any](ledgers.events)
-    topic = events("ledgers")
-    ends = log.stable_ends([topic])
-    found = []
-    for partition in range(app.partitions):
-        part = Range(topic, partition, 0, ends.next_offset(topic, partition))
-        for records in log.read(part):
-            found += [read_recorded(codec, raw(part, record)) for record in records]
-    log.close()
-    return [recorded.event for recorded in found if recorded is not None]
 
 
 @pytest.mark.parametrize("view", [summary, by_owner, by_tag], ids=lambda view: view.name)

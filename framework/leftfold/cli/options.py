@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["AppOption", "JsonOption", "KafkaOption", "LogsOption", "RedisOption", "examples"]
+__all__ = [
+    "AppOption", "JsonOption", "KafkaOption", "LogsOption", "MasterOption", "PyFilesOption", "RedisOption", "examples",
+]  # fmt: skip
 
 AppOption: TypeAlias = Annotated[
     str,
@@ -26,6 +29,13 @@ KafkaOption: TypeAlias = Annotated[
 RedisOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--redis", metavar="URL", help="Redis; else the environment, else what `leftfold up` started."),
+]
+MasterOption: TypeAlias = Annotated[
+    str | None, typer.Option("--master", metavar="URL", help="Spark's master; else LEFTFOLD_SPARK_MASTER, or local[*].")
+]
+PyFilesOption: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option("--py-files", metavar="PATH", help="A package or module to send to a cluster; may be repeated."),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 LogsOption: TypeAlias = Annotated[

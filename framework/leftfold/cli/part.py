@@ -1,4 +1,4 @@
-"""One process of `leftfold run`: a decider's worker or the tail. It ends with the process that started it."""
+"""One process of `leftfold run`: a decider's worker, the tail or Spark's driver. It ends with its parent."""
 
 from __future__ import annotations
 
@@ -63,6 +63,11 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
 
         tuned_gc()
         decide(app, options.names[0], kafka, stop, report)
+    elif options.kind == "stream":
+        from leftfold.cli.streaming import stream
+
+        views = [app.view(name) for name in options.names]
+        stream(views, kafka, redis_settings(), stop, report, trigger=options.trigger)
     else:
         from leftfold.cli.following import follow
 
@@ -78,7 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", required=True)
     parser.add_argument("--app", default="")
     parser.add_argument("--logs", choices=sorted(LOGS), default="auto")
-    parser.add_argument("kind", choices=("decider", "tail"))
+    parser.add_argument("--trigger", type=float, default=0.0)
+    parser.add_argument("kind", choices=("decider", "tail", "stream"))
     parser.add_argument("names", nargs="+")
     return parser
 

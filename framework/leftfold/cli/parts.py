@@ -1,4 +1,4 @@
-"""The parts that `leftfold run` keeps running: one process per decider, and one tail for all views."""
+"""The parts that `leftfold run` keeps running: one process per decider, and one for all views."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from leftfold.app import App
 from leftfold.cli.failures import Usage, unknown
 from leftfold.supervisor import Part
 
-__all__ = ["TAIL", "chosen", "parts_of"]
+__all__ = ["STREAM", "TAIL", "chosen", "parts_of"]
 
 TAIL = "tail"
+STREAM = "stream"
+"""The part that folds views, and what kind of part that is."""
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
@@ -35,12 +37,14 @@ def chosen(app: App, names: Sequence[str]) -> App:
     )
 
 
-def parts_of(app: App, workers: int, arguments: Sequence[str], environment: Mapping[str, str]) -> list[Part]:
+def parts_of(
+    app: App, workers: int, arguments: Sequence[str], environment: Mapping[str, str], *, views_by: str = TAIL
+) -> list[Part]:
     """The processes that run everything in an App.
 
     Args:
         workers: processes per decider; they share its partitions. arguments: handed on to each process.
-        environment: of each process, besides ours.
+        environment: of each process, besides ours. views_by: what folds views.
     """
 
     def part(name: str, kind: str, names: Sequence[str]) -> Part:
@@ -53,5 +57,5 @@ def parts_of(app: App, workers: int, arguments: Sequence[str], environment: Mapp
             name = decider.name if workers == 1 else f"{decider.name}.{number}"
             parts.append(part(name, "decider", [decider.name]))
     if app.views:
-        parts.append(part(TAIL, "tail", [view.name for view in app.views]))
+        parts.append(part(views_by, views_by, [view.name for view in app.views]))
     return parts

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import (
+    AppOption,
+    JsonOption,
+    KafkaOption,
+    MasterOption,
+    PyFilesOption,
+    RedisOption,
+    examples,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from leftfold.app import App
@@ -23,7 +31,8 @@ EXAMPLES = examples(
     "leftfold rebuild household_spend --as-of 2017-03-01 --name march    then: leftfold get household_spend@march 1234",
     "leftfold rebuild household_spend --sample 1%        what would change, by one row in a hundred; writes nothing",
     "leftfold rebuild --engine local                     without Spark, for small logs",
-    "leftfold rebuild --master spark://spark-master:7077",
+    "leftfold rebuild --master spark://spark-master:7077 --cores 16",
+    "leftfold rebuild --master spark://spark-master:7077 --py-files shop    workers lack the code",
     "leftfold rebuild --plan                             what would be read, and what it would cost",
 )
 
@@ -41,9 +50,8 @@ def rebuild(
         float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep what is replaced.")
     ] = 600.0,
     engine: Annotated[Engine, typer.Option("--engine", help="Spark, or this process.")] = Engine.SPARK,
-    master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="Spark's master; else local[*].")
-    ] = None,
+    master: MasterOption = None,
+    py_files: PyFilesOption = None,
     cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="Tasks at once.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and do nothing.")] = False,
     hold: Annotated[bool, typer.Option("--hold", help="Keep the new rows from readers until `promote`.")] = False,
@@ -86,7 +94,7 @@ def rebuild(
         return
     code = 0
     folds = folds_of(whole)
-    with work.engine(engine, master):
+    with work.engine(engine, master, py_files or ()):
         for group in _groups(views, alone=bool(as_of or sample)):
             if sample:
                 code = max(code, tell_sample(work.sampled(group[0], share_of(sample)), as_json=as_json))

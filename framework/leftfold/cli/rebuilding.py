@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leftfold.cli.as_of import place_meant
@@ -53,14 +54,14 @@ class Rebuilding:
         self._together: PassRunner = run_here_together
 
     @contextmanager
-    def engine(self, engine: str, master: str | None) -> Iterator[None]:
-        """What runs the tasks while the block runs.
+    def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
+        """What runs the tasks while the block runs; `py_files` are sent to executors elsewhere.
 
         Raises:
             ConfigurationError: Spark or Java is missing.
             InfrastructureError: Spark does not start.
         """
-        with runner(engine, master) as (self._runner, self._together):
+        with runner(engine, master, py_files) as (self._runner, self._together):
             yield
 
     def plan(self, view: View[Any, Any]) -> RebuildPlan:
@@ -135,7 +136,7 @@ class Rebuilding:
 
 
 @contextmanager
-def runner(engine: str, master: str | None) -> Iterator[tuple[Runner, PassRunner]]:
+def runner(engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[tuple[Runner, PassRunner]]:
     """What runs the tasks of a fold, or of several at once, while the block runs: this process, or Spark.
 
     Raises:
@@ -147,15 +148,16 @@ def runner(engine: str, master: str | None) -> Iterator[tuple[Runner, PassRunner
         return
     spark = ring("leftfold.spark.session")
     note("starting Spark")
-    with spark.spark_session(spark_settings(master)) as session:
+    with spark.spark_session(spark_settings(master, py_files)) as session:
         on_spark = ring("leftfold.spark.runner")
         yield on_spark.spark_runner(session), on_spark.spark_pass_runner(session)
 
 
-def spark_settings(master: str | None) -> SparkSettings:
+def spark_settings(master: str | None, py_files: Sequence[Path] = ()) -> SparkSettings:
     """Spark's settings, with a Java that is there."""
     made = ring("leftfold.spark.settings").SparkSettings
-    settings: SparkSettings = made() if master is None else made(master=master)
+    told = {"master": master, "py_files": tuple(py_files) or None}
+    settings: SparkSettings = made(**{name: value for name, value in told.items() if value is not None})
     if settings.java_home is not None:
         return settings
     return settings.model_copy(update={"java_home": ring("leftfold.local").java_home()})

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from leftfold.cli.handover import handover, logs_of
-from leftfold.cli.options import AppOption, KafkaOption, LogsOption, RedisOption, examples
+from leftfold.cli.handover import handover, logs_of, spark_handover
+from leftfold.cli.options import AppOption, KafkaOption, LogsOption, MasterOption, PyFilesOption, RedisOption, examples
 
-__all__ = ["EXAMPLES", "run"]
+__all__ = ["EXAMPLES", "Engine", "run"]
+
+
+class Engine(StrEnum):
+    """What folds views."""
+
+    TAIL = "tail"
+    SPARK = "spark"
+
+
+_BY = {Engine.TAIL: "tail", Engine.SPARK: "stream"}
 
 EXAMPLES = examples(
     "leftfold run                          everything in the App",
     "leftfold run baskets --workers 2      one decider, two processes sharing its partitions",
     "leftfold run basket_summary           one view",
+    "leftfold run basket_summary --engine spark --trigger 5     by Spark streaming, every 5 s",
 )
 
 
@@ -24,6 +36,12 @@ def run(
     ] = None,
     app: AppOption = "",
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Processes per decider.")] = 1,
+    engine: Annotated[Engine, typer.Option("--engine", help="What folds views.")] = Engine.TAIL,
+    master: MasterOption = None,
+    py_files: PyFilesOption = None,
+    trigger: Annotated[
+        float, typer.Option("--trigger", metavar="SECONDS", min=0, help="Spark: from batch to batch; 0 = as they come.")
+    ] = 0.0,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     json_logs: LogsOption = None,
@@ -32,7 +50,8 @@ def run(
     """Run deciders and views until Ctrl-C.
 
     Makes missing topics, starts one process per decider and one for all views, starts again whatever dies, and stops
-    everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for.
+    everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for. With --engine spark views are
+    folded by Spark streaming, seconds behind the log but on as many machines as its master has; beside a tail, too.
     """
     from leftfold.cli.ensuring import ensure_topics
     from leftfold.cli.part import end_with_parent
@@ -48,8 +67,9 @@ def run(
     settings = kafka_settings(kafka)
     if wanted.views:
         redis_settings(redis)
-    told = [f"--app={app}", f"--logs={logs_of(json_logs)}"]
-    parts = parts_of(wanted, workers, told, handover(kafka=kafka, redis=redis))
+    told = [f"--app={app}", f"--logs={logs_of(json_logs)}", f"--trigger={trigger}"]
+    environment = handover(kafka=kafka, redis=redis) | spark_handover(master, py_files or ())
+    parts = parts_of(wanted, workers, told, environment, views_by=_BY[engine])
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)

@@ -62,4 +62,4 @@ def cause_of(error: Exception) -> LeftfoldError:
         kind: type[LeftfoldError] = getattr(leftfold.errors, name, InfrastructureError)
         return kind(message)
     raised = [line.strip() for line in text.splitlines() if _RAISED.fullmatch(line.strip())]
-    return InfrastructureError(f"Spark could not run the rebuild: {(raised or [text or repr(error)])[-1][:500]}")
+    return InfrastructureError(f"Spark could not do it: {(raised or [text or repr(error)])[-1][:500]}")

@@ -15,12 +15,12 @@ from leftfold.engine.bulk_items import Item
 from leftfold.engine.bulk_pass import BulkPass, Passed
 from leftfold.engine.plan import RebuildPlan
 from leftfold.process import tuned_gc
+from leftfold.spark.items import Batches, line_batches
 from leftfold.spark.outcome import lines_of
 from leftfold.spark.progress import Address, Teller
 
 __all__ = ["pass_lines"]
 
-Batches = Iterator[pa.RecordBatch]
 _LINE = -1
 _FIELDS: list[Any] = [
     ("slot", pa.int32()),
@@ -35,7 +35,6 @@ _FIELDS: list[Any] = [
 ]
 _SCHEMA = pa.schema(_FIELDS)
 _COLUMNS = "slot int, job int, bucket int, key string, source int, offset long, nth int, body binary, time string"
-_LINES = pa.schema([("line", pa.string())])
 _MANY = 5_000
 _SORTED_TOGETHER = 1_000_000
 
@@ -58,8 +57,7 @@ def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address:
     def fold(batches: Batches) -> Batches:
         tuned_gc()
         rows = (row for b in batches for row in zip(*(c.to_pylist() for c in b.columns), strict=True))
-        for line in _folded(whole, rows):
-            yield pa.RecordBatch.from_arrays([pa.array([line], pa.string())], schema=_LINES)
+        return line_batches(_folded(whole, rows))
 
     if not tasks:
         return []

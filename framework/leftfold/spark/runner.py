@@ -5,40 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
-from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from leftfold.engine.bulk import BulkJob, Tell
-from leftfold.engine.bulk_items import Item
 from leftfold.engine.bulk_pass import BulkPass
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild_together import PassRunner
 from leftfold.errors import LeftfoldError
 from leftfold.process import tuned_gc
+from leftfold.spark.items import ITEM, Batches, item_batch, items_in, line_batches
 from leftfold.spark.outcome import cause_of, lines_of, results_of, results_of_pass
 from leftfold.spark.passes import pass_lines
 from leftfold.spark.progress import Address, Teller, listening
 
 __all__ = ["spark_pass_runner", "spark_runner"]
 
-Batches = Iterator[pa.RecordBatch]
-_ITEM = "bucket int, key string, source int, offset long, nth int, body binary, time string"
-_ITEM_FIELDS: list[Any] = [
-    ("bucket", pa.int32()),
-    ("key", pa.string()),
-    ("source", pa.int32()),
-    ("offset", pa.int64()),
-    ("nth", pa.int32()),
-    ("body", pa.binary()),
-    ("time", pa.string()),
-]
-_ITEM_ARROW = pa.schema(_ITEM_FIELDS)
-_LINE_ARROW = pa.schema([("line", pa.string())])
 _MANY = 5_000
 _SORTED_TOGETHER = 1_000_000
 """About how many events one task sorts and folds, where there are enough buckets."""
@@ -115,23 +100,17 @@ def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addre
         with closing(Teller(address)) as tell:
             items = iter(job.read_items(parts, tell))
             while chunk := list(islice(items, _MANY)):
-                columns = zip(zip(*chunk, strict=True), _ITEM_ARROW, strict=True)
-                yield pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_ITEM_ARROW)
+                yield item_batch(chunk)
 
     def fold(batches: Batches) -> Batches:
         tuned_gc()
-        items = (
-            Item._make(row)
-            for batch in batches
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
-        )
-        return _lines(lines_of(lambda: job.fold_buckets(items)))
+        return line_batches(lines_of(lambda: job.fold_buckets(items_in(batches))))
 
     if not tasks:
         return []
     folded = (
         spark.range(0, len(tasks), 1, len(tasks))
-        .mapInArrow(emit, _ITEM)
+        .mapInArrow(emit, ITEM)
         .repartitionById(count, "bucket")
         .sortWithinPartitions("bucket", "key", "source", "offset", "nth")
         .mapInArrow(fold, "line string")
@@ -141,8 +120,3 @@ def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addre
 
 def _numbers(batches: Batches) -> list[int]:
     return [int(number) for batch in batches for number in batch.column(0).to_pylist() if number is not None]
-
-
-def _lines(lines: Iterable[str]) -> Batches:
-    for line in lines:
-        yield pa.RecordBatch.from_arrays([pa.array([line], pa.string())], schema=_LINE_ARROW)

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from leftfold.errors import InfrastructureError
 from leftfold.spark.settings import SparkSettings
+from leftfold.spark.shipping import ship
 
 __all__ = ["open_session", "spark_session"]
 
@@ -24,7 +25,8 @@ def open_session(settings: SparkSettings) -> SparkSession:
     local = settings.master.startswith("local")
     if settings.java_home is not None:
         os.environ["JAVA_HOME"] = str(settings.java_home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = sys.executable if local else _python_elsewhere(settings)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -34,7 +36,14 @@ def open_session(settings: SparkSettings) -> SparkSession:
     with _uninterrupted(), _quiet_launch():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    if not local:
+        ship(session.sparkContext, settings.py_files)
     return session
+
+
+def _python_elsewhere(settings: SparkSettings) -> str:
+    """The interpreter of executors: other machines, and other images, may have theirs in another place."""
+    return settings.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 @contextmanager
@@ -93,4 +102,18 @@ def _ours(settings: SparkSettings, *, local: bool) -> dict[str, str]:
         # A message of Kafka is a dozen small allocations, and glibc keeps only 7 of a kind at hand per thread.
         "spark.executorEnv.GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000",
     }
-    return ours | ({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"} if local else {})
+    return ours | (_LOOPBACK if local else _elsewhere(settings))
+
+
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def _elsewhere(settings: SparkSettings) -> dict[str, str]:
+    """What executors on other machines need: a way back to this process, and memory of their own."""
+    found: dict[str, str] = {}
+    if settings.host is not None:
+        # The address may be one that this machine does not have itself, such as a service in front of a pod.
+        found |= {"spark.driver.host": settings.host, "spark.driver.bindAddress": "0.0.0.0"}  # noqa: S104
+    if settings.executor_memory is not None:
+        found["spark.executor.memory"] = settings.executor_memory
+    return found

@@ -16,6 +16,10 @@ class SparkSettings(BaseSettings):
     Args:
         master: as for spark-submit; `local[*]` uses every core of this machine.
         memory: of the driver, which is also the executor under a local master.
+        executor_memory: of each executor elsewhere; Spark's default, 1g, when it is not given.
+        host: the address at which executors elsewhere reach this process; Spark's guess when it is not given.
+        python: the interpreter of executors elsewhere; PYSPARK_PYTHON when it is not given, else the path of this one.
+        py_files: modules, zip files and package directories that are sent to executors elsewhere.
         java_home: a Java of 17 or newer; what JAVA_HOME or PATH say when it is not given.
         jars: added to Spark's own; `leftfold.spark.events` needs those of the Kafka connector.
         properties: Spark's own, winning over ours.
@@ -25,6 +29,10 @@ class SparkSettings(BaseSettings):
 
     master: str = "local[*]"
     memory: str = "1g"
+    executor_memory: str | None = None
+    host: str | None = None
+    python: str | None = None
+    py_files: tuple[Path, ...] = ()
     java_home: Path | None = None
     jars: tuple[Path, ...] = ()
     properties: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,86 @@
+"""The process that folds views by Spark streaming, made again whenever its servers fail it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leftfold.cli.rebuilding import spark_settings
+from leftfold.cli.trouble import Trouble
+from leftfold.connection import ring
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.logs import Report
+from leftfold.redis import RedisSettings
+from leftfold.view import View
+
+if TYPE_CHECKING:
+    from leftfold.spark.settings import SparkSettings
+    from leftfold.spark.streaming import StreamPorts, ViewStream
+
+__all__ = ["stream"]
+
+
+def stream(
+    views: Sequence[View[Any, Any]],
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    stop: threading.Event,
+    report: Report,
+    *,
+    trigger: float,
+) -> None:
+    """Keeps views at the end of the log until `stop` is set.
+
+    Args:
+        trigger: seconds from batch to batch; 0 = as they come.
+
+    Raises:
+        ConfigurationError: Spark or Java is missing.
+    """
+    session, streaming = ring("leftfold.spark.session"), ring("leftfold.spark.streaming")
+    report("starting Spark", {"views": ", ".join(view.name for view in views)})
+    with session.spark_session(_settings()) as spark:
+        ports, trouble = _ports(kafka, redis), Trouble(report, stop)
+        made = partial(streaming.ViewStream, spark, ports=ports, trigger=trigger, report=report)
+        while not stop.is_set():
+            try:
+                _follow(made, views, stop, trouble)
+            except InfrastructureError as error:
+                trouble.met(error)
+
+
+def _follow(
+    made: Callable[[View[Any, Any]], ViewStream],
+    views: Sequence[View[Any, Any]],
+    stop: threading.Event,
+    trouble: Trouble,
+) -> None:
+    streams: list[ViewStream] = []
+    try:
+        streams.extend(map(made, views))
+        while not stop.is_set():
+            for one in streams:
+                one.step(0.1)
+            trouble.told("")
+    finally:
+        for one in streams:
+            one.close()
+
+
+def _settings() -> SparkSettings:
+    """Spark's settings with the jars of its Kafka connector."""
+    settings = spark_settings(None)
+    return settings if settings.jars else settings.model_copy(update={"jars": ring("leftfold.local").spark_jars()})
+
+
+def _ports(kafka: KafkaSettings, redis: RedisSettings) -> StreamPorts:
+    ports: StreamPorts = ring("leftfold.spark.streaming").StreamPorts(
+        open_store=partial(ring("leftfold.redis").RedisViewStore, redis),
+        open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, kafka),
+        open_reader=partial(ring("leftfold.kafka.reader").KafkaLogReader, kafka),
+        kafka=kafka.java(),
+    )
+    return ports

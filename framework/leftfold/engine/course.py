@@ -1,0 +1,79 @@
+"""The generations of a view that an engine brings along: begun, looked after, pointed at, given up when lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from leftfold.engine.generations import change, followed, open_generation, topics_of
+from leftfold.flush import Generation, Mark, Phase, covered
+from leftfold.ports import LogReader, ViewStore
+from leftfold.position import Position
+from leftfold.view import View
+
+__all__ = ["Course"]
+
+Report = Callable[[str, Mapping[str, Any]], None]
+
+
+class Course:
+    """What of a view must be folded, for an engine that starts again whenever that changes.
+
+    Args:
+        log: told the ends of topics; nothing is read from it.
+        report: told what an operator should know: (what, details).
+    """
+
+    def __init__(self, view: View[Any, Any], store: ViewStore, log: LogReader, report: Report) -> None:
+        self.view, self._store, self._log, self._report = view, store, log, report
+        self._targets: dict[str, Position] = {}
+        self._told: dict[str, set[str]] = {}
+
+    def look(self) -> dict[str, Generation]:
+        """The generations to be brought along now; a first one is begun where there is none."""
+        registry = self._store.registry(self.view.name)
+        found = followed(registry, self.view)
+        if not found and registry.live_of(self.view.hash) is None:
+            topics = topics_of(self.view, self._log.partitions)
+            begun = open_generation(self._store, self.view, topics, Phase.SEALED)
+            self._report("generation begun", {"view": self.view.name, "generation": begun.id})
+            found = {begun.id: begun}
+        if registry.live_of(self.view.hash) is None:
+            for generation in found.values():
+                if generation.id not in self._targets:
+                    self._targets[generation.id] = self._log.ends(generation.topics)
+        return found
+
+    def marks(self, generation: Generation) -> dict[int, Mark] | None:
+        """Its marks; None = it has lost some, and is given up."""
+        marks = self._store.marks(generation)
+        if len(marks) == generation.buckets:
+            return marks
+        lost = sorted(set(range(generation.buckets)) - set(marks))
+        self._report("generation lost", {"view": self.view.name, "generation": generation.id, "buckets": lost})
+        change(self._store, self.view.name, lambda r: r.without(generation.id))
+        self._store.unlink(generation)
+        return None
+
+    def reached(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
+        """Tells of keys newly parked, and points at the generation once it has reached what was there at first."""
+        self._tell_parked(generation, marks)
+        target = self._targets.get(generation.id)
+        if target is None or not covered(generation, marks).covers(target):
+            return
+        del self._targets[generation.id]
+        change(
+            self._store,
+            self.view.name,
+            lambda r: r if r.live_of(generation.hash) or generation.id not in r.generations else r.pointed(generation),
+        )
+        self._report("generation live", {"view": self.view.name, "generation": generation.id})
+
+    def _tell_parked(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
+        parked = {key: why for mark in marks.values() for key, why in mark.parked.items()}
+        told = self._told.get(generation.id, set())
+        for key in parked.keys() - told:
+            why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"
+            details = {"view": self.view.name, "generation": generation.id, "key": key, "at": place, "why": why.error}
+            self._report("parked", details)
+        self._told[generation.id] = set(parked)

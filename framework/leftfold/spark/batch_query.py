@@ -1,0 +1,141 @@
+"""One run of a streaming fold: a query that begins at the marks, and ends at the first mark that is not its own.
+
+A checkpoint never decides where a fold goes on: each run has a fresh one, and begins where the least bucket stands.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from leftfold.engine.batch_course import BatchCourse
+from leftfold.ports import ViewStore
+from leftfold.position import Position
+from leftfold.spark.batches import run_batch
+from leftfold.spark.outcome import cause_of
+
+__all__ = ["BatchQuery", "QueryOptions"]
+
+
+@dataclass(frozen=True)
+class QueryOptions:
+    """How a query runs.
+
+    Args:
+        kafka: the properties of a Java client.
+        trigger: seconds from batch to batch; 0 = the next begins when one has ended.
+        most: how many events a batch holds at most, over all partitions.
+        checkpoint: where Spark notes what it does; a directory of its own that is removed at the end, when not given.
+    """
+
+    kafka: Mapping[str, str]
+    trigger: float = 0.0
+    most: int = 200_000
+    checkpoint: Path | None = None
+
+
+class BatchQuery:
+    """One run: a streaming query that brings some generations of a view along.
+
+    Args:
+        courses: one per generation. told: hears of every batch that was folded.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        courses: Sequence[BatchCourse],
+        store: ViewStore,
+        options: QueryOptions,
+        told: Callable[[BatchCourse], None] = lambda course: None,
+    ) -> None:
+        self._courses, self._store, self._options, self._told = tuple(courses), store, options, told
+        self._folder = options.checkpoint or Path(tempfile.mkdtemp(prefix="leftfold-run-"))
+        self._start = _least([course.position() for course in courses], courses[0].generation.topics)
+        self._failure: BaseException | None = None
+        self.query: StreamingQuery = self._begin(spark)
+
+    def wait(self, seconds: float) -> bool:
+        """Waits for the end of the run, so many seconds at most; whether it has ended, which it never does by itself.
+
+        Raises:
+            OutOfStep: another writer was here, or the store went back in time.
+            LeftfoldError: why a batch failed.
+        """
+        try:
+            if not self.query.awaitTermination(seconds):  # type: ignore[arg-type]  # it takes parts of seconds
+                return False
+        except PySparkException as error:
+            raise self._failure or cause_of(error) from error
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def close(self) -> None:
+        """Ends the run; a batch under way is given up, which leaves whole buckets."""
+        with suppress(PySparkException):
+            self.query.stop()
+        if self._options.checkpoint is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _begin(self, spark: SparkSession) -> StreamingQuery:
+        reader = spark.readStream.format("kafka").option("subscribe", ",".join(self._start.offsets))
+        reader = reader.option("startingOffsets", self._start.to_json())
+        for name, value in {**_PROMPT, **self._options.kafka, **_COMMITTED}.items():
+            reader = reader.option(f"kafka.{name}", value)
+        writer = (
+            reader.option("includeHeaders", "true")
+            .option("failOnDataLoss", "true")
+            .option("maxOffsetsPerTrigger", self._options.most)
+            .load()
+            .writeStream.foreachBatch(self._fold)
+            .option("checkpointLocation", self._folder.as_uri())
+            .trigger(processingTime=f"{int(self._options.trigger * 1000)} milliseconds")
+        )
+        return writer.start()
+
+    def _fold(self, batch: DataFrame, number: int) -> None:
+        """One batch into every generation; what goes wrong ends the query and is told by `wait`."""
+        try:
+            span = (self._offsets(number - 1), self._offsets(number))
+            if len(self._courses) > 1:
+                batch.persist()
+            for course in self._courses:
+                course.fold(number, span, lambda job: run_batch(batch, job), self._store)
+                self._told(course)
+            if len(self._courses) > 1:
+                batch.unpersist()
+        except PySparkException as error:
+            self._failure = cause_of(error)
+            raise
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _offsets(self, number: int) -> Position:
+        """Where a batch ends, as Spark has noted before it began it."""
+        if number < 0:
+            return self._start
+        lines = (self._folder / "offsets" / str(number)).read_text("utf-8").splitlines()
+        return Position.from_json(lines[2])
+
+
+# Behind the last record of a batch there may be a marker, for which a fetch would wait half a second.
+_PROMPT = {"fetch.max.wait.ms": "10"}
+# A Java client reads aborted records unless it is told not to.
+_COMMITTED = {"isolation.level": "read_committed"}
+
+
+def _least(positions: Sequence[Position], topics: Mapping[str, int]) -> Position:
+    """Per partition the least of some positions, every partition named."""
+    return Position(
+        {t: {p: min(at.next_offset(t, p) for at in positions) for p in range(count)} for t, count in topics.items()}
+    )

@@ -1,0 +1,43 @@
+"""What rows must be: the committed events of the log, and what a checksum says of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from leftfold.codec import MessageCodec, read_recorded
+from leftfold.engine.bulk_log import Range, raw
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.names import events
+from leftfold.rows import CHECKSUM_MODULUS
+from leftfold.view import View
+from tests.ledger import app, ledgers
+from tests.spark.conftest import Shop
+
+__all__ = ["checksum_of", "events_in", "logged"]
+
+
+def logged(shop: Shop) -> list[Any]:
+    """Every committed event of the ledgers."""
+    return events_in(shop.kafka, ledgers.name)
+
+
+def events_in(kafka: KafkaSettings, category: str) -> list[Any]:
+    """Every committed event of a category whose events are those of the ledgers."""
+    log, codec = KafkaBulkLog(kafka), MessageCodec[Any](ledgers.events)
+    topic = events(category)
+    ends = log.stable_ends([topic])
+    found = []
+    for partition in range(app.partitions):
+        part = Range(topic, partition, 0, ends.next_offset(topic, partition))
+        for records in log.read(part):
+            found += [read_recorded(codec, raw(part, record)) for record in records]
+    log.close()
+    return [recorded.event for recorded in found if recorded is not None]
+
+
+def checksum_of(view: View[Any, Any], rows: Mapping[Any, Any]) -> int:
+    """The checksum of these rows and no others."""
+    codec, encode = view.rows, view.keys.encode
+    return sum(codec.digest(encode(key), codec.encode(row)) for key, row in rows.items()) % CHECKSUM_MODULUS

@@ -1,0 +1,143 @@
+"""Rebuilds on a real standalone cluster: workers die on the way, and what they leave behind spoils nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from leftfold.engine.rebuild_result import Agreement
+from leftfold.envelope import Receipt
+from leftfold.kafka.client import KafkaClient
+from leftfold.testing import fold
+from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.spark.cluster import StandaloneCluster, standalone
+from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.late_rebuild import CODE, ROOT
+from tests.spark.oracle import checksum_of, logged
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+VIEWS = (summary, by_owner, by_tag)
+REBUILD_SECONDS = 180.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    with standalone(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def truth(shop: Shop, view: Any) -> dict[Any, Any]:
+    """The fold in memory of everything that this view has not parked."""
+    parked = shop.views[view].describe().parked
+    return dict(fold(view, *(event for event in logged(shop) if event.ledger not in parked)))
+
+
+def rows(shop: Shop, view: Any) -> dict[Any, Any]:
+    parked = shop.views[view].describe().parked
+    return {key: row for key, row in shop.views[view].items() if key not in parked}
+
+
+@contextmanager
+def late_rebuild(cluster: StandaloneCluster, shop: Shop, view: Any, folder: Path, *options: str) -> Iterator[Path]:
+    """A rebuild has ended whose first writer was lost with its worker; the folder lets that one go on."""
+    cluster.fill(2)
+    command = [sys.executable, "-m", "tests.spark.late_rebuild", cluster.url, shop.kafka.bootstrap_servers]
+    command += [shop.redis.url, str(folder), view.name, *options]
+    errors = folder / "errors"
+    with errors.open("wb") as err:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, cwd=ROOT, text=True)
+    late: psutil.Process | None = None
+    try:
+        wait_until(
+            lambda: (folder / "stopped").exists() or process.poll() is not None,
+            lambda: f"a task to begin writing: {errors.read_text()}",
+            REBUILD_SECONDS,
+        )
+        assert (folder / "stopped").exists(), errors.read_text()
+        late = psutil.Process(int((folder / "stopped").read_text()))
+        worker = cluster.worker_of(late.pid)
+        worker.send_signal(signal.SIGKILL)
+        worker.wait(WAIT_SECONDS)
+        told = process.communicate(timeout=REBUILD_SECONDS)[0]
+        assert process.returncode == 0, errors.read_text()
+        assert told.strip() == Agreement.EQUAL.value
+        assert late.is_running(), "the task that was lost with its worker is a zombie by now"
+        yield folder
+    finally:
+        process.kill()
+        process.wait()
+        if late is not None and late.is_running():
+            late.kill()
+
+
+def move_on(shop: Shop, seed: int) -> None:
+    """More history, folded by the tail into the generation that the rebuild made."""
+    with KafkaClient(app.name, shop.kafka) as client:
+        answers = client.send_many(list(histories(stranger(seed), 300)), timeout=WAIT_SECONDS)
+    after = reduce(or_, (answer.position for answer in answers if isinstance(answer, Receipt)))
+    for view in app.views:
+        shop.views[view].wait_reached(after, timeout=WAIT_SECONDS)
+
+
+def let_go(folder: Path) -> str:
+    """What came of the late task's write."""
+    (folder / "go").touch()
+    wait_until((folder / "outcome").exists, "the late task to write, or not", WAIT_SECONDS)
+    return (folder / "outcome").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
+def test_a_rebuild_outlives_the_worker_that_it_runs_on(
+    cluster: StandaloneCluster, shop: Shop, view: Any, tmp_path: Path
+) -> None:
+    with late_rebuild(cluster, shop, view, tmp_path):
+        assert rows(shop, view) == truth(shop, view)
+        assert int(shop.views[view].describe().checksum, 16) == checksum_of(view, rows(shop, view))
+        move_on(shop, 21)
+        assert let_go(tmp_path) == "fenced"
+        assert rows(shop, view) == truth(shop, view)
+        assert int(shop.views[view].describe().checksum, 16) == checksum_of(view, rows(shop, view))
+
+
+@pytest.mark.slow
+def test_twin_without_the_phase_a_lost_task_spoils_the_generation(
+    cluster: StandaloneCluster, shop: Shop, tmp_path: Path
+) -> None:
+    with late_rebuild(cluster, shop, by_owner, tmp_path, "--unchecked"):
+        move_on(shop, 22)
+        assert let_go(tmp_path) == "written"
+        assert rows(shop, by_owner) != truth(shop, by_owner)
+        assert int(shop.views[by_owner].describe().checksum, 16) != checksum_of(by_owner, rows(shop, by_owner))
+    assert shop.rebuild(by_owner).run().agreement is Agreement.EQUAL, "the rebuild wrote the right rows again"
+
+
+@pytest.mark.slow
+def test_the_command_line_sends_the_code_that_workers_lack(cluster: StandaloneCluster, shop: Shop) -> None:
+    cluster.fill(2)
+    command = [sys.executable, "-m", "leftfold.cli", "rebuild", summary.name, by_tag.name, "--app", "tests.ledger:app"]
+    command += ["--master", cluster.url, "--json", "--kafka", shop.kafka.bootstrap_servers, "--redis", shop.redis.url]
+    command += [option for path in CODE for option in ("--py-files", str(path))]
+    environment = {**os.environ, "LEFTFOLD_SPARK_HOST": "127.0.0.1", "LEFTFOLD_SPARK_EXECUTOR_MEMORY": "512m"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=REBUILD_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(result["view"], result["agreement"]) for result in results] == [
+        (summary.name, Agreement.EQUAL.value), (by_tag.name, Agreement.EQUAL.value),
+    ]  # fmt: skip

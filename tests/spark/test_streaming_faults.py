@@ -1,0 +1,263 @@
+"""Streams that are killed, replayed and set back in time fold each event once; twins show what would happen else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from leftfold.codec import header
+from leftfold.engine.batch_course import BatchCourse, OutOfStep
+from leftfold.engine.batch_follower import BatchFollower, Place
+from leftfold.engine.batch_job import BatchJob
+from leftfold.engine.bulk_log import Range, raw
+from leftfold.flush import Mark, Snapshot
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.names import events
+from leftfold.ports import ViewStore
+from leftfold.position import Position
+from leftfold.testing import fold
+from tests.ledger import app, by_owner, by_tag, summary
+from tests.redis.server import RedisServer
+from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.oracle import logged
+from tests.spark.streams import Streams, begin_run, dump
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+Start = Callable[..., Streams]
+ROOT = Path(__file__).parents[2]
+VIEWS = pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
+
+
+class Trusting(BatchJob):
+    """Takes every mark for the one that it knows."""
+
+    def in_step(self, bucket: int, mark: Mark) -> bool:
+        return True
+
+
+class Forgetful(BatchJob):
+    """Folds whatever a batch holds, as if a checkpoint were right about that."""
+
+    def is_done(self, mark: Mark, reached: Position) -> bool:
+        return False
+
+    def follower(self, store: ViewStore, places: Sequence[Place], read: Snapshot, bucket: int) -> BatchFollower:
+        marks = {number: replace(mark, position=Position()) for number, mark in read.marks.items()}
+        return super().follower(store, places, replace(read, marks=marks), bucket)
+
+
+class Cutting(BatchJob):
+    """Folds as far as a batch goes, in the middle of a decision or not."""
+
+    def whole(self, ends: Sequence[bool]) -> int:
+        return len(ends)
+
+
+def wrong(streams: Streams, view: Any) -> bool:
+    """Whether rows are not those of the log."""
+    parked = streams.views[view].describe().parked
+    rows = {key: row for key, row in streams.views[view].items() if key not in parked}
+    return rows != dict(fold(view, *(event for event in logged(streams.shop) if event.ledger not in parked)))
+
+
+def test_a_redis_that_is_away_for_a_while_is_waited_for(start: Start, redis: RedisServer) -> None:
+    streams = start()
+    streams.settle(streams.write(71))
+    redis.kill()
+    position = streams.write(72)
+    streams.until(lambda: streams.said("waiting") > 0, "the stream to notice")
+    redis.start()
+    streams.settle(position)
+    streams.assert_equal_to_the_log()
+
+
+def test_a_flushed_redis_is_filled_again(start: Start, redis: RedisServer) -> None:
+    streams = start()
+    streams.settle(streams.write(73))
+    with redis.client() as client:
+        client.flushall()
+    streams.settle(streams.write(74))
+    streams.assert_equal_to_the_log()
+
+
+def test_a_generation_that_lost_a_mark_is_built_again(start: Start, redis: RedisServer) -> None:
+    streams = start(by_owner)
+    streams.settle(streams.write(75))
+    before = streams.views[by_owner].describe().generation
+    with redis.client() as client:
+        client.delete(f"v:{{{by_owner.name}:{before}:3}}@")
+    streams.write(76)
+    streams.until(lambda: streams.said("generation lost") > 0, "the stream to notice")
+    streams.settle(streams.write(77))
+    assert streams.views[by_owner].describe().generation != before
+    streams.assert_equal_to_the_log()
+
+
+def set_back(streams: Streams, redis: RedisServer, view: Any, job: type[BatchJob]) -> str:
+    """One run under which Redis goes back in time; why it ended, empty when it did not."""
+    streams.settle(streams.write(81))
+    for stream in streams.streams:
+        stream.close()
+    run = begin_run(streams, view, "run", job=job)
+    try:
+        position = streams.write(82)
+        wait_until(lambda: streams.covers(view, position), "the run to fold", WAIT_SECONDS)
+        saved = redis.saved()
+        position = streams.write(83)
+        wait_until(lambda: streams.covers(view, position), "the run to fold", WAIT_SECONDS)
+        redis.kill()
+        redis.restore(saved)
+        redis.start()
+        position = streams.write(84)
+        wait_until(lambda: run.wait(0.1) or streams.covers(view, position), "the run to end, or not", WAIT_SECONDS)
+    except OutOfStep as why:
+        return str(why)
+    finally:
+        run.close()
+    return ""
+
+
+def test_a_redis_that_went_back_in_time_ends_the_run_and_the_next_heals(start: Start, redis: RedisServer) -> None:
+    streams = start(summary)
+    assert "was written by run." in set_back(streams, redis, summary, BatchJob)
+    again = start(summary)
+    again.settle(again.write(85))
+    again.assert_equal_to_the_log()
+
+
+def test_twin_without_a_look_at_the_token_events_are_lost(start: Start, redis: RedisServer) -> None:
+    streams = start(summary)
+    assert set_back(streams, redis, summary, Trusting) == ""
+    assert wrong(streams, summary)
+
+
+def replayed(streams: Streams, redis: RedisServer, view: Any, folder: Path, job: type[BatchJob]) -> bool:
+    """Whether a batch that Spark runs again, since it knows of no commit, changes anything in Redis."""
+    streams.settle(streams.write(91, 20))
+    for stream in streams.streams:
+        stream.close()
+    run = begin_run(streams, view, "run", checkpoint=folder)
+    for seed in (92, 93):
+        position = streams.write(seed, 60)
+        wait_until(lambda at=position: run.wait(0.1) or streams.covers(view, at), "the run to fold", WAIT_SECONDS)  # type: ignore[misc]
+    run.close()
+    commits = {int(path.name): path for path in (folder / "commits").iterdir() if path.name.isdigit()}
+    newest = commits[max(commits)]
+    newest.unlink()
+    (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
+    before, again = dump(redis), list[BatchCourse]()
+    run = begin_run(streams, view, "run", checkpoint=folder, job=job, told=again.append)
+    wait_until(lambda: run.wait(0.1) or bool(again), "the batch to be run again", WAIT_SECONDS)
+    run.close()
+    return dump(redis) != before
+
+
+@VIEWS
+def test_a_batch_that_is_run_again_changes_nothing(start: Start, redis: RedisServer, view: Any, tmp_path: Path) -> None:
+    streams = start(view)
+    assert not replayed(streams, redis, view, tmp_path, BatchJob)
+    assert not wrong(streams, view)
+
+
+@VIEWS
+def test_twin_where_the_checkpoint_decides_events_count_twice(
+    start: Start, redis: RedisServer, view: Any, tmp_path: Path
+) -> None:
+    streams = start(view)
+    assert replayed(streams, redis, view, tmp_path, Forgetful)
+    assert wrong(streams, view)
+
+
+def cut(streams: Streams, view: Any, job: type[BatchJob]) -> int:
+    """How many marks were seen within a decision, by a run whose batches hold a handful of events."""
+    streams.settle(streams.write(95, 20))
+    for stream in streams.streams:
+        stream.close()
+    seen: set[tuple[int, int]] = set()
+
+    def look(course: BatchCourse) -> None:
+        for mark in course.marks.values():
+            seen.update(mark.position.offsets[events("ledgers")].items())
+
+    run = begin_run(streams, view, "run", job=job, told=look, most=5)
+    position = streams.write(96, 60)
+    wait_until(lambda: run.wait(0.1) or streams.covers(view, position), "the run to fold", WAIT_SECONDS)
+    run.close()
+    return len(seen & within(streams.shop))
+
+
+def within(shop: Shop) -> set[tuple[int, int]]:
+    """The positions, by partition, at which a decision has begun and not ended."""
+    log, topic = KafkaBulkLog(shop.kafka), events("ledgers")
+    ends = log.stable_ends([topic])
+    found = set()
+    for partition in range(app.partitions):
+        part = Range(topic, partition, 0, ends.next_offset(topic, partition))
+        for records in log.read(part):
+            for record in records:
+                k, n = header(raw(part, record).headers, "ce_decision").split(b"/")
+                if k != n:
+                    found.add((partition, record.offset() + 1))
+    log.close()
+    return found
+
+
+@VIEWS
+def test_no_flush_falls_within_a_decision(start: Start, view: Any) -> None:
+    streams = start(view)
+    assert cut(streams, view, BatchJob) == 0
+    assert not wrong(streams, view)
+
+
+@VIEWS
+def test_twin_where_batches_are_folded_as_they_come_decisions_are_cut(start: Start, view: Any) -> None:
+    streams = start(view)
+    assert cut(streams, view, Cutting) > 0
+
+
+POINTS = [
+    (view, f"{when} {who}")
+    for view, who in ((summary, "task"), (by_tag, "task"), (by_owner, "driver"))
+    for when in ("before", "after")
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("view", "at"), POINTS, ids=[f"{view.name} {at}" for view, at in POINTS])
+def test_a_driver_that_is_killed_at_a_write_leaves_whole_buckets(
+    start: Start, shop: Shop, redis: RedisServer, view: Any, at: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.spark.stream_process", shop.kafka.bootstrap_servers, redis.settings.url]
+    errors = tmp_path / "errors"
+    with errors.open("wb") as err:
+        driver = subprocess.Popen([*command, view.name, at, str(tmp_path)], cwd=ROOT, stderr=err, env={**os.environ})
+    family = list[psutil.Process]()
+
+    def dead() -> bool:
+        if driver.poll() is None:
+            family[:] = psutil.Process(driver.pid).children(recursive=True) or family
+        return driver.poll() is not None
+
+    try:
+        wait_until(dead, lambda: f"the driver to reach {at}: {errors.read_text()}", 120.0)
+        assert driver.returncode == -signal.SIGKILL, errors.read_text()
+        assert (tmp_path / "reached").read_text() == at
+    finally:
+        driver.kill()
+        driver.wait()
+    streams = start(view)
+    streams.settle(streams.write(97))
+    streams.assert_equal_to_the_log()
+    assert psutil.wait_procs(family, timeout=WAIT_SECONDS)[1] == [], "what the driver had started ends with it"
+    assert not wrong(streams, view)
