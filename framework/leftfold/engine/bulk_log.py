@@ -12,6 +12,7 @@ from leftfold.position import Position
 __all__ = ["BulkLog", "BulkRecord", "OpenBulkLog", "Range", "SteadyLog", "raw", "type_of"]
 
 _BATCH = 100
+_LOG_APPEND_TIME = 2
 
 
 class Range(NamedTuple):
@@ -38,6 +39,9 @@ class BulkRecord(Protocol):
     def headers(self) -> Headers | None:
         """Its headers; None = it has none."""
 
+    def timestamp(self) -> tuple[int, int]:
+        """What kind of time it bears, as librdkafka numbers them, and the time in ms since 1970."""
+
 
 class BulkLog(Protocol):
     """Reads ranges of committed records; one thread uses it."""
@@ -47,6 +51,9 @@ class BulkLog(Protocol):
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
         """The end of every partition below which nothing is open: no decision is cut in two there."""
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offset of every partition that can still be read; records before it have been deleted."""
 
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order, in batches. Raises InfrastructureError when one of them is gone."""
@@ -61,8 +68,8 @@ OpenBulkLog = Callable[[], BulkLog]
 
 def raw(part: Range, record: BulkRecord) -> RawRecord:
     """The record with everything in it."""
-    headers = record.headers() or ()
-    return RawRecord(part.topic, part.partition, record.offset(), record.key(), record.value(), headers)
+    headers, time = record.headers() or (), record.timestamp()[1]
+    return RawRecord(part.topic, part.partition, record.offset(), record.key(), record.value(), headers, time)
 
 
 def type_of(record: RawRecord) -> bytes:
@@ -86,6 +93,9 @@ class _Read:
     def headers(self) -> Headers | None:
         return self.record.headers
 
+    def timestamp(self) -> tuple[int, int]:
+        return _LOG_APPEND_TIME, self.record.time
+
 
 class SteadyLog:
     """A BulkLog on any LogReader of a log whose every record is committed, such as the one in memory."""
@@ -100,6 +110,10 @@ class SteadyLog:
     def stable_ends(self, topics: Iterable[str]) -> Position:
         """The ends; nothing is ever open here."""
         return self._reader.ends(topics)
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """0 everywhere: nothing is ever deleted here."""
+        return Position({topic: dict.fromkeys(range(self.partitions(topic)), 0) for topic in topics})
 
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range."""

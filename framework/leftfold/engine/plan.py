@@ -8,6 +8,7 @@ from typing import Any
 
 from leftfold.engine.bulk_log import BulkLog, Range
 from leftfold.engine.generations import BUCKETS, topics_of
+from leftfold.engine.hole import check_whole
 from leftfold.position import Position
 from leftfold.view import View
 
@@ -85,10 +86,14 @@ def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int
 
     Args:
         buckets: of the new generation; those of a stream-keyed view are its source partitions instead.
+
+    Raises:
+        InfrastructureError: the first records of the log are gone, so no fold of it would be right.
     """
     topics = topics_of(view, log.partitions)
     ends = log.stable_ends(topics)
     ranges = [Range(t, p, 0, ends.next_offset(t, p)) for t, count in topics.items() for p in range(count)]
+    check_whole(log, ranges)
     tasks = _tasks([part for part in ranges if part.end > 0], cores)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
     return RebuildPlan(view.name, view.stream_keyed, topics, ends, tasks, count, cores)
