@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli import check, dev, doctor, down, events, get, new, rebuild, run, send, state, status, topics, up
+from leftfold.cli import check, dev, doctor, down, events, get, log, new, rebuild, run, send, state, status, topics, up
 from leftfold.version import __version__
 
 __all__ = ["app"]
@@ -61,3 +61,4 @@ for _function, _examples in _COMMANDS:
     app.command(epilog=_examples)(_function)
 app.add_typer(topics.app, name="topics")
 app.add_typer(state.state, name="state")
+app.add_typer(log.log, name="log")

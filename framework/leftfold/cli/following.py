@@ -7,21 +7,34 @@ from collections.abc import Sequence
 from typing import Any
 
 from leftfold.cli.trouble import Trouble
+from leftfold.engine.archive import OpenArchive
+from leftfold.engine.archived_reader import ArchivedReader
 from leftfold.engine.tail import Tail
 from leftfold.errors import Fenced, InfrastructureError
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.logs import Report
+from leftfold.ports import LogReader
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.view import View
+from leftfold.wholelog import open_archive
 
 __all__ = ["follow"]
 
 
 def follow(
-    views: Sequence[View[Any, Any]], kafka: KafkaSettings, redis: RedisSettings, stop: threading.Event, report: Report
+    views: Sequence[View[Any, Any]],
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    stop: threading.Event,
+    report: Report,
+    *,
+    archive: str = "",
 ) -> None:
     """Keeps views at the end of the log until `stop` is set.
+
+    Args:
+        archive: where events are that the topic has lost; '' = nowhere.
 
     Raises:
         Fenced: this process must end and be started again.
@@ -29,7 +42,7 @@ def follow(
     trouble = Trouble(report, stop)
     while not stop.is_set():
         try:
-            _follow(views, kafka, redis, stop, report, trouble)
+            _follow(views, kafka, redis, stop, report, trouble, open_archive(archive))
         except Fenced:
             raise
         except InfrastructureError as error:
@@ -43,12 +56,13 @@ def _follow(
     stop: threading.Event,
     report: Report,
     trouble: Trouble,
+    past: OpenArchive | None,
 ) -> None:
     readers: list[KafkaLogReader] = []
 
-    def open_log() -> KafkaLogReader:
+    def open_log() -> LogReader:
         readers.append(KafkaLogReader(kafka))
-        return readers[-1]
+        return readers[-1] if past is None else ArchivedReader(readers[-1], past)
 
     store = RedisViewStore(redis)
     try:

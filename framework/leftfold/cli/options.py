@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["AppOption", "JsonOption", "KafkaOption", "LogsOption", "RedisOption", "examples"]
+__all__ = ["AppOption", "ArchiveOption", "JsonOption", "KafkaOption", "LogsOption", "RedisOption", "examples"]
 
 AppOption: TypeAlias = Annotated[
     str,
@@ -26,6 +26,14 @@ KafkaOption: TypeAlias = Annotated[
 RedisOption: TypeAlias = Annotated[
     str | None,
     typer.Option("--redis", metavar="URL", help="Redis; else the environment, else what `leftfold up` started."),
+]
+ArchiveOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="DIR",
+        help="The log's archive; else LEFTFOLD_ARCHIVE_DIR, else `archive` under [tool.leftfold] in pyproject.toml.",
+    ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 LogsOption: TypeAlias = Annotated[

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from leftfold.cli.archives import archive_of
 from leftfold.cli.handover import LOGS
 from leftfold.cli.project import load_app
 from leftfold.connection import kafka_settings, redis_settings
@@ -55,17 +56,17 @@ def end_with_parent(stop: threading.Event) -> None:
 
 def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -> None:
     app = load_app(options.app)
-    kafka = kafka_settings()
+    kafka, archive = kafka_settings(), archive_of(None)
     if options.kind == "decider":
         from leftfold.cli.deciding import decide
 
         tuned_gc()
-        decide(app, options.names[0], kafka, stop, report)
+        decide(app, options.names[0], kafka, stop, report, archive=archive)
     else:
         from leftfold.cli.following import follow
 
         tuned_gc()
-        follow([app.view(name) for name in options.names], kafka, redis_settings(), stop, report)
+        follow([app.view(name) for name in options.names], kafka, redis_settings(), stop, report, archive=archive)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
 if TYPE_CHECKING:
     from leftfold.app import App
@@ -21,6 +21,7 @@ EXAMPLES = examples(
     "leftfold rebuild household_spend --keep 3600        and keep what it replaces for an hour",
     "leftfold rebuild --engine local                     without Spark, for small logs",
     "leftfold rebuild --master spark://spark-master:7077",
+    "leftfold rebuild --archive /backup/log              the past from its archive, the rest from Kafka",
     "leftfold rebuild --plan                             what would be read, and what it would cost",
 )
 
@@ -45,6 +46,7 @@ def rebuild(
     plan: Annotated[bool, typer.Option("--plan", help="Print the plan and do nothing.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Go live even if the rows differ.")] = False,
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     as_json: JsonOption = False,
@@ -59,7 +61,7 @@ def rebuild(
     from leftfold.cli.rebuilding import Rebuilding, cores_of
 
     whole = load_app(app)
-    work = Rebuilding(kafka, redis, keep=keep, cores=cores or cores_of(engine, master), anyway=anyway)
+    work = Rebuilding(kafka, redis, keep=keep, cores=cores or cores_of(engine, master), anyway=anyway, archive=archive)
     views = _views(whole, names or [])
     if plan:
         _plan(work, views, as_json=as_json)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from leftfold.cli.archives import archive_of
 from leftfold.cli.console import note
 from leftfold.cli.progress import shown
 from leftfold.connection import kafka_settings, redis_settings, ring
@@ -18,6 +19,7 @@ from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
 from leftfold.engine.rebuild_progress import Progress
 from leftfold.engine.rebuild_result import RebuildResult
 from leftfold.view import View
+from leftfold.wholelog import open_bulk, open_reader
 
 if TYPE_CHECKING:
     from leftfold.spark.settings import SparkSettings
@@ -42,7 +44,17 @@ def cores_of(engine: str, master: str | None) -> int:
 class Rebuilding:
     """Rebuilds views one after another with one engine."""
 
-    def __init__(self, kafka: str | None, redis: str | None, *, keep: float, cores: int, anyway: bool) -> None:
+    def __init__(
+        self,
+        kafka: str | None,
+        redis: str | None,
+        *,
+        keep: float,
+        cores: int,
+        anyway: bool,
+        archive: str | None = None,
+    ) -> None:
+        self._archive = archive_of(archive)
         self._kafka, self._redis = kafka_settings(kafka), redis_settings(redis)
         self._options = RebuildOptions(cores=cores, keep=keep, swap_anyway=anyway)
         self._runner: Runner = run_here
@@ -89,8 +101,8 @@ class Rebuilding:
             yield Rebuild(
                 view,
                 store,
-                open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, self._kafka),
-                open_reader=partial(ring("leftfold.kafka.reader").KafkaLogReader, self._kafka),
+                open_log=open_bulk(self._kafka, self._archive),
+                open_reader=open_reader(self._kafka, self._archive),
                 open_sink=partial(redis.BulkSink, self._redis),
                 run=self._runner,
                 options=self._options,

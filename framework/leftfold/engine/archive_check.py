@@ -35,12 +35,12 @@ def compare(archive: Archive, log: BulkLog, part: Range, tell: Callable[[int], N
     Raises:
         InfrastructureError: one of them does not hold the range, or a file is broken.
     """
-    count, whole, begun = 0, 0, -1
-    for kept, found in zip_longest(_archived(archive, part), _logged(log, part, tell)):
+    whole, begun = 0, -1
+    pairs = zip_longest(_archived(archive, part), _logged(log, part, tell))
+    for count, (kept, found) in enumerate(pairs, 1):
         if kept != found:
             where = min(record.offset for record in (kept, found) if record is not None)
-            return Compared(count, part.start, f"{part.topic}[{part.partition}]@{where}: {_told(kept, found)}")
-        count += 1
+            return Compared(whole, part.start, f"{part.topic}[{part.partition}]@{where}: {_told(kept, found)}")
         if begun < 0:
             begun = kept.offset
         if _is_last(kept):

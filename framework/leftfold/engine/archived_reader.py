@@ -68,9 +68,9 @@ class ArchivedReader:
                 self._next[place] = record.offset + 1
                 return records
         self._next[place], self._coming = part.end, None
-        self._parts.popleft()
-        if not self._parts:
+        if len(self._parts) == 1:
             self._reader.seek(self.position())
+        self._parts.popleft()
         return records
 
     def position(self) -> Position:

@@ -20,7 +20,7 @@ from leftfold.parquet.place import Place
 __all__ = ["LEASE_SECONDS", "Lease", "leased"]
 
 LEASE_SECONDS = 30.0
-_FILE = "lease.json"
+_FILE = "_lease.json"
 
 
 class _Told(TypedDict):

@@ -11,7 +11,7 @@ from leftfold.parquet.place import Place
 
 __all__ = ["add_manifest", "merge_manifests", "read_manifests"]
 
-_FOLDER = "manifest"
+_FOLDER = "_manifest"
 _PATIENCE = 10.0
 
 

@@ -66,6 +66,9 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Lets go of a file that is not to be; nothing names it."""
+        # Nothing more goes to the disk, which may be full, but pyarrow wants to end what it has begun.
+        self._out.dead = True
+        self._file.close()
         self._out.close()
         self._place.remove(f"{self._topic}/{self._path}")
 
@@ -79,11 +82,13 @@ class _Hashed:
     """What is written to a stream, counted and hashed; pyarrow takes it for a file."""
 
     def __init__(self, out: Any) -> None:
-        self._out, self.sha256, self.bytes, self.closed = out, hashlib.sha256(), 0, False
+        self._out, self.sha256, self.bytes = out, hashlib.sha256(), 0
+        self.closed = self.dead = False
 
     def write(self, data: Any) -> int:
         self.sha256.update(data)
-        self._out.write(data)
+        if not self.dead:
+            self._out.write(data)
         self.bytes += len(data)
         return len(data)
 
