@@ -16,6 +16,7 @@ from leftfold import names
 from leftfold.engine.archive import OpenArchive
 from leftfold.engine.archived_log import ArchivedLog
 from leftfold.engine.archived_reader import ArchivedReader
+from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
 from leftfold.engine.tail import Tail
@@ -120,7 +121,7 @@ class Past:
             tail.close()
             store.close()
 
-    def rebuild(self, view: View[Any, Any], log: OpenBulkLog, run: Runner | None = None) -> Rebuild:
+    def rebuild(self, view: View[Any, Any], log: OpenBulkLog, run: Runner = run_here) -> Rebuild:
         """A rebuild in this process, or elsewhere."""
         return Rebuild(
             view,
@@ -129,7 +130,7 @@ class Past:
             open_reader=self.reader,
             open_sink=partial(BulkSink, self.redis),
             options=RebuildOptions(keep=0, patience=0.2),
-            **({} if run is None else {"run": run}),
+            run=run,
         )
 
     def rows(self) -> dict[str, dict[Any, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import leftfold.kafka.bulk
 import leftfold.kafka.reader
 from leftfold.engine.archived_log import ArchivedLog
-from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
 from leftfold.engine.plan import plan_rebuild
 from leftfold.engine.rebuild_result import Agreement
@@ -23,7 +21,6 @@ from leftfold.errors import InfrastructureError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
-from leftfold.local import Servers
 from leftfold.parquet.archive import ParquetArchive
 from leftfold.position import Position
 from leftfold.redis import RedisSettings
@@ -33,16 +30,6 @@ from tests.ledger import app, ledgers
 pytestmark = pytest.mark.servers
 
 GONE = r"hole in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+, and no archive is configured"
-
-
-@pytest.fixture(scope="module")
-def past(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
-    """The App with its past in an archive only."""
-    folder = str(tmp_path_factory.mktemp("archive"))
-    past = Past(KafkaSettings(bootstrap_servers=own.kafka), RedisSettings(url=own.redis), folder)
-    past.make()
-    yield past
-    past.store.close()
 
 
 @pytest.fixture
@@ -96,7 +83,7 @@ def test_a_rebuild_without_the_archive_is_refused_before_it_begins(past: Past, v
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
 def test_the_twin_that_does_not_look_folds_wrong_rows(past: Past, view: Any) -> None:
-    result = past.rebuild(view, past.topic, run_here).run()
+    result = past.rebuild(view, past.topic).run()
     assert result.agreement is Agreement.DIFFERENT
 
 
