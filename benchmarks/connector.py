@@ -51,6 +51,9 @@ class _Row:
     def headers(self) -> Headers | None:
         return [(header["key"], header["value"]) for header in self._headers]
 
+    def timestamp(self) -> tuple[int, int]:
+        return 0, 0
+
 
 class _Frame:
     """A BulkLog that hands out what the connector read into one partition."""
@@ -62,6 +65,9 @@ class _Frame:
         return app.partitions
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
+        return Position()
+
+    def starts(self, topics: Iterable[str]) -> Position:
         return Position()
 
     def read(self, part: Range) -> Iterator[list[BulkRecord]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "connect", "kafka_settings", "redis_settings", "ring"]
 
 S = TypeVar("S")
-_EXTRAS = {"kafka": "kafka", "redis": "redis", "spark": "spark", "local": "embedded"}
+_EXTRAS = {"kafka": "kafka", "redis": "redis", "spark": "spark", "local": "embedded", "parquet": "archive"}
 
 
 class Connection:

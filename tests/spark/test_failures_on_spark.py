@@ -101,7 +101,7 @@ def test_a_hole_in_the_log_raises(shop: Shop) -> None:
     assert [m.value() for batch in log.read(Range(topic, 0, 3, 5)) for m in batch] == [b"3", b"4"]
     (deleted,) = admin.delete_records([TopicPartition(topic, 0, 4)]).values()
     deleted.result(10)
-    with pytest.raises(InfrastructureError, match=r"holes.events\[0\] no longer holds offset 0"):
+    with pytest.raises(InfrastructureError, match=r"holes.events\[0\] no longer holds offsets 0 to "):
         list(log.read(Range(topic, 0, 0, 10)))
     assert len([m for batch in log.read(Range(topic, 0, 4, 10)) for m in batch]) == 6
     log.close()

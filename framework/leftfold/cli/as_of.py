@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from leftfold import names
@@ -33,14 +35,18 @@ def place_meant(view: View[Any, Any], text: str, kafka: str | None) -> Position:
         return read_position(text)
     with ring("leftfold.kafka.cluster").Cluster(kafka_settings(kafka)) as cluster:
         if (moment := _moment(text)) is not None:
-            at: Position = cluster.offsets_at(map(names.events, view.categories), moment)
-            return at
+            return _at(view, moment, cluster)
         match = _STREAM.fullmatch(text)
         if match is None:
             raise Usage(f"{text!r} is no place of the log; say {_SHAPES}")
         place, time = _version(view, match["key"], int(match["version"]), kafka)
-        others: Position = cluster.offsets_at(map(names.events, view.categories), time)
-    return _with(others, place)
+        return _with(_at(view, time, cluster), place)
+
+
+def _at(view: View[Any, Any], moment: int, cluster: Any) -> Position:
+    """Behind everything that was appended before a moment."""
+    found: list[Position] = [cluster.starts_at(topic, moment) for topic in map(names.events, view.categories)]
+    return reduce(or_, found, Position())
 
 
 def _moment(text: str) -> int | None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from leftfold.app import App
+from leftfold.cli.archives import archive_of
 from leftfold.connection import kafka_settings, ring
+from leftfold.engine.hole import hole
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.lockfile import Finding, Lock, compare, lock_of
+from leftfold.position import Position
+from leftfold.wholelog import open_archive
 
 __all__ = ["compared", "topic_findings"]
 
@@ -42,9 +48,10 @@ def topic_findings(app: App, kafka: str | None) -> tuple[list[Finding], str]:
     try:
         with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
             there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
-        missing = [topic for topic in wanted if topic.name not in there]
-        if not missing:
-            topics.ensure(app, settings)
+            missing = [topic for topic in wanted if topic.name not in there]
+            if not missing:
+                topics.ensure(app, settings)
+            trimmed = list(_trimmed(cluster, [n for n in there if n.endswith(".events")], archive_of(None)))
     except InfrastructureError as error:
         return [], f"topics were not looked at: {error}"
     except ConfigurationError as error:
@@ -54,7 +61,19 @@ def topic_findings(app: App, kafka: str | None) -> tuple[list[Finding], str]:
         Finding(f"topic {t.name}", f"has {there[t.name]} partitions, but app {app.name} says {t.partitions}")
         for t in wrong
     ]
-    return found, _to_make([f"{t.name} ({t.partitions} partitions)" for t in missing])
+    return found + trimmed, _to_make([f"{t.name} ({t.partitions} partitions)" for t in missing])
+
+
+def _trimmed(cluster: Any, topics: list[str], archive: str) -> Iterator[Finding]:
+    """The topics whose first events are gone, if the archive does not have them: nothing can be folded from 0 then."""
+    starts: Position = cluster.starts(topics)
+    past = open_archive(archive)
+    for topic, partitions in starts.offsets.items():
+        ends = past().ends(topic) if past is not None and any(partitions.values()) else {}
+        for partition, start in partitions.items():
+            if start > (end := ends.get(partition, 0)):
+                yield Finding(f"topic {topic}", str(hole(topic, partition, end, start, archive=archive)))
+                break
 
 
 def _to_make(missing: list[str]) -> str:

@@ -17,6 +17,7 @@ from leftfold.cli import (
     events,
     explain,
     get,
+    log,
     new,
     promote,
     rebuild,
@@ -89,3 +90,4 @@ for _function, _examples in _COMMANDS:
     app.command(epilog=_examples)(_function)
 app.add_typer(topics.app, name="topics")
 app.add_typer(state.state, name="state")
+app.add_typer(log.log, name="log")

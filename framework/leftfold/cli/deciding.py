@@ -14,12 +14,18 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.logs import Report
+from leftfold.wholelog import open_archive
 
 __all__ = ["decide"]
 
 
-def decide(app: App, category: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
+def decide(
+    app: App, category: str, settings: KafkaSettings, stop: threading.Event, report: Report, *, archive: str = ""
+) -> None:
     """Decides a category's commands until `stop` is set.
+
+    Args:
+        archive: where events are that the topic has lost; '' = nowhere.
 
     Raises:
         Fenced: this process must end and be started again. ConfigurationError: starting again would not help.
@@ -31,9 +37,10 @@ def decide(app: App, category: str, settings: KafkaSettings, stop: threading.Eve
             trouble.told("")
         report(what, details)
 
+    past = open_archive(archive)
     while not stop.is_set():
         try:
-            with closing(Workshop(settings)) as workshop:
+            with closing(Workshop(settings, archive=past)) as workshop:
                 Worker(app, category, workshop, stop=stop, report=told).run()
         except Fenced:
             raise

@@ -16,6 +16,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.partitioner import partition_of
 from leftfold.ports import LogReader, RawRecord
 from leftfold.position import Position
+from leftfold.wholelog import open_reader
 
 __all__ = ["EventLog"]
 
@@ -28,21 +29,27 @@ _STEP = 4
 class EventLog:
     """The events of one category, or of one stream, whose partition alone is then read.
 
+    Args:
+        archive: where events are that the topic has lost; '' = nowhere.
+
     Raises:
         Usage: the cluster has no such category.
     """
 
-    def __init__(self, settings: KafkaSettings, category: str, key: str = "") -> None:
+    def __init__(self, settings: KafkaSettings, category: str, key: str = "", *, archive: str = "") -> None:
         topic = names.events(category)
         with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
             topics: dict[str, int] = cluster.topics()
+            starts: Position = cluster.starts([topic]) if topic in topics else Position()
         if topic not in topics:
             known = (name.removesuffix(".events") for name in topics if name.endswith(".events"))
             raise unknown("category in the log called", category, known)
         count = topics[topic]
         self._topic, self._key = topic, key.encode()
         self._partitions = [partition_of(self._key, count)] if key else list(range(count))
-        self._reader: LogReader = ring("leftfold.kafka.reader").KafkaLogReader(settings)
+        self._reader: LogReader = open_reader(settings, archive)()
+        # The last few events are those that are there; all of them are all that ever were.
+        self._floor = {} if archive else starts.offsets[topic]
 
     def __enter__(self) -> Self:
         return self
@@ -71,13 +78,16 @@ class EventLog:
         reach = max(1, count)
         while True:
             reach *= _STEP
-            start = {p: max(0, ends.next_offset(self._topic, p) - reach) for p in self._partitions}
+            start = {p: max(self._first(p), ends.next_offset(self._topic, p) - reach) for p in self._partitions}
             self._reader.seek(self._from(start))
             found: list[RawRecord] = []
             for records in self._until(ends):
                 found += records
-            if len(found) >= count or not any(start.values()):
+            if len(found) >= count or all(offset <= self._first(p) for p, offset in start.items()):
                 return self._sorted(found)[-count:] if count else []
+
+    def _first(self, partition: int) -> int:
+        return self._floor.get(partition, 0)
 
     def _until(self, ends: Position) -> Iterator[list[RawRecord]]:
         """What is there up to the ends; a transaction that stays open in front of them is not waited for for long."""

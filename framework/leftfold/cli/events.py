@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from leftfold.cli.options import JsonOption, KafkaOption, examples
+from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
 
 __all__ = ["EXAMPLES", "events"]
 
@@ -29,6 +29,7 @@ def events(
     tail: Annotated[
         int | None, typer.Option("--tail", metavar="N", min=0, help=f"Begin with the last N; {_TAIL} if not said.")
     ] = None,
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -37,6 +38,7 @@ def events(
     Each line: partition:offset, time, key, stream version, place in its decision, type, fields. Events of one stream
     are in order; those of different partitions are sorted by time as far as they are read together.
     """
+    from leftfold.cli.archives import archive_of
     from leftfold.cli.eventline import Line
     from leftfold.cli.eventlog import EventLog
     from leftfold.cli.failures import Usage
@@ -47,7 +49,7 @@ def events(
     line = Line(as_json=as_json, colour=sys.stdout.isatty())
     last = None if from_start or (key and tail is None) else _TAIL if tail is None else tail
     left = limit
-    with EventLog(kafka_settings(kafka), category, key) as log:
+    with EventLog(kafka_settings(kafka), category, key, archive=archive_of(archive)) as log:
         for records in log.read(last, follow=follow):
             shown = records if left is None else records[:left]
             sys.stdout.write("".join(line.of(record) for record in shown))

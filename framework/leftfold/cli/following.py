@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leftfold.cli.trouble import Trouble
+from leftfold.engine.archive import OpenArchive
+from leftfold.engine.archived_reader import ArchivedReader
 from leftfold.engine.tail import Tail
 from leftfold.errors import Fenced, InfrastructureError
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.logs import Report
+from leftfold.ports import LogReader
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.view import View
+from leftfold.wholelog import open_archive
 
 __all__ = ["follow"]
 
@@ -27,6 +31,7 @@ def follow(
     *,
     member: str,
     folds: Mapping[str, str],
+    archive: str = "",
 ) -> None:
     """Keeps views at the end of the log until `stop` is set.
 
@@ -34,6 +39,7 @@ def follow(
         member: the name of this tail among those that share the views; the same after a restart, or the buckets of
             its own ghost would stand still until that is taken for dead.
         folds: says by view which code folds.
+        archive: where events are that the topic has lost; '' = nowhere.
 
     Raises:
         Fenced: this process must end and be started again.
@@ -41,7 +47,7 @@ def follow(
     trouble = Trouble(report, stop)
     while not stop.is_set():
         try:
-            _follow(views, kafka, redis, stop, trouble, {"member": member, "folds": folds})
+            _follow(views, kafka, redis, stop, trouble, open_archive(archive), {"member": member, "folds": folds})
         except Fenced:
             raise
         except InfrastructureError as error:
@@ -54,13 +60,14 @@ def _follow(
     redis: RedisSettings,
     stop: threading.Event,
     trouble: Trouble,
+    past: OpenArchive | None,
     options: Mapping[str, Any],
 ) -> None:
     readers: list[KafkaLogReader] = []
 
-    def open_log() -> KafkaLogReader:
+    def open_log() -> LogReader:
         readers.append(KafkaLogReader(kafka))
-        return readers[-1]
+        return readers[-1] if past is None else ArchivedReader(readers[-1], past)
 
     store = RedisViewStore(redis)
     try:

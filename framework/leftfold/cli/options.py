@@ -8,7 +8,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 __all__ = [
-    "AppOption", "JsonOption", "KafkaOption", "LogsOption", "MasterOption", "PyFilesOption", "RedisOption", "examples",
+    "AppOption", "ArchiveOption", "JsonOption", "KafkaOption", "LogsOption", "MasterOption", "PyFilesOption",
+    "RedisOption", "examples",
 ]  # fmt: skip
 
 AppOption: TypeAlias = Annotated[
@@ -36,6 +37,14 @@ MasterOption: TypeAlias = Annotated[
 PyFilesOption: TypeAlias = Annotated[
     list[Path] | None,
     typer.Option("--py-files", metavar="PATH", help="A package or module to send to a cluster; may be repeated."),
+]
+ArchiveOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="DIR",
+        help="The log's archive; else LEFTFOLD_ARCHIVE_DIR, else `archive` under [tool.leftfold] in pyproject.toml.",
+    ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 LogsOption: TypeAlias = Annotated[

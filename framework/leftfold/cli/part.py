@@ -9,7 +9,9 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any
 
+from leftfold.cli.archives import archive_of
 from leftfold.cli.folds import folds_of
 from leftfold.cli.handover import LOGS
 from leftfold.cli.project import load_app
@@ -57,12 +59,12 @@ def end_with_parent(stop: threading.Event) -> None:
 
 def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -> None:
     app = load_app(options.app)
-    kafka = kafka_settings()
+    kafka, archive = kafka_settings(), archive_of(None)
     if options.kind == "decider":
         from leftfold.cli.deciding import decide
 
         tuned_gc()
-        decide(app, options.names[0], kafka, stop, report)
+        decide(app, options.names[0], kafka, stop, report, archive=archive)
     elif options.kind == "stream":
         from leftfold.cli.streaming import stream
 
@@ -75,7 +77,8 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         # The supervisor's process, not this one: who is started in its place is the same member.
         member = f"{socket.gethostname()}:{os.getppid()}:{options.name}"
         views = [app.view(name) for name in options.names]
-        follow(views, kafka, redis_settings(), stop, report, member=member, folds=folds_of(app))
+        told: dict[str, Any] = {"member": member, "folds": folds_of(app), "archive": archive}
+        follow(views, kafka, redis_settings(), stop, report, **told)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,10 +18,11 @@ __all__ = ["Project", "find_project", "load_app"]
 
 @dataclass(frozen=True)
 class Project:
-    """A directory and the App that its pyproject.toml names, '' when it names none."""
+    """A directory, and the App and the archive that its pyproject.toml names, '' when it names none."""
 
     root: Path
     app: str
+    archive: str = ""
 
     @property
     def data(self) -> Path:
@@ -49,8 +50,13 @@ def find_project(start: Path | None = None) -> Project:
             except (OSError, ValueError) as error:
                 raise ConfigurationError(f"{file} cannot be read: {error}") from error
             if told is not None:
-                return Project(place, str(told.get("app", "")))
+                return Project(place, str(told.get("app", "")), _from(place, str(told.get("archive", ""))))
     return Project(here, "")
+
+
+def _from(root: Path, archive: str) -> str:
+    """A path as seen from the project's directory; a URI is one from everywhere."""
+    return archive if not archive or "://" in archive else str(root / archive)
 
 
 def load_app(spec: str = "", project: Project | None = None) -> App:

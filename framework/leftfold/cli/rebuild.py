@@ -9,6 +9,7 @@ import typer
 
 from leftfold.cli.options import (
     AppOption,
+    ArchiveOption,
     JsonOption,
     KafkaOption,
     MasterOption,
@@ -33,6 +34,7 @@ EXAMPLES = examples(
     "leftfold rebuild --engine local                     without Spark, for small logs",
     "leftfold rebuild --master spark://spark-master:7077 --cores 16",
     "leftfold rebuild --master spark://spark-master:7077 --py-files shop    workers lack the code",
+    "leftfold rebuild --archive /backup/log              the past from its archive, the rest from Kafka",
     "leftfold rebuild --plan                             what would be read, and what it would cost",
 )
 
@@ -65,6 +67,7 @@ def rebuild(
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, not where an earlier one ended.")] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Go live even if the rows differ.")] = False,
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     as_json: JsonOption = False,
@@ -87,7 +90,7 @@ def rebuild(
     options = RebuildOptions(
         cores=cores or cores_of(engine, master), keep=keep, swap_anyway=anyway, hold=hold, pin=name, fresh=fresh
     )
-    work = Rebuilding(kafka, redis, options)
+    work = Rebuilding(kafka, redis, options, archive)
     views = views_meant(whole, names or [])
     if plan:
         _plan(work, views, as_json=as_json)

@@ -48,8 +48,10 @@ def cores_of(engine: str, master: str | None) -> int:
 class Rebuilding:
     """Rebuilds views one after another with one engine."""
 
-    def __init__(self, kafka: str | None, redis: str | None, options: RebuildOptions) -> None:
-        self._kafka, self._redis, self.options = kafka, redis, options
+    def __init__(
+        self, kafka: str | None, redis: str | None, options: RebuildOptions, archive: str | None = None
+    ) -> None:
+        self._servers, self.options = (kafka, redis, archive), options
         self._runner: Runner = run_here
         self._together: PassRunner = run_here_together
 
@@ -77,7 +79,7 @@ class Rebuilding:
         """
         try:
             with shown(view.name) as report, self._rebuild(view, report, fold) as rebuild:
-                plan = rebuild.plan(place_meant(view, as_of, self._kafka) if as_of else None)
+                plan = rebuild.plan(place_meant(view, as_of, self._servers[0]) if as_of else None)
                 if not quiet:
                     note(str(plan))
                 return rebuild.run(plan)
@@ -107,7 +109,7 @@ class Rebuilding:
 
     def sampled(self, view: View[Any, Any], share: float) -> Sample:
         """A share of the rows folded with this code and compared with the live ones; nothing is written."""
-        with workbench(self._kafka, self._redis) as bench, shown(view.name) as report:
+        with workbench(*self._servers) as bench, shown(view.name) as report:
             live = resolve(bench.store.registry(view.name), view, "live")
             verify = Verify(
                 view,
@@ -122,7 +124,7 @@ class Rebuilding:
 
     @contextmanager
     def _rebuild(self, view: View[Any, Any], report: Callable[[Progress], None], fold: str) -> Iterator[Rebuild]:
-        with workbench(self._kafka, self._redis) as bench:
+        with workbench(*self._servers) as bench:
             yield Rebuild(
                 view,
                 bench.store,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
 from leftfold.cli.rebuild import Engine
 
 __all__ = ["EXAMPLES", "state", "verify"]
@@ -25,6 +25,7 @@ def verify(
     engine: Annotated[Engine, typer.Option("--engine", help="Where partitions are folded.")] = Engine.LOCAL,
     master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's; else local[*].")] = None,
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -42,7 +43,7 @@ def verify(
     wrong = 0
     for decider in chosen(whole, names or []).deciders:
         with shown(f"{decider.name} states") as report:
-            checks = checked(decider, kafka, engine is Engine.SPARK, master, report)
+            checks = checked(decider, kafka, archive, on_spark=engine is Engine.SPARK, master=master, report=report)
         differences = [difference for check in checks for difference in check.differences]
         wrong += len(differences)
         streams, events = sum(check.streams for check in checks), sum(check.events for check in checks)

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
+from leftfold.cli.archives import archive_of
 from leftfold.cli.rebuilding import spark_settings
 from leftfold.connection import kafka_settings, ring
 from leftfold.decider import Decider
 from leftfold.engine.rebuild_progress import Report, Stopwatch
 from leftfold.engine.state_check import PartitionCheck, StateCheck, check_here
 from leftfold.names import events
+from leftfold.wholelog import open_bulk
 
 __all__ = ["checked"]
 
 
 def checked(
-    decider: Decider[Any, Any, Any], kafka: str | None, on_spark: bool, master: str | None, report: Report
+    decider: Decider[Any, Any, Any],
+    kafka: str | None,
+    archive: str | None,
+    *,
+    on_spark: bool,
+    master: str | None,
+    report: Report,
 ) -> list[PartitionCheck]:
     """Every partition's check, here or on Spark."""
-    check = StateCheck.plan(decider, partial(ring("leftfold.kafka.bulk").KafkaBulkLog, kafka_settings(kafka)))
+    check = StateCheck.plan(decider, open_bulk(kafka_settings(kafka), archive_of(archive)))
     watch = Stopwatch(report)
     watch.begin("check", sum(check.ends.offsets[events(decider.name)].values()))
     results: Iterable[PartitionCheck]

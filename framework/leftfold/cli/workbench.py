@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from leftfold.cli.archives import archive_of
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_store import BulkStore, OpenBulkSink
 from leftfold.ports import LogReader
+from leftfold.wholelog import open_bulk, open_reader
 
 if TYPE_CHECKING:
     from leftfold.app import App
@@ -32,17 +34,17 @@ class Workbench:
 
 
 @contextmanager
-def workbench(kafka: str | None, redis: str | None) -> Iterator[Workbench]:
-    """A workbench on the servers that are meant; its store is closed at the end."""
-    of_kafka, of_redis = kafka_settings(kafka), redis_settings(redis)
+def workbench(kafka: str | None, redis: str | None, archive: str | None = None) -> Iterator[Workbench]:
+    """A workbench on the servers and the archive that are meant; its store is closed at the end."""
+    of_kafka, of_redis, past = kafka_settings(kafka), redis_settings(redis), archive_of(archive)
     adapter = ring("leftfold.redis")
     open_store: Callable[[], BulkStore] = partial(adapter.RedisViewStore, of_redis)
     store = open_store()
     try:
         yield Workbench(
             store=store,
-            open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, of_kafka),
-            open_reader=partial(ring("leftfold.kafka.reader").KafkaLogReader, of_kafka),
+            open_log=open_bulk(of_kafka, past),
+            open_reader=open_reader(of_kafka, past),
             open_sink=partial(adapter.BulkSink, of_redis),
             open_store=open_store,
         )

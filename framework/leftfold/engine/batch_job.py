@@ -12,12 +12,12 @@ from leftfold.codec import header
 from leftfold.engine.batch_follower import BatchFollower, ItemFollower, Place
 from leftfold.engine.batch_result import BatchResult
 from leftfold.engine.bulk_items import Item, ItemWriter
-from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
+from leftfold.engine.bulk_log import OpenBulkLog, Range, ReadRecord, raw
 from leftfold.engine.decoded import Decoded, EventDecoder
 from leftfold.engine.follower import MAX_PARKED, NO_KEY
 from leftfold.errors import ContractError
 from leftfold.flush import Generation, Mark, Snapshot
-from leftfold.ports import Headers, RawRecord, ViewStore
+from leftfold.ports import RawRecord, ViewStore
 from leftfold.position import Position
 from leftfold.view import View
 
@@ -110,7 +110,7 @@ class BatchJob:
         if reached != self.expected(first.topic, first.partition):
             yield from (Item(b, "", source, reached, _WHOLE, b"", "") for b in range(self.generation.buckets))
         writer = ItemWriter(self.view, self.generation.buckets)
-        yield from writer.items(self.sources[source], source, map(_Arrived, known[:count]))
+        yield from writer.items(self.sources[source], source, map(ReadRecord, known[:count]))
 
     def fold_buckets(self, items: Iterable[Item], store: ViewStore) -> Iterator[BatchResult]:
         """Folds everything that touches some buckets of a view that is not stream-keyed; sorted by bucket and key."""
@@ -203,25 +203,6 @@ class BatchJob:
             except ContractError:
                 continue
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrived:
-    """A record as a BulkRecord."""
-
-    record: RawRecord
-
-    def offset(self) -> int:
-        return self.record.offset
-
-    def key(self) -> bytes | None:
-        return self.record.key
-
-    def value(self) -> bytes | None:
-        return self.record.value
-
-    def headers(self) -> Headers | None:
-        return self.record.headers
 
 
 def _ends_decision(record: RawRecord) -> bool:

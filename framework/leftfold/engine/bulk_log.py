@@ -9,9 +9,10 @@ from typing import NamedTuple, Protocol
 from leftfold.ports import Headers, LogReader, RawRecord
 from leftfold.position import Position
 
-__all__ = ["BulkLog", "BulkRecord", "OpenBulkLog", "Range", "SteadyLog", "raw", "type_of"]
+__all__ = ["BulkLog", "BulkRecord", "OpenBulkLog", "Range", "ReadRecord", "SteadyLog", "raw", "type_of"]
 
 _BATCH = 100
+_LOG_APPEND_TIME = 2
 
 
 class Range(NamedTuple):
@@ -38,6 +39,9 @@ class BulkRecord(Protocol):
     def headers(self) -> Headers | None:
         """Its headers; None = it has none."""
 
+    def timestamp(self) -> tuple[int, int]:
+        """What kind of time it bears, as librdkafka numbers them, and the time in ms since 1970."""
+
 
 class BulkLog(Protocol):
     """Reads ranges of committed records; one thread uses it."""
@@ -47,6 +51,9 @@ class BulkLog(Protocol):
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
         """The end of every partition below which nothing is open: no decision is cut in two there."""
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offset of every partition that can still be read; records before it have been deleted."""
 
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order, in batches. Raises InfrastructureError when one of them is gone."""
@@ -61,8 +68,8 @@ OpenBulkLog = Callable[[], BulkLog]
 
 def raw(part: Range, record: BulkRecord) -> RawRecord:
     """The record with everything in it."""
-    headers = record.headers() or ()
-    return RawRecord(part.topic, part.partition, record.offset(), record.key(), record.value(), headers)
+    headers, time = record.headers() or (), record.timestamp()[1]
+    return RawRecord(part.topic, part.partition, record.offset(), record.key(), record.value(), headers, time)
 
 
 def type_of(record: RawRecord) -> bytes:
@@ -71,20 +78,30 @@ def type_of(record: RawRecord) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class ReadRecord:
+    """A record as it stands in a topic, as a BulkRecord."""
+
     record: RawRecord
 
     def offset(self) -> int:
+        """Its offset."""
         return self.record.offset
 
     def key(self) -> bytes | None:
+        """Its key."""
         return self.record.key
 
     def value(self) -> bytes | None:
+        """Its value."""
         return self.record.value
 
     def headers(self) -> Headers | None:
+        """Its headers."""
         return self.record.headers
+
+    def timestamp(self) -> tuple[int, int]:
+        """Its time, in ms since 1970, taken for the one at which it was appended."""
+        return _LOG_APPEND_TIME, self.record.time
 
 
 class SteadyLog:
@@ -101,11 +118,15 @@ class SteadyLog:
         """The ends; nothing is ever open here."""
         return self._reader.ends(topics)
 
+    def starts(self, topics: Iterable[str]) -> Position:
+        """0 everywhere: nothing is ever deleted here."""
+        return Position({topic: dict.fromkeys(range(self.partitions(topic)), 0) for topic in topics})
+
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range."""
         self._reader.seek(Position.at(part.topic, part.partition, part.start))
         while self._reader.position().next_offset(part.topic, part.partition) < part.end:
-            yield [_Read(r) for r in self._reader.poll(_BATCH, 1.0) if r.offset < part.end]
+            yield [ReadRecord(r) for r in self._reader.poll(_BATCH, 1.0) if r.offset < part.end]
 
     def close(self) -> None:
         """Closes the reader."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from leftfold.engine.bulk_log import BulkLog, Range
 from leftfold.engine.generations import BUCKETS, topics_of
+from leftfold.engine.hole import check_whole
 from leftfold.position import Position
 from leftfold.view import View
 
@@ -87,9 +88,14 @@ def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int
 
     Args:
         buckets: of the new generation; those of a stream-keyed view are its source partitions instead.
+
+    Raises:
+        InfrastructureError: the first records of the log are gone, so no fold of it would be right.
     """
     topics = topics_of(view, log.partitions)
-    return plan_to(view, topics, log.stable_ends(topics), cores=cores, buckets=buckets)
+    plan = plan_to(view, topics, log.stable_ends(topics), cores=cores, buckets=buckets)
+    check_whole(log, plan.ranges)
+    return plan
 
 
 def plan_to(

@@ -18,6 +18,7 @@ from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkStore, OpenBulkSink
 from leftfold.engine.follower import MAX_PARKED
 from leftfold.engine.generations import BUCKETS, change, open_generation, topics_of
+from leftfold.engine.hole import check_whole
 from leftfold.engine.plan import RebuildPlan, plan_rebuild, plan_to
 from leftfold.engine.rebuild_progress import Report, Stopwatch
 from leftfold.engine.rebuild_removal import abandon, sweep
@@ -100,7 +101,9 @@ class Rebuild:
                 return plan_rebuild(self.view, log, cores=cores, buckets=buckets)
             topics = topics_of(self.view, log.partitions)
             ends = between_decisions(log, as_of.only(topics))
-            return plan_to(self.view, topics, ends, cores=cores, buckets=buckets)
+            plan = plan_to(self.view, topics, ends, cores=cores, buckets=buckets)
+            check_whole(log, plan.ranges)
+            return plan
 
     def run(self, plan: RebuildPlan | None = None) -> RebuildResult:
         """Builds, catches up and swaps; what was done before an interruption is gone on with.

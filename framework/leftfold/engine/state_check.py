@@ -11,6 +11,7 @@ from leftfold import names
 from leftfold.codec import MessageCodec
 from leftfold.decider import Decider
 from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
+from leftfold.engine.hole import check_whole
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.engine.stream import Stream, StreamCodec
 from leftfold.position import Position
@@ -64,11 +65,17 @@ class StateCheck:
 
     @classmethod
     def plan(cls, decider: Decider[Any, Any, Any], open_log: OpenBulkLog) -> StateCheck:
-        """A check up to the ends of now; the states' end comes first, so that no record is ahead of the events."""
+        """A check up to the ends of now; the states' end comes first, so that no record is ahead of the events.
+
+        Raises:
+            InfrastructureError: the first events are gone.
+        """
         log = open_log()
         try:
             states = log.stable_ends([names.state(decider.name, decider.version)])
-            return cls(decider, open_log, states | log.stable_ends([names.events(decider.name)]))
+            events = log.stable_ends([names.events(decider.name)])
+            check_whole(log, [Range(t, p, 0, end) for t, ps in events.offsets.items() for p, end in ps.items()])
+            return cls(decider, open_log, states | events)
         finally:
             log.close()
 

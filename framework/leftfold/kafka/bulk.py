@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from leftfold.engine.bulk_log import BulkRecord, Range
+from leftfold.engine.hole import hole
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.errors import translated
@@ -39,15 +40,11 @@ class KafkaBulkLog:
 
     def stable_ends(self, topics: Iterable[str]) -> Position:
         """The last stable offsets: a consumer of committed records takes them for the ends."""
-        ends: dict[str, dict[int, int]] = {}
-        for topic in topics:
-            for partition in range(self.partitions(topic)):
-                try:
-                    found = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10.0)
-                except KafkaException as error:
-                    raise translated(error, doing=f"asking for the end of {topic}[{partition}]") from error
-                ends.setdefault(topic, {})[partition] = found[1]
-        return Position(ends)
+        return Position({t: {p: self._watermarks(t, p)[1] for p in range(self.partitions(t))} for t in topics})
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offsets that are still there."""
+        return Position({t: {p: self._watermarks(t, p)[0] for p in range(self.partitions(t))} for t in topics})
 
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order; it ends at the range's end, be that a record, a marker or an aborted one.
@@ -81,6 +78,13 @@ class KafkaBulkLog:
         if self._cluster is not None:
             self._cluster.close()
 
+    def _watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10.0)
+        except KafkaException as error:
+            raise translated(error, doing=f"asking for the ends of {topic}[{partition}]") from error
+        return low, high
+
     def _admin(self) -> Cluster:
         if self._cluster is None:
             self._cluster = Cluster(self._settings)
@@ -98,8 +102,12 @@ class KafkaBulkLog:
         if error.code() == KafkaError._PARTITION_EOF:
             return True
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            low, high = self._watermarks(part.topic, part.partition)
+            if part.start < low:
+                raise hole(part.topic, part.partition, part.start, min(low, part.end))
             raise InfrastructureError(
-                f"{part.topic}[{part.partition}] no longer holds offset {part.start}; a fold needs the whole log"
+                f"{part.topic}[{part.partition}] is to be read from {part.start}, but holds {low} to {high}; it is "
+                f"shorter than it was: somebody has made the topic anew, or lost records"
             )
         raise translated(error, doing=f"reading {part.topic}[{part.partition}]")
 

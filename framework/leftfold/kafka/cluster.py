@@ -28,6 +28,7 @@ __all__ = ["Cluster"]
 T = TypeVar("T")
 # librdkafka keeps to its own deadlines; this one is for when it does not.
 _PATIENCE = 4
+_SPEC: Any = OffsetSpec  # its methods are untyped
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
@@ -92,17 +93,45 @@ class Cluster:
         Raises:
             InfrastructureError: a topic does not exist.
         """
-        return Position({topic: self._ends(topic, self.partitions(topic)) for topic in dict.fromkeys(topics)})
+        return Position({topic: self._offsets(topic, _SPEC.latest()) for topic in dict.fromkeys(topics)})
 
-    def offsets_at(self, topics: Iterable[str], moment: int) -> Position:
-        """Behind everything that was appended before a moment (ms since 1970); the end where nothing was since."""
-        spec: Any = OffsetSpec.for_timestamp
-        found: dict[str, dict[int, int]] = {}
-        for topic in dict.fromkeys(topics):
-            count = self.partitions(topic)
-            ends, at = self._ends(topic, count), self._ends(topic, count, spec(moment))
-            found[topic] = {partition: at[partition] if at[partition] >= 0 else ends[partition] for partition in ends}
-        return Position(found)
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offset that every partition still holds.
+
+        Raises:
+            InfrastructureError: a topic does not exist.
+        """
+        return Position({topic: self._offsets(topic, _SPEC.earliest()) for topic in dict.fromkeys(topics)})
+
+    def starts_at(self, topic: str, time: int) -> Position:
+        """The offset of the first record of every partition at or after a time in ms since 1970, else its end."""
+        found = self._offsets(topic, _SPEC.for_timestamp(time))
+        ends = self.ends([topic]).offsets[topic] if min(found.values(), default=0) < 0 else {}
+        return Position({topic: {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}})
+
+    def identity(self, topic: str) -> str:
+        """The id that the cluster gave the topic; one that is made anew has another.
+
+        Raises:
+            InfrastructureError: it does not exist.
+        """
+        asked = self._asked(
+            f"describing {topic}",
+            lambda: self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout),
+        )
+        return str(self._answer(f"describing {topic}", asked[topic]).topic_id)
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> Position:
+        """Deletes what lies before these offsets, for ever; where each of the partitions begins then."""
+        doing = f"deleting records of {topic}"
+        places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        asked = self._asked(
+            doing,
+            lambda: self._admin.delete_records(
+                places, operation_timeout=self._timeout, request_timeout=2 * self._timeout
+            ),
+        )
+        return Position({topic: {p.partition: self._answer(doing, f).low_watermark for p, f in asked.items()}})
 
     def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The whole configuration of each of these topics, which must exist."""
@@ -154,13 +183,13 @@ class Cluster:
         )
         return {group: len(self._answer(f"describing {group}", future).members) for group, future in asked.items()}
 
-    def _ends(self, topic: str, partitions: int, spec: Any = None) -> dict[int, int]:
+    def _offsets(self, topic: str, spec: Any) -> dict[int, int]:
         doing = f"asking for offsets of {topic}"
-        latest: Any = OffsetSpec.latest
+        count = self.partitions(topic)
         asked = self._asked(
             doing,
             lambda: self._admin.list_offsets(
-                {TopicPartition(topic, p): spec or latest() for p in range(partitions)},
+                {TopicPartition(topic, p): spec for p in range(count)},
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=self._timeout,
             ),

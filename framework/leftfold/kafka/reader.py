@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from leftfold.engine.hole import hole
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.errors import translated
@@ -77,6 +78,10 @@ class KafkaLogReader:
     def ends(self, topics: Iterable[str]) -> Position:
         """The high watermark of every partition: behind transactions that are still open, too."""
         return self._cluster.ends(topics)
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offset that each partition still holds."""
+        return self._cluster.starts(topics)
 
     def seek(self, position: Position) -> None:
         """Reads on from these offsets, and only the partitions named here."""
@@ -161,14 +166,11 @@ class KafkaLogReader:
             )
         except KafkaException:
             return InfrastructureError(f"a hole in the log: {topic}[{partition}]@{wanted} is not there: {error.str()}")
-        what = (
-            "what lies before has been deleted, and a fold that skips it would be wrong; restore it from the archive, "
-            "and set retention.ms=-1"
-            if wanted is not None and wanted < low
-            else "it is shorter than it was: somebody has made the topic anew, or lost records"
-        )
+        if wanted is not None and wanted < low:
+            return hole(topic, partition, wanted, low)
         return InfrastructureError(
-            f"a hole in the log: {topic}[{partition}] is to be read from {wanted}, but holds {low} to {high}; {what}"
+            f"a hole in the log: {topic}[{partition}] is to be read from {wanted}, but holds {low} to {high}; it is "
+            f"shorter than it was: somebody has made the topic anew, or lost records"
         )
 
     def _error(self, error: KafkaError) -> None:

@@ -13,6 +13,8 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from leftfold import names
 from leftfold.app import App
 from leftfold.decider import Decider
+from leftfold.engine.archive import OpenArchive
+from leftfold.engine.archived_reader import ArchivedReader
 from leftfold.engine.lane import Lane
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
 from leftfold.kafka.cluster import Cluster
@@ -40,6 +42,7 @@ class Workshop:
         new_store: makes the state store of one partition.
         max_bytes: what a record may weigh, headers included, where the topics allow it.
         check_seconds: how often partition counts are compared with the App's.
+        archive: of events that their topic has lost; restores that need them read them there.
     """
 
     def __init__(
@@ -51,7 +54,9 @@ class Workshop:
         new_store: Callable[[], StateStore] = MemoryStates,
         max_bytes: int = 1_000_000,
         check_seconds: float = CHECK_SECONDS,
+        archive: OpenArchive | None = None,
     ) -> None:
+        self._archive = archive
         self.settings, self.new_store, self._max_bytes = settings, new_store, max_bytes
         self._check_seconds = check_seconds
         self._suffix = f"{process or uuid4().hex}.{lane}"
@@ -106,7 +111,8 @@ class Workshop:
 
     def open_log(self) -> LogReader:
         """A reader of committed records."""
-        return KafkaLogReader(self.settings)
+        reader = KafkaLogReader(self.settings)
+        return reader if self._archive is None else ArchivedReader(reader, self._archive)
 
     def stable(self, member: Member, partitions: list[int]) -> list[TopicPartition]:
         """The stable committed offsets, waited for.

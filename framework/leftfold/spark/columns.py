@@ -39,7 +39,7 @@ def arrow_type(type_: Any) -> pa.DataType:
     if type_ in _SCALARS:
         return _SCALARS[type_]
     if origin is Annotated:
-        return arrow_type(args[0])
+        return pa.string() if args[0] is Decimal and not _fits(args[1:]) else arrow_type(args[0])
     if origin in (Union, UnionType):
         some = [arg for arg in args if arg is not NoneType]
         return arrow_type(some[0]) if len(some) == 1 else pa.string()
@@ -51,6 +51,14 @@ def arrow_type(type_: Any) -> pa.DataType:
         fields: Any = [(name, arrow_type(hint)) for name, hint in record_fields(type_).items()]
         return pa.struct(fields)
     return pa.string()
+
+
+def _fits(constraints: tuple[Any, ...]) -> bool:
+    """Whether a Decimal so constrained, if it is, always fits our column; otherwise it is text, with all its digits."""
+    told = [part for one in constraints for part in (one, *getattr(one, "metadata", ()))]
+    places = max((getattr(part, "decimal_places", None) or 0 for part in told), default=0)
+    digits = max((getattr(part, "max_digits", None) or 0 for part in told), default=0)
+    return places <= DECIMAL.scale and digits - places <= DECIMAL.precision - DECIMAL.scale
 
 
 def arrow_value(value: Any, type_: pa.DataType) -> Any:
@@ -66,5 +74,5 @@ def arrow_value(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_string(type_) and not isinstance(value, str):
         if isinstance(value, Enum):
             return str(value.value)
-        return str(value) if isinstance(value, UUID | time) else to_json(value).decode()
+        return str(value) if isinstance(value, UUID | time | Decimal) else to_json(value).decode()
     return value

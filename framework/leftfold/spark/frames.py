@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -12,18 +12,20 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from leftfold import names
 from leftfold.app import App
 from leftfold.codec import MessageCodec, read_recorded
+from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.statemark import MARK
 from leftfold.engine.stream import StreamCodec
 from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 from leftfold.spark.columns import arrow_type, arrow_value
+from leftfold.spark.logframes import Row, log_frame, log_parts, table_of
+from leftfold.spark.starts import check_start
 from leftfold.storage import is_record, record_fields
 from leftfold.unions import flat
 
-__all__ = ["events", "states"]
+__all__ = ["event_rows", "events", "states"]
 
 Batches = Iterator[pa.RecordBatch]
-Rows = Callable[[RawRecord], Mapping[str, Any] | None]
 _EVENT: list[Any] = [
     ("_type", pa.string()),
     ("_key", pa.string()),
@@ -44,7 +46,7 @@ _STATE: list[Any] = [
 ]
 
 
-def events(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str]) -> DataFrame:
+def events(spark: SparkSession, app: App, category: str, log: Mapping[str, str] | OpenBulkLog) -> DataFrame:
     """The committed events of a category of the App, from the first to the last there are now.
 
     One row per event: its type, key, time, sequence, place and ids in columns that begin with `_`, then the fields of
@@ -52,9 +54,23 @@ def events(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str
     not have is null.
 
     Args:
-        kafka: the properties of a Java client, such as `KafkaSettings(...).java()`. The session needs the connector's
-            jars: `open_session(SparkSettings(jars=leftfold.local.spark_jars()))`.
+        log: what opens the log: `leftfold.wholelog.open_bulk(kafka_settings(), archive)`, which needs no jars and reads
+            the past from the archive. Or the properties of a Java client, such as `KafkaSettings(...).java()`: then
+            Spark's own connector reads the topic, and the session needs its jars:
+            `open_session(SparkSettings(jars=leftfold.local.spark_jars()))`.
+
+    Raises:
+        InfrastructureError: the first events are gone from the topic, and no archive has them.
     """
+    topic, (schema, row) = names.events(category), event_rows(app, category)
+    if not isinstance(log, Mapping):
+        return log_frame(spark, log, log_parts(log, topic), schema, row)
+    check_start(spark, topic, log)
+    return _typed(_read(spark, topic, log), schema, row)
+
+
+def event_rows(app: App, category: str) -> tuple[pa.Schema, Row]:
+    """The columns of a category's events, and what fills them."""
     classes = _event_classes(app, category)
     codec: MessageCodec[Any] = MessageCodec(classes)
     columns = _columns(classes)
@@ -77,7 +93,7 @@ def events(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str
         }
         return told | {name: arrow_value(getattr(found.event, name, None), type_) for name, type_ in columns}
 
-    return _typed(_read(spark, names.events(category), kafka), pa.schema([*_EVENT, *columns]), row)
+    return pa.schema([*_EVENT, *columns]), row
 
 
 def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str]) -> DataFrame:
@@ -147,11 +163,10 @@ _READ = {
 }
 
 
-def _typed(frame: DataFrame, schema: pa.Schema, row: Rows) -> DataFrame:
+def _typed(frame: DataFrame, schema: pa.Schema, row: Row) -> DataFrame:
     def convert(batches: Batches) -> Batches:
         for batch in batches:
-            rows = [found for told in batch.to_pylist() if (found := row(_record(told))) is not None]
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+            yield table_of((_record(told) for told in batch.to_pylist()), schema, row)
 
     chosen = frame.select("topic", "partition", "offset", "key", "value", "headers")
     return chosen.mapInArrow(convert, from_arrow_schema(schema))

@@ -1,0 +1,164 @@
+"""`leftfold log`: the log itself: its archive, its beginning, and questions to it in SQL."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
+
+__all__ = ["archive", "log", "sql", "trim", "verify_archive"]
+
+log = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Archive the log, trim it, and ask it in SQL.")
+
+_Categories = Annotated[list[str], typer.Argument(metavar="CATEGORY...", help="As in baskets.")]
+
+
+@log.command(
+    epilog=examples(
+        "leftfold log archive baskets --to /backup/log     what is new since the last run; run it daily",
+        "leftfold log archive baskets --to s3://bucket/log --json",
+    )
+)
+def archive(
+    categories: _Categories,
+    to: Annotated[str | None, typer.Option("--to", metavar="DIR", help="Else as --archive of other commands.")] = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy committed events into Parquet files, byte by byte, from where the archive ends.
+
+    Interrupted or killed, it goes on behind the last whole file the next time. Two runs at once: the second is refused.
+    """
+    from leftfold.cli.archiving import archived
+    from leftfold.cli.console import amount, emit, say
+
+    for category in categories:
+        done = archived(category, to, kafka)
+        told = {"files": done.files, "bytes": done.bytes, "position": done.position.offsets}
+        if as_json:
+            emit({"category": category, "topic": done.topic, "records": done.records, **told})
+        else:
+            files = f"{amount(done.files, 'file')} ({done.bytes:,} bytes)"
+            say(f"{category}: {amount(done.records, 'event')} archived in {files}, up to {done.position}")
+
+
+@log.command(
+    "verify-archive",
+    epilog=examples(
+        "leftfold log verify-archive baskets               ranges, sizes, checksums, every record",
+        "leftfold log verify-archive baskets --deep        and against what the topic still holds",
+    ),
+)
+def verify_archive(
+    categories: _Categories,
+    deep: Annotated[bool, typer.Option("--deep", help="Compare with the topic, record by record.")] = False,
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the whole archive of a category and check it. Exit code 3 when anything is wrong."""
+    from leftfold.cli.archiving import verified
+    from leftfold.cli.console import amount, emit, note, say
+
+    wrong = 0
+    for category in categories:
+        found, differences = verified(category, archive, kafka if deep else None, deep=deep)
+        wrong += len(found.damages) + len(differences)
+        told = [(damage.partition, damage.path, damage.what) for damage in found.damages]
+        if as_json:
+            counts = {"files": found.files, "records": found.records, "bytes": found.bytes}
+            broken = [dict(zip(("partition", "path", "what"), one, strict=True)) for one in told]
+            rest = {"damages": broken, "differences": differences, "strays": list(found.strays)}
+            emit({"category": category, **counts, "position": found.position.offsets, **rest})
+            continue
+        for partition, path, what in told:
+            say(f"{category}[{partition}] {path} {what}")
+        for difference in differences:
+            say(difference)
+        verdict = "all is as it was written" if not told and not differences else "NOT as it was written"
+        say(f"{category}: {amount(found.records, 'event')} in {amount(found.files, 'file')}: {verdict}")
+        if found.strays:
+            note(f"{amount(len(found.strays), 'file')} that no manifest names, as killed runs leave them; nobody reads "
+                 f"them and they may be removed: {', '.join(found.strays[:3])}")  # fmt: skip
+    raise typer.Exit(3 if wrong else 0)
+
+
+@log.command(
+    epilog=examples(
+        "leftfold log trim baskets --older-than 90d        what is archived, verified and so old",
+        "leftfold log trim baskets --before 2026-01-01T00:00:00Z --yes",
+        "leftfold log trim baskets --before 'baskets.events[0:1200,1:1100]'",
+    )
+)
+def trim(
+    category: Annotated[str, typer.Argument(metavar="CATEGORY", help="As in baskets.")],
+    before: Annotated[str | None, typer.Option("--before", metavar="POSITION|TIME", help="Up to here.")] = None,
+    older_than: Annotated[str | None, typer.Option("--older-than", metavar="AGE", help="As in 30d or 12h.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the beginning of a topic, once the archive holds it.
+
+    Everything that is to go is first compared with the archive, record by record; what is not archived is never
+    deleted, nor half of a decision. From then on folds from the first event need the archive.
+    """
+    from leftfold.cli.console import amount, emit, note
+    from leftfold.cli.failures import Usage
+    from leftfold.cli.trimming import TrimWork
+
+    with TrimWork(category, archive, kafka) as work:
+        plan = work.plan(before, older_than)
+        told = {f"{part.partition}": [part.start, part.end] for part in plan.parts}
+        for part in plan.parts:
+            note(f"{part.topic}[{part.partition}]: offsets {part.start} to {part.end - 1}")
+        if plan.parts and not yes:
+            if not sys.stdin.isatty():
+                raise Usage("this deletes records of the log; nobody can be asked here, so say --yes")
+            typer.confirm(f"delete {amount(plan.records, 'event')} of {plan.topic}?", abort=True, err=True)
+        work.run(plan)
+    if as_json:
+        emit({"category": category, "topic": plan.topic, "deleted": told, "records": plan.records})
+    else:
+        note(f"{plan.topic}: {amount(plan.records, 'event')} deleted; the archive {work.archive} holds them")
+
+
+@log.command(
+    epilog=examples(
+        'leftfold log sql "SELECT _type, count(*) FROM baskets GROUP BY 1"',
+        'leftfold log sql "SELECT product_id, sum(sales_value) FROM ItemAdded GROUP BY 1 ORDER BY 2 DESC" --csv',
+        "leftfold log sql                                  one statement after another; .tables lists what there is",
+    )
+)
+def sql(
+    statement: Annotated[str, typer.Argument(metavar="[SQL]", help="A query; else they are read one by one.")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Rows in a table.")] = 1000,
+    master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's; else local[*].")] = None,
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask archive and topic in SQL.
+
+    Every event type of the App is a table with its typed fields and _key, _time, _sequence, _partition, _offset; every
+    category is one with the fields of all its types. Nothing can be written.
+    """
+    from leftfold.cli.asking import Asking
+    from leftfold.cli.failures import Usage
+    from leftfold.cli.project import load_app
+
+    if csv and as_json:
+        raise Usage("say --csv or --json, not both")
+    if not statement and not sys.stdin.isatty():
+        raise Usage('which statement? say it: leftfold log sql "SELECT ..."')
+    with Asking(load_app(app), kafka, archive, master, form="csv" if csv else "json" if as_json else "table") as work:
+        if statement:
+            work.answer(statement, limit)
+        else:
+            work.converse(limit)

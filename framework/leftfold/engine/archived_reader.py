@@ -1,0 +1,107 @@
+"""Archive and topic as one log for tails and restores: the archive is opened only for what the topic has lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from leftfold.engine.archive import Archive, OpenArchive
+from leftfold.engine.bulk_log import Range, raw
+from leftfold.engine.hole import hole
+from leftfold.ports import LogReader, RawRecord
+from leftfold.position import Position
+
+__all__ = ["ArchivedReader", "StartingReader"]
+
+
+class StartingReader(LogReader, Protocol):
+    """A LogReader of a log whose beginning may have been deleted."""
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offset that each partition still holds."""
+
+
+class ArchivedReader:
+    """A LogReader; partitions that are to be read from before the topic's start are read from the archive first.
+
+    Meanwhile the other partitions wait, and all go on together from the topic when the archive has been read.
+    """
+
+    def __init__(self, reader: StartingReader, open_archive: OpenArchive) -> None:
+        self._reader, self._open = reader, open_archive
+        self._parts: deque[Range] = deque()
+        self._coming: Iterator[RawRecord] | None = None
+        self._next: dict[tuple[str, int], int] = {}
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return self._reader.partitions(topic)
+
+    def ends(self, topics: Iterable[str]) -> Position:
+        """The topic's own ends."""
+        return self._reader.ends(topics)
+
+    def seek(self, position: Position) -> None:
+        """Reads on from these offsets.
+
+        Raises:
+            InfrastructureError: some of what lies before the topic's start is not in the archive.
+        """
+        self._coming = None
+        self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
+        self._parts = deque(self._missing(self._reader.starts(position.offsets)))
+        if not self._parts:
+            self._reader.seek(position)
+
+    def poll(self, limit: int, timeout: float) -> list[RawRecord]:
+        """The next records, from the archive as long as it has some of what was asked for."""
+        if not self._parts:
+            return self._reader.poll(limit, timeout)
+        part = self._parts[0]
+        place = part.topic, part.partition
+        coming = self._coming = self._coming or self._archived(part)
+        records: list[RawRecord] = []
+        for record in coming:
+            records.append(record)
+            if len(records) >= limit:
+                self._next[place] = record.offset + 1
+                return records
+        self._next[place], self._coming = part.end, None
+        if len(self._parts) == 1:
+            self._reader.seek(self.position())
+        self._parts.popleft()
+        return records
+
+    def position(self) -> Position:
+        """Where each partition goes on."""
+        if not self._parts:
+            return self._reader.position()
+        position: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in self._next.items():
+            position.setdefault(topic, {})[partition] = offset
+        return Position(position)
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self._parts.clear()
+        self._reader.close()
+
+    def _missing(self, starts: Position) -> Iterator[Range]:
+        """What the topic no longer holds of what is asked for, up to the archive's end."""
+        archive: Archive | None = None
+        for (topic, partition), offset in self._next.items():
+            low = starts.next_offset(topic, partition)
+            if offset >= low:
+                continue
+            archive = archive or self._open()
+            end = archive.ends(topic).get(partition, 0)
+            if end < low:
+                raise hole(topic, partition, max(offset, end), low, archive=archive.place)
+            self._archive = archive
+            yield Range(topic, partition, offset, end)
+
+    def _archived(self, part: Range) -> Iterator[RawRecord]:
+        for records in self._archive.read(part):
+            for record in records:
+                yield raw(part, record)

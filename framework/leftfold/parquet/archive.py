@@ -1,0 +1,48 @@
+"""The archive as folds read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from leftfold.engine.bulk_log import BulkRecord, Range
+from leftfold.engine.hole import hole
+from leftfold.parquet.coverage import Piece, end_of, pieces_of
+from leftfold.parquet.manifest import union
+from leftfold.parquet.manifests import read_manifests
+from leftfold.parquet.place import Place
+from leftfold.parquet.reading import read_piece
+
+__all__ = ["ParquetArchive"]
+
+
+class ParquetArchive:
+    """An Archive in a directory; what it holds of a topic is looked up once."""
+
+    def __init__(self, uri: str) -> None:
+        self._place = Place(uri)
+        self._topics: dict[str, dict[int, list[Piece]]] = {}
+
+    @property
+    def place(self) -> str:
+        """The directory."""
+        return self._place.uri
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        """Per partition the offset up to which everything from 0 is there."""
+        return {partition: end_of(pieces) for partition, pieces in self._pieces(topic).items()}
+
+    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+        """The records of a range, file after file."""
+        pieces = self._pieces(part.topic).get(part.partition, [])
+        if part.end > end_of(pieces):
+            raise hole(part.topic, part.partition, max(part.start, end_of(pieces)), part.end, archive=self.place)
+        for piece in pieces:
+            start, end = max(piece.start, part.start), min(piece.end, part.end)
+            if start < end:
+                yield from read_piece(self._place, part.topic, Piece(piece.span, start, end))
+
+    def _pieces(self, topic: str) -> dict[int, list[Piece]]:
+        if topic not in self._topics:
+            spans = union(read_manifests(self._place, topic))
+            self._topics[topic] = {partition: pieces_of(found) for partition, found in spans.items()}
+        return self._topics[topic]

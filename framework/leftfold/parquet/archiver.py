@@ -1,0 +1,165 @@
+"""Archives a topic from where its archive ends up to where the log is stable, by whole decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from leftfold.codec import header
+from leftfold.engine.bulk_log import BulkLog, Range, raw
+from leftfold.engine.hole import hole
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.parquet.archive import ParquetArchive
+from leftfold.parquet.lease import Lease, leased
+from leftfold.parquet.manifest import Span
+from leftfold.parquet.manifests import add_manifest, merge_manifests, read_manifests
+from leftfold.parquet.place import Place
+from leftfold.parquet.writing import FileWriter
+from leftfold.ports import RawRecord
+from leftfold.position import Position
+
+__all__ = ["Archived", "Archiver"]
+
+_FILE_RECORDS = 1_000_000
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True)
+class Archived:
+    """What a run came to: how much it added, and the position up to which the topic is archived now."""
+
+    topic: str
+    records: int
+    files: int
+    bytes: int
+    position: Position
+
+
+class Archiver:
+    """Adds to the archive of one topic. A file is told of as soon as it is whole, so a run that dies loses no more
+    than the file it was writing, and the next one goes on behind it.
+
+    Args:
+        identity: the topic's id in its cluster, so that two topics of one name are never taken for one.
+        most: records in a file.
+        tell: told how many records were read.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        topic: str,
+        identity: str,
+        log: BulkLog,
+        *,
+        most: int = _FILE_RECORDS,
+        tell: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self._place, self._topic, self._identity, self._log = place, topic, identity, log
+        self._most, self._tell = most, tell
+        self._spans: list[Span] = []
+
+    def parts(self) -> list[Range]:
+        """What is there to be archived now.
+
+        Raises:
+            InfrastructureError: what should come next has been deleted, or the archive is another topic's.
+        """
+        ends = ParquetArchive(self._place.uri).ends(self._topic)
+        starts, stable = self._log.starts([self._topic]), self._log.stable_ends([self._topic])
+        self._check_identity()
+        parts = []
+        for partition in range(self._log.partitions(self._topic)):
+            begin, low = ends.get(partition, 0), starts.next_offset(self._topic, partition)
+            if begin < low:
+                raise hole(self._topic, partition, begin, low, archive=self._place.uri)
+            parts.append(Range(self._topic, partition, begin, stable.next_offset(self._topic, partition)))
+        return parts
+
+    def run(self) -> Archived:
+        """Archives what is there.
+
+        Raises:
+            InfrastructureError: another archiver is at work, or records are gone. Fenced: another one took over.
+            ContractError: a record cannot be kept byte by byte.
+        """
+        with leased(self._place, self._topic) as lease:
+            parts = self.parts()
+            for part in parts:
+                if part.start < part.end:
+                    self._archive(part, lease)
+            lease.renew()
+            merge_manifests(self._place, self._topic)
+        ends = ParquetArchive(self._place.uri).ends(self._topic)
+        records, size = sum(s.records for s in self._spans), sum(s.bytes for s in self._spans)
+        files = sum(bool(s.path) for s in self._spans)
+        return Archived(self._topic, records, files, size, Position({self._topic: ends}))
+
+    def _archive(self, part: Range, lease: Lease) -> None:
+        writer: FileWriter | None = None
+        reached = part.start
+        try:
+            for decision in self._decisions(part, lease):
+                day = _day(decision[0])
+                if writer is not None and (writer.day != day or writer.records >= self._most):
+                    full, writer, reached = writer, None, decision[0].offset
+                    self._commit(full.close(reached))
+                if writer is None:
+                    writer = FileWriter(self._place, part.topic, part.partition, reached, day)
+                writer.add(decision)
+            end = self._whole_to
+            if writer is not None:
+                # From here on a manifest may name the file, whatever happens: it is not to be abandoned.
+                full, writer = writer, None
+                self._commit(full.close(end))
+            elif reached < end:
+                self._commit(Span(part.partition, reached, end))
+        except BaseException:
+            if writer is not None:
+                writer.abandon()
+            raise
+
+    def _decisions(self, part: Range, lease: Lease) -> Iterator[list[RawRecord]]:
+        """The records of each decision; `_whole_to` says afterwards up to where there are whole ones only."""
+        decision: list[RawRecord] = []
+        for records in self._log.read(part):
+            lease.renew()
+            for record in records:
+                decision.append(_whole(part, record))
+                if _is_last(decision[-1]):
+                    yield decision
+                    decision = []
+            self._tell(len(records))
+        self._whole_to = decision[0].offset if decision else part.end
+
+    def _commit(self, span: Span) -> None:
+        add_manifest(self._place, self._topic, self._identity, (span,))
+        self._spans.append(span)
+
+    def _check_identity(self) -> None:
+        for manifest in read_manifests(self._place, self._topic):
+            if (manifest.topic, manifest.identity) != (self._topic, self._identity):
+                raise InfrastructureError(
+                    f"{self._place.uri}/{self._topic} is the archive of another topic ({manifest.topic} with id "
+                    f"{manifest.identity}, and this one is {self._identity}): somebody has made the topic anew. "
+                    f"Archive it elsewhere: --to DIR"
+                )
+
+
+def _whole(part: Range, record: object) -> RawRecord:
+    try:
+        return raw(part, record)  # type: ignore[arg-type]  # records of the log
+    except (SystemError, UnicodeDecodeError) as error:
+        raise ContractError(
+            f"{part.topic}[{part.partition}]: a record has a header whose name is no UTF-8 ({error}), which no client "
+            f"here can read byte by byte; nothing from there on can be archived, nor trimmed"
+        ) from error
+
+
+def _is_last(record: RawRecord) -> bool:
+    k, _, n = header(record.headers, "ce_decision").partition(b"/")
+    return k == n or not n
+
+
+def _day(record: RawRecord) -> int:
+    return record.time // _DAY_MS

@@ -1,0 +1,126 @@
+"""A directory on any file system that pyarrow knows, with the few things that an archive does to files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+
+from leftfold.errors import ConfigurationError, InfrastructureError
+
+__all__ = ["Place"]
+
+T = TypeVar("T")
+
+
+class Place:
+    """Files under one directory, named by paths relative to it. Errors of the file system are InfrastructureErrors.
+
+    Args:
+        uri: a path, or a URI such as s3://bucket/folder.
+
+    Raises:
+        ConfigurationError: pyarrow does not know such a file system.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        if "://" not in uri:
+            self._files: FileSystem = LocalFileSystem()
+            self._root = str(Path(uri).expanduser().absolute())
+            return
+        try:
+            self._files, self._root = FileSystem.from_uri(uri)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ConfigurationError(f"the archive {uri} is on no file system that pyarrow knows: {error}") from error
+
+    def names(self, folder: str) -> list[str]:
+        """The paths of all files below a folder, in order; none when there is no such folder."""
+        selector = FileSelector(self._at(folder), allow_not_found=True, recursive=True)
+        found = self._asked(folder, lambda: self._files.get_file_info(selector))
+        cut = len(self._root.rstrip("/")) + 1
+        return sorted(info.path[cut:] for info in found if info.type == FileType.File)
+
+    def size(self, path: str) -> int | None:
+        """How many bytes a file has, None when it is not there."""
+        info = self._asked(path, lambda: self._files.get_file_info([self._at(path)]))[0]
+        return None if info.type == FileType.NotFound else int(info.size or 0)
+
+    def read(self, path: str) -> bytes | None:
+        """A small file, None when it is not there."""
+
+        def read() -> bytes | None:
+            try:
+                with self._files.open_input_stream(self._at(path)) as file:
+                    return bytes(file.readall())
+            except FileNotFoundError:
+                return None
+
+        return self._asked(path, read)
+
+    def open_input(self, path: str) -> Any:
+        """A file to read from anywhere in it."""
+        return self._asked(path, lambda: self._files.open_input_file(self._at(path)))
+
+    def open_output(self, path: str) -> Any:
+        """A new file, to be closed and then synced by whoever writes it."""
+
+        def begin() -> Any:
+            self._files.create_dir(self._at(path).rpartition("/")[0], recursive=True)
+            return self._files.open_output_stream(self._at(path))
+
+        return self._asked(path, begin)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Writes a small file that readers see as a whole or not at all."""
+        part = f"{path}.part"
+        with self.open_output(part) as file:
+            self._asked(path, lambda: file.write(data))
+        self.sync(part)
+        self._asked(path, lambda: self._files.move(self._at(part), self._at(path)))
+        self._sync_folder(path)
+
+    def sync(self, path: str) -> None:
+        """Waits until a written file is on the disk; object stores have it there once it is closed."""
+        if isinstance(self._files, LocalFileSystem):
+            self._asked(path, lambda: _sync(self._at(path)))
+            self._sync_folder(path)
+
+    def remove(self, path: str) -> None:
+        """Removes a file; one that is not there is as well."""
+
+        def remove() -> None:
+            try:
+                self._files.delete_file(self._at(path))
+            except FileNotFoundError:
+                return
+
+        self._asked(path, remove)
+
+    def _sync_folder(self, path: str) -> None:
+        """A name is on the disk only when its folder is, up to the archive's own."""
+        folder = self._at(path)
+        while isinstance(self._files, LocalFileSystem) and len(folder) > len(self._root):
+            folder = folder.rpartition("/")[0]
+            _sync(folder)
+
+    def _at(self, path: str) -> str:
+        return f"{self._root.rstrip('/')}/{path}".rstrip("/")
+
+    def _asked(self, path: str, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except (OSError, pa.ArrowException) as error:
+            raise InfrastructureError(f"the archive {self.uri}: {path} cannot be used: {error}") from error
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,60 @@
+"""Servers of their own for tests that delete records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.local import Servers, embedded, java_home, spark_jars
+from leftfold.redis import RedisSettings
+from leftfold.spark import SparkSettings, spark_session
+from tests.archive.past import Past
+from tests.archive.topics import Topic
+
+
+@pytest.fixture(scope="session")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """A broker and a Redis."""
+    with embedded(tmp_path_factory.mktemp("archive-servers")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def kafka(own: Servers) -> KafkaSettings:
+    """The settings of that broker."""
+    return KafkaSettings(bootstrap_servers=own.kafka)
+
+
+@pytest.fixture(scope="session")
+def cluster(kafka: KafkaSettings) -> Iterator[Cluster]:
+    """Questions to that broker."""
+    with Cluster(kafka) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def make_topic(kafka: KafkaSettings, cluster: Cluster, tmp_path: Path) -> Callable[..., Topic]:
+    """Makes a topic with an archive of its own."""
+    return lambda partitions=2: Topic(kafka, cluster, str(tmp_path / "archive"), partitions)
+
+
+@pytest.fixture(scope="session")
+def past(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
+    """The ledgers App with its past in an archive only."""
+    folder = str(tmp_path_factory.mktemp("archive"))
+    past = Past(KafkaSettings(bootstrap_servers=own.kafka), RedisSettings(url=own.redis), folder)
+    past.make()
+    yield past
+    past.store.close()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session of this run."""
+    with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
+        yield session

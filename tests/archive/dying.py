@@ -1,0 +1,59 @@
+"""An archiver that kills itself: `python -m tests.archive.dying '{"step": "put", "nth": 2, "when": "before", ...}'`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.parquet.archiver import Archiver
+from leftfold.parquet.place import Place
+
+
+class Dying(Place):
+    """A place whose nth step of a kind is the process's last, before it is done or after."""
+
+    def __init__(self, uri: str, step: str, nth: int, when: str) -> None:
+        super().__init__(uri)
+        self._planned, self._left, self._when = step, nth, when
+
+    def _passing(self, step: str, do: Callable[[], Any]) -> Any:
+        if step == self._planned:
+            self._left -= 1
+            if not self._left and self._when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+        done = do()
+        if step == self._planned and not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+
+    def open_output(self, path: str) -> Any:
+        return self._passing("open_output", lambda: super(Dying, self).open_output(path))
+
+    def sync(self, path: str) -> None:
+        self._passing("sync", lambda: super(Dying, self).sync(path))
+
+    def put(self, path: str, data: bytes) -> None:
+        self._passing("put", lambda: super(Dying, self).put(path, data))
+
+    def remove(self, path: str) -> None:
+        self._passing("remove", lambda: super(Dying, self).remove(path))
+
+
+def main(given: dict[str, Any]) -> None:
+    """Archives until death."""
+    kafka = KafkaSettings(bootstrap_servers=given["kafka"])
+    place = Dying(given["folder"], given["step"], given["nth"], given["when"])
+    with Cluster(kafka) as cluster:
+        identity = cluster.identity(given["topic"])
+    Archiver(place, given["topic"], identity, KafkaBulkLog(kafka)).run()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

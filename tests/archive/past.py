@@ -1,0 +1,149 @@
+"""The ledgers App with a past that only the archive has: archived, then trimmed away, then gone on with."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from leftfold import names
+from leftfold.engine.archive import OpenArchive
+from leftfold.engine.archived_log import ArchivedLog
+from leftfold.engine.archived_reader import ArchivedReader
+from leftfold.engine.bulk_local import run_here
+from leftfold.engine.bulk_log import OpenBulkLog
+from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
+from leftfold.engine.tail import Tail
+from leftfold.engine.trimming import Trimming
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from leftfold.kafka.worker import Worker
+from leftfold.kafka.workshop import Workshop
+from leftfold.parquet.archive import ParquetArchive
+from leftfold.parquet.archiver import Archiver
+from leftfold.parquet.place import Place
+from leftfold.ports import LogReader
+from leftfold.reading import Views
+from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.view import View
+from tests.ledger import app, histories, stranger
+
+__all__ = ["TOPIC", "WAIT_SECONDS", "Past"]
+
+TOPIC = names.events("ledgers")
+WAIT_SECONDS = 60.0
+
+
+@dataclass
+class Past:
+    """The App's servers and its archive."""
+
+    kafka: KafkaSettings
+    redis: RedisSettings
+    folder: str
+
+    def __post_init__(self) -> None:
+        self.store = RedisViewStore(self.redis)
+        self.views = Views(self.store)
+        self.archive: OpenArchive = partial(ParquetArchive, self.folder)
+        self.topic: OpenBulkLog = partial(KafkaBulkLog, self.kafka)
+        self.log: OpenBulkLog = partial(ArchivedLog, self.archive, self.topic)
+
+    def reader(self) -> LogReader:
+        """Archive and topic."""
+        return ArchivedReader(KafkaLogReader(self.kafka), self.archive)
+
+    def bare_reader(self) -> LogReader:
+        """The topic alone."""
+        return KafkaLogReader(self.kafka)
+
+    def make(self) -> None:
+        """Two histories; the first is archived and most of it trimmed away."""
+        ensure(app, self.kafka)
+        with self.working(self.reader), closing(KafkaClient(app.name, self.kafka)) as client:
+            self.send(client, 7)
+            with Cluster(self.kafka) as cluster, closing(self.topic()) as log:
+                Archiver(Place(self.folder), TOPIC, cluster.identity(TOPIC), log).run()
+                ends = self.archive().ends(TOPIC)
+                trimming = Trimming(TOPIC, self.archive, log, cluster.delete_records)
+                trimming.run(trimming.plan({p: end - 20 * p for p, end in ends.items()}))
+            self.send(client, 8)
+
+    def send(self, client: KafkaClient, seed: int) -> None:
+        """A random history, waited for in every view."""
+        answers = client.send_many(list(histories(stranger(seed), 600)), timeout=WAIT_SECONDS)
+        after = answers[-1].position  # type: ignore[union-attr]  # an open ledger is never refused
+        for view in app.views:
+            self.views[view].wait_reached(after, timeout=WAIT_SECONDS)
+
+    @contextmanager
+    def working(self, reader: Callable[[], LogReader]) -> Iterator[None]:
+        """A worker and a tail at work while the block runs."""
+        stop = threading.Event()
+        worker = Worker(app, "ledgers", Workshop(self.kafka, archive=self.archive), stop=stop)
+        threads = [threading.Thread(target=worker.run), threading.Thread(target=self.follow, args=(reader, stop))]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+    def follow(self, reader: Callable[[], LogReader], stop: threading.Event) -> None:
+        """A tail until told to stop."""
+        tail = Tail(app.views, reader, self.store)
+        while not stop.is_set():
+            tail.step()
+        tail.close()
+
+    def caught_up(self, redis: RedisSettings, reader: Callable[[], LogReader]) -> dict[str, dict[Any, Any]]:
+        """The rows of a tail that begins with nothing, in another database, once it is at the end."""
+        store = RedisViewStore(redis)
+        tail, deadline = Tail(app.views, reader, store), time.monotonic() + WAIT_SECONDS
+        try:
+            while not tail.caught_up():
+                assert time.monotonic() < deadline, "waited a minute for the tail to catch up"
+                tail.step()
+            return {view.name: dict(Views(store)[view].items()) for view in app.views}
+        finally:
+            tail.close()
+            store.close()
+
+    def rebuild(self, view: View[Any, Any], log: OpenBulkLog, run: Runner = run_here) -> Rebuild:
+        """A rebuild in this process, or elsewhere."""
+        return Rebuild(
+            view,
+            self.store,
+            open_log=log,
+            open_reader=self.reader,
+            open_sink=partial(BulkSink, self.redis),
+            options=RebuildOptions(keep=0, patience=0.2),
+            run=run,
+        )
+
+    def rows(self) -> dict[str, dict[Any, Any]]:
+        """The rows that readers see."""
+        return {view.name: dict(self.views[view].items()) for view in app.views}
+
+    def wipe_state(self) -> None:
+        """Deletes the state topic and makes it anew, empty."""
+        topic, admin = names.state("ledgers", 1), AdminClient(self.kafka.librdkafka())
+        admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
+        deadline = time.monotonic() + WAIT_SECONDS
+        with Cluster(self.kafka) as cluster:
+            while cluster.partition_counts([topic]):
+                assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {topic} to go"
+                time.sleep(0.02)
+        ensure(app, self.kafka)

@@ -1,0 +1,182 @@
+"""Archive and topic in SQL: typed tables, one for each event type, for queries and for nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from leftfold import Event, FoldView
+from leftfold.app import App
+from leftfold.codec import MessageCodec, read_recorded
+from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
+from leftfold.engine.rebuild_result import Agreement
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.spark import event_tables, events
+from leftfold.spark.outcome import cause_of
+from leftfold.spark.queries import check_query
+from leftfold.spark.runner import spark_runner
+from leftfold.wholelog import open_bulk
+from tests.archive.past import TOPIC, Past
+from tests.archive.topics import Topic, decision
+from tests.ledger import Moved, app, by_owner, ledgers
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def tables(past: Past, spark: SparkSession) -> dict[str, Any]:
+    found = event_tables(spark, app, past.log)
+    for name, frame in found.items():
+        frame.createOrReplaceTempView(name)
+    return found
+
+
+def recorded(open_log: OpenBulkLog) -> list[Any]:
+    codec, found = MessageCodec[Any](ledgers.events), []
+    with closing(open_log()) as log:
+        for partition, end in log.stable_ends([TOPIC]).offsets[TOPIC].items():
+            part = Range(TOPIC, partition, 0, end)
+            found += [read_recorded(codec, raw(part, record)) for batch in log.read(part) for record in batch]
+    return found
+
+
+def test_every_event_type_is_a_typed_table(past: Past, spark: SparkSession, tables: dict[str, Any]) -> None:
+    assert set(tables) == {"ledgers", "Opened", "Moved", "Closed"}
+    assert dict(tables["Moved"].dtypes) == {
+        "ledger": "string", "owner": "string", "amount": "decimal(38,10)", "tags": "array<string>", "_key": "string",
+        "_time": "timestamp", "_sequence": "bigint", "_partition": "int", "_offset": "bigint", "_id": "string",
+    }  # fmt: skip
+    rows = spark.sql("SELECT owner, sum(amount) AS total FROM Moved GROUP BY owner").collect()
+    assert {row.owner: row.total for row in rows} == {key: row.total for key, row in past.views[by_owner].items()}
+    counted = spark.sql("SELECT _type, count(*) AS count FROM ledgers GROUP BY _type").collect()
+    whole = recorded(past.log)
+    assert {row._type: row["count"] for row in counted} == Counter(f"{type(r.event).__name__}.v1" for r in whole)
+    first = spark.sql("SELECT * FROM Moved ORDER BY _partition, _offset LIMIT 1").collect()[0]
+    one = next(r for r in whole if isinstance(r.event, Moved))
+    assert (first.amount, tuple(first.tags), first._key) == (one.event.amount, one.event.tags, one.key)
+    assert (first._sequence, first._partition, first._offset, first._id) == (
+        one.version,
+        one.partition,
+        one.offset,
+        one.id,
+    )
+
+
+def test_the_frame_of_a_category_is_whole_or_refused(past: Past, spark: SparkSession) -> None:
+    whole = events(spark, app, "ledgers", past.log)
+    assert whole.count() == len(recorded(past.log))
+    with pytest.raises(InfrastructureError, match="hole in the log: .* no archive is configured"):
+        events(spark, app, "ledgers", past.topic)
+    with pytest.raises(InfrastructureError, match="hole in the log: .* no archive is configured"):
+        events(spark, app, "ledgers", past.kafka.java())
+
+
+def test_the_twin_that_reads_the_topic_as_spark_does_misses_the_past(
+    past: Past, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leftfold.spark.frames.check_start", lambda *given: None)
+    assert 0 < events(spark, app, "ledgers", past.kafka.java()).count() < len(recorded(past.log))
+
+
+def test_a_rebuild_on_spark_reads_the_archive_in_its_tasks(past: Past, spark: SparkSession) -> None:
+    for view in app.views:
+        result = past.rebuild(view, open_bulk(past.kafka, past.folder), spark_runner(spark)).run()
+        assert result.agreement is Agreement.EQUAL, str(result)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT 1",
+        "TABLE Moved",
+        "VALUES (1, 2)",
+        "WITH a AS (SELECT 1) SELECT * FROM a ORDER BY 1 LIMIT 3",
+        "SELECT owner FROM Moved GROUP BY 1 HAVING count(*) > 1 UNION SELECT owner FROM Opened",
+        "FROM Moved |> WHERE amount > 0 |> SELECT owner",
+        "SELECT owner, row_number() OVER w FROM Moved WINDOW w AS (PARTITION BY owner ORDER BY _offset)",
+    ],
+)
+def test_queries_are_answered(spark: SparkSession, tables: dict[str, Any], query: str) -> None:
+    check_query(spark, query)
+    assert spark.sql(query).take(1)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DROP TABLE Moved",
+        "INSERT INTO Moved SELECT * FROM Moved",
+        "FROM Moved INSERT INTO a SELECT 1 INSERT INTO b SELECT 2",
+        "CREATE TABLE x AS SELECT 1",
+        "CREATE TEMPORARY VIEW x AS SELECT 1",
+        "SET spark.sql.runSQLOnFiles=true",
+        "ADD JAR 'x.jar'",
+        "CACHE TABLE Moved",
+        "BEGIN SELECT 1; END",
+        "EXECUTE IMMEDIATE 'DROP TABLE Moved'",
+        "CALL system.x()",
+        "EXPLAIN SELECT 1",
+        "SELECT TRANSFORM(owner) USING 'cat' FROM Moved",
+        "SELECT (SELECT java_method('java.lang.System', 'getProperty', 'user.home'))",
+        "WITH a AS (SELECT reflect('java.util.UUID', 'randomUUID')) SELECT * FROM a",
+        "SELECT 1; DROP TABLE Moved",
+        "selec 1",
+        "",
+    ],
+)
+def test_nothing_else_is(spark: SparkSession, statement: str) -> None:
+    with pytest.raises(ContractError, match="only queries|no SQL|may not call programs"):
+        check_query(spark, statement)
+
+
+def test_files_are_no_tables(spark: SparkSession) -> None:
+    query = "SELECT * FROM text.`/etc/hostname`"
+    check_query(spark, query)
+    with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND|UNSUPPORTED_DATASOURCE"):
+        spark.sql(query).collect()
+
+
+class Happened(Event, category="things", key="thing"):
+    thing: str
+    amount: Decimal
+    exact: Annotated[Decimal, Field(max_digits=60, decimal_places=30)] = Decimal(0)
+
+
+@pytest.fixture
+def things(
+    past: Past, spark: SparkSession, make_topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., list[Any]]:
+    """The rows of a topic of these values."""
+
+    def rows(*values: bytes) -> list[Any]:
+        topic = make_topic(1)
+        topic.write(*(decision(value) for value in values))
+        monkeypatch.setattr("leftfold.names.events", lambda category: topic.name)
+        view = FoldView("things", events=Happened, row=Happened, evolve=lambda row, event: event)
+        found: list[Any] = event_tables(spark, App("things", views=[view]), past.topic)["Happened"].collect()
+        return found
+
+    return rows
+
+
+def test_amounts_are_exact(things: Callable[..., list[Any]]) -> None:
+    exact = "123456789012345678901234567890.123456789012345678901234567890"
+    (row,) = things(b'{"thing": "k", "amount": "1.5000000001", "exact": "%b"}' % exact.encode())
+    assert (row.amount, row.exact) == (Decimal("1.5000000001"), exact)
+
+
+def test_an_amount_that_does_not_fit_is_named_and_never_rounded(things: Callable[..., list[Any]]) -> None:
+    with pytest.raises(PythonException) as caught:
+        things(b'{"thing": "k", "amount": "1.5"}', b'{"thing": "k", "amount": "0.12345678901"}')
+    cause = cause_of(caught.value)
+    assert isinstance(cause, ContractError)
+    assert re.search(r"\[0\]@1: amount = Decimal\('0\.12345678901'\) does not fit its column", str(cause))

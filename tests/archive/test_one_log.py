@@ -1,0 +1,179 @@
+"""A log whose past is in the archive only folds as if nothing had been trimmed; without it every fold refuses."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leftfold.kafka.bulk
+import leftfold.kafka.reader
+from leftfold.engine.archived_log import ArchivedLog
+from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
+from leftfold.engine.plan import plan_rebuild
+from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.state_check import StateCheck, check_here
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker import Worker
+from leftfold.kafka.workshop import Workshop
+from leftfold.parquet.archive import ParquetArchive
+from leftfold.position import Position
+from leftfold.redis import RedisSettings
+from tests.archive.past import TOPIC, WAIT_SECONDS, Past
+from tests.ledger import app, ledgers
+
+pytestmark = pytest.mark.servers
+
+GONE = r"hole in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+, and no archive is configured"
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers as most programs have them: what is gone is passed over."""
+    careful = leftfold.kafka.reader.reader_config
+
+    def careless(settings: KafkaSettings) -> dict[str, Any]:
+        return {**careful(settings), "auto.offset.reset": "earliest"}
+
+    monkeypatch.setattr(leftfold.kafka.reader, "reader_config", careless)
+    monkeypatch.setattr(leftfold.kafka.bulk, "reader_config", careless)
+    for module in ("plan", "state_check"):
+        monkeypatch.setattr(f"leftfold.engine.{module}.check_whole", lambda log, parts: None)
+
+
+def records(open_log: OpenBulkLog) -> list[Any]:
+    log = open_log()
+    ends = log.stable_ends([TOPIC])
+    parts = [Range(TOPIC, p, 0, end) for p, end in ends.offsets[TOPIC].items()]
+    with closing(log):
+        return [raw(part, record) for part in parts for batch in log.read(part) for record in batch]
+
+
+def test_most_of_the_past_is_gone_from_the_topic(past: Past) -> None:
+    with closing(past.topic()) as log:
+        starts = log.starts([TOPIC]).offsets[TOPIC]
+        assert min(starts.values()) > 50
+    with closing(past.log()) as log:
+        assert set(log.starts([TOPIC]).offsets[TOPIC].values()) == {0}
+        assert log.partitions(TOPIC) == app.partitions
+
+
+@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
+def test_a_rebuild_from_archive_and_topic_equals_the_tail(past: Past, view: Any) -> None:
+    before = past.views[view].describe()
+    assert before.rows > 5
+    result = past.rebuild(view, past.log).run()
+    assert result.agreement is Agreement.EQUAL, str(result)
+    assert past.views[view].describe().checksum == before.checksum
+
+
+@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
+def test_a_rebuild_without_the_archive_is_refused_before_it_begins(past: Past, view: Any) -> None:
+    before = past.store.registry(view.name)
+    with pytest.raises(InfrastructureError, match=GONE + r".*--archive DIR"):
+        past.rebuild(view, past.topic).run()
+    assert past.store.registry(view.name) == before
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
+def test_the_twin_that_does_not_look_folds_wrong_rows(past: Past, view: Any) -> None:
+    result = past.rebuild(view, past.topic).run()
+    assert result.agreement is Agreement.DIFFERENT
+
+
+def test_an_archive_that_ends_too_early_is_a_hole(past: Past, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+
+    def log() -> ArchivedLog:
+        return ArchivedLog(lambda: ParquetArchive(str(tmp_path / "empty")), past.topic)
+
+    with pytest.raises(InfrastructureError, match=r"and the archive .*empty does not hold them"):
+        records(log)
+    command = r"leftfold log verify-archive ledgers --archive .*empty"
+    with closing(log()) as opened, pytest.raises(InfrastructureError, match=command):
+        plan_rebuild(app.views[0], opened, cores=1)
+
+
+def test_an_archive_longer_than_the_topic_belongs_to_another_one(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParquetArchive, "ends", lambda self, topic: {0: 10**9})
+    with closing(past.log()) as log, pytest.raises(InfrastructureError, match="not the one that was archived"):
+        log.stable_ends([TOPIC])
+
+
+def test_a_tail_that_begins_with_nothing_reads_the_past_from_the_archive(past: Past) -> None:
+    assert past.caught_up(elsewhere(past, 1), past.reader) == past.rows()
+
+
+def test_a_tail_without_the_archive_refuses(past: Past) -> None:
+    with pytest.raises(InfrastructureError, match=GONE):
+        past.caught_up(elsewhere(past, 2), past.bare_reader)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_twin_of_the_tail_folds_wrong_rows(past: Past) -> None:
+    found = past.caught_up(elsewhere(past, 3), past.bare_reader)
+    assert all(found[view.name] != past.rows()[view.name] for view in app.views)
+
+
+def test_the_states_agree_with_archive_and_topic(past: Past) -> None:
+    checks = list(check_here(StateCheck.plan(ledgers, past.log), lambda count: None))
+    assert sum(check.streams for check in checks) == 30
+    assert not [check for check in checks if check.differences]
+    with pytest.raises(InfrastructureError, match=GONE):
+        StateCheck.plan(ledgers, past.topic)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_twin_of_the_check_finds_differences_that_are_none(past: Past) -> None:
+    checks = check_here(StateCheck.plan(ledgers, past.topic), lambda count: None)
+    assert [check for check in checks if check.differences]
+
+
+def test_reading_both_is_reading_one(past: Past) -> None:
+    whole = records(past.log)
+    reader = past.reader()
+    reader.seek(Position({TOPIC: dict.fromkeys(range(app.partitions), 0)}))
+    ends, found = reader.ends([TOPIC]), list[Any]()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not reader.position().covers(ends):
+        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {ends}; at {reader.position()}"
+        found += reader.poll(37, 0.5)
+    reader.close()
+    assert sorted(found, key=lambda r: (r.partition, r.offset)) == whole
+    assert next(record.offset for record in whole if record.partition == 0) == 0
+
+
+def test_states_that_are_lost_are_folded_from_archive_and_topic(past: Past) -> None:
+    """The last test here, since it takes the states away."""
+    checks = {c.partition: c.streams for c in check_here(StateCheck.plan(ledgers, past.log), lambda count: None)}
+    past.wipe_state()
+    with pytest.raises(InfrastructureError, match="hole in the log"):
+        restored(past, Workshop(past.kafka))
+    restored(past, Workshop(past.kafka, archive=past.archive))
+    again = list(check_here(StateCheck.plan(ledgers, past.log), lambda count: None))
+    assert {check.partition: check.streams for check in again} == checks
+    assert not [check for check in again if check.differences]
+
+
+def restored(past: Past, workshop: Workshop) -> None:
+    """A worker works until it serves every partition."""
+    worker = Worker(app, "ledgers", workshop, stop=threading.Event())
+    try:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while len(worker.served) < app.partitions:
+            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for all partitions: {worker.served}"
+            worker.step()
+    finally:
+        worker.close()
+        workshop.close()
+
+
+def elsewhere(past: Past, database: int) -> RedisSettings:
+    """Another database of the same Redis."""
+    return RedisSettings(url=f"{str(past.redis.url).rpartition('/')[0]}/{database}")

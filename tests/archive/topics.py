@@ -1,0 +1,141 @@
+"""Topics with a history of every kind: decisions, days, aborted transactions, odd headers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Producer
+
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.parquet.archive import ParquetArchive
+from leftfold.parquet.archiver import Archived, Archiver
+from leftfold.parquet.place import Place
+from leftfold.ports import RawRecord
+from leftfold.position import Position
+
+DAY = 86_400_000
+BEGUN = 20_000 * DAY
+WAIT_SECONDS = 20.0
+_numbers = count(1)
+
+
+def decision(*values: bytes, key: bytes = b"k", version: int = 1, whole: int = 0) -> list[dict[str, Any]]:
+    """The records of one decision of `whole` events, or as many as there are values."""
+    return [
+        {"key": key, "value": value, "headers": headers(key, version + n, n + 1, whole or len(values))}
+        for n, value in enumerate(values)
+    ]
+
+
+def headers(key: bytes, version: int, k: int, n: int) -> list[tuple[str, bytes]]:
+    """What a lane writes."""
+    number = next(_numbers)
+    return [
+        ("ce_specversion", b"1.0"),
+        ("ce_id", b"id-%d" % number),
+        ("ce_source", b"/tests/things"),
+        ("ce_type", b"things.Happened.v1"),
+        ("ce_subject", key),
+        ("ce_time", b"2026-01-01T00:00:00.%06dZ" % (number % 1_000_000)),
+        ("ce_sequence", b"%d" % version),
+        ("ce_decision", b"%d/%d" % (k, n)),
+        ("ce_correlationid", b"c-%d" % number),
+        ("ce_causationid", b"c-%d" % number),
+        ("content-type", b"application/json"),
+    ]
+
+
+@dataclass
+class Topic:
+    """A topic of its own, what is written to it, and its archive."""
+
+    kafka: KafkaSettings
+    cluster: Cluster
+    folder: str
+    partitions: int = 2
+    name: str = field(default_factory=lambda: f"t{uuid4().hex[:12]}.events")
+
+    def __post_init__(self) -> None:
+        # With CreateTime a test can write records of many days.
+        config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+        self.cluster.create(self.name, self.partitions, 1, config)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while self.cluster.partition_counts([self.name]) != {self.name: self.partitions}:
+            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {self.name}"
+            time.sleep(0.01)
+
+    def open_transaction(self) -> Producer:
+        producer = Producer({**self.kafka.librdkafka(), "transactional.id": uuid4().hex})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        return producer
+
+    def produce(
+        self, producer: Producer, records: Iterable[dict[str, Any]], *, partition: int = 0, at: int = BEGUN
+    ) -> None:
+        for record in records:
+            producer.produce(self.name, partition=partition, timestamp=at, **record)
+        producer.flush(20)
+
+    def write(
+        self, *decisions: Sequence[dict[str, Any]], partition: int = 0, at: int = BEGUN, commit: bool = True
+    ) -> None:
+        """Writes decisions in one transaction."""
+        producer = self.open_transaction()
+        for records in decisions:
+            self.produce(producer, records, partition=partition, at=at)
+        (producer.commit_transaction if commit else producer.abort_transaction)(20)
+
+    def history(self, days: int = 3) -> None:
+        """Some days in both partitions, with aborted transactions and decisions of several events between them."""
+        for day in range(days):
+            for partition in range(self.partitions):
+                at = BEGUN + day * DAY
+                self.write(decision(b"a%d" % day), decision(b"b", b"c", b"d"), partition=partition, at=at)
+                self.write(decision(b"lost"), partition=partition, at=at, commit=False)
+                self.write(decision(b"e" * 100), partition=partition, at=at + DAY - 1)
+
+    def archiver(self, folder: str = "", **options: Any) -> Archiver:
+        return Archiver(
+            Place(folder or self.folder),
+            self.name,
+            self.cluster.identity(self.name),
+            KafkaBulkLog(self.kafka),
+            **options,
+        )
+
+    def archive(self, folder: str = "", **options: Any) -> Archived:
+        return self.archiver(folder, **options).run()
+
+    def opened(self, folder: str = "") -> ParquetArchive:
+        return ParquetArchive(folder or self.folder)
+
+    def trim(self, before: dict[int, int]) -> None:
+        """Deletes records as an operator with Kafka's own tools would: nobody is asked."""
+        self.cluster.delete_records(self.name, before)
+
+    def records(self, start: int = 0) -> list[RawRecord]:
+        """What a reader of the topic sees, partition by partition."""
+        reader, found = KafkaLogReader(self.kafka), list[RawRecord]()
+        ends = self.cluster.ends([self.name])
+        for partition in range(self.partitions):
+            reader.seek(Position({self.name: {partition: start}}))
+            deadline = time.monotonic() + WAIT_SECONDS
+            while not reader.position().covers(ends.only([self.name], partition)):
+                assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {ends}"
+                found += reader.poll(100, 0.1)
+        reader.close()
+        return found
+
+
+def told(text: bytes) -> Any:
+    return json.loads(text)

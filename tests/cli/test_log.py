@@ -1,0 +1,191 @@
+"""`leftfold log` as a user types it: archive, verify, trim, and everything that folds goes on; SQL on both."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from leftfold.cli.log import log
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.local import Servers, embedded
+from tests.cli.shell import Shell, Typed
+from tests.ledger import app, histories, stranger
+
+pytestmark = pytest.mark.servers
+
+ROOT = Path(__file__).parents[2]
+APP = ("--app", "tests.ledger:app")
+SECONDS = 90.0
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with embedded(tmp_path_factory.mktemp("log-servers")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def project(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A project that names an archive, at work while it writes 400 events of history."""
+    place = tmp_path_factory.mktemp("project")
+    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.ledger:app"\narchive = "kept"\n')
+    shell = Shell(place)
+    shell._environment |= {
+        "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": own.kafka,
+        "LEFTFOLD_REDIS_URL": own.redis,
+        "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
+    }
+    process = shell.start(["run"])
+    try:
+        deadline = time.monotonic() + SECONDS
+        while "following" not in shell.said() or shell.said().count("serving") < 1:
+            assert process.poll() is None, shell.said()
+            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for leftfold run: {shell.said()}"
+            time.sleep(0.05)
+        with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=own.kafka))) as client:
+            client.send_many(list(histories(stranger(3), 400)), timeout=SECONDS)
+        yield shell
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def test_the_commands_have_help_with_examples(typed: Callable[..., Typed]) -> None:
+    names = [command.name or command.callback.__name__ for command in log.registered_commands if command.callback]
+    assert names == ["archive", "verify-archive", "trim", "sql"]
+    for name in names:
+        told = typed("log", name, "--help")
+        assert told.code == 0
+        assert "Examples:\n    leftfold log " in told.out
+
+
+def test_a_log_is_archived_verified_trimmed_and_folded_again(project: Shell) -> None:
+    counted = len(project("events", "ledgers", "--from-start", "--json").rows())
+    assert project("log", "trim", "ledgers", "--older-than", "0d", "--yes").code == 69
+    done = project("log", "archive", "ledgers", "--json")
+    assert done.code == 0, done.err
+    assert done.rows()[0]["records"] == counted
+    assert project("log", "archive", "ledgers").out.startswith("ledgers: 0 events archived")
+    checked = project("log", "verify-archive", "ledgers", "--deep")
+    assert (checked.code, checked.err) == (0, "")
+    assert f"ledgers: {counted} events in 4 files: all is as it was written" in checked.out
+    refused = project("log", "trim", "ledgers", "--older-than", "0d")
+    assert refused.code == 2
+    assert "say --yes" in refused.err
+    trimmed = project("log", "trim", "ledgers", "--older-than", "0d", "--yes", "--json")
+    assert trimmed.code == 0, trimmed.err
+    assert trimmed.rows()[0]["records"] == counted
+    assert len(project("events", "ledgers", "--from-start", "--json").rows()) == counted
+    rebuilt = project("rebuild", "--engine", "local", "--json")
+    assert rebuilt.code == 0, rebuilt.err
+    assert [row["agreement"] for row in rebuilt.rows()] == ["equal", "equal", "equal"]
+    assert project("state", "verify").code == 0
+    assert "leftfold.lock is not there yet" in project("check").out.replace("note ", "")
+
+
+def test_without_the_archive_the_same_commands_refuse(project: Shell) -> None:
+    """Runs behind the one that trims."""
+    for words in (("rebuild", "--engine", "local"), ("state", "verify"), ("events", "ledgers", "--from-start")):
+        told = project(*words, "--archive", "")
+        assert told.code == 69, words
+        assert "hole in the log: ledgers.events[" in told.err
+        assert "--archive DIR" in told.err
+    assert project("events", "ledgers", "--archive", "").code == 0
+    (project.place / "kept").rename(project.place / "away")
+    try:
+        told = project("check")
+        assert told.code == 1
+        assert "topic ledgers.events: a hole in the log" in told.out
+    finally:
+        (project.place / "away").rename(project.place / "kept")
+
+
+def test_a_damaged_archive_is_told_and_ends_with_3(project: Shell) -> None:
+    file = next((project.place / "kept").glob("*/day=*/*.parquet"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    try:
+        told = project("log", "verify-archive", "ledgers", "--json")
+        assert told.code == 3
+        (damage,) = told.rows()[0]["damages"]
+        assert file.name in damage["path"]
+        told = project("rebuild", "by_tag", "--engine", "local")
+        assert told.code == 69
+        assert f"{file.name} has" in told.err
+    finally:
+        file.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("trim", "ledgers"), "say --before POSITION|TIME or --older-than AGE"),
+        (("trim", "ledgers", "--before", "x"), "neither a position nor a time"),
+        (("trim", "ledgers", "--before", "2026-01-01"), "no time zone"),
+        (("trim", "ledgers", "--before", "other.events[0:1]"), "a position in ledgers.events"),
+        (("trim", "ledgers", "--older-than", "a year"), "looks like 30d"),
+        (("archive", "ledger"), "did you mean ledgers?"),
+        (("sql", "SELECT 1", "--csv", "--json"), "not both"),
+        (("sql",), "which statement?"),
+    ],
+)
+def test_what_cannot_be_meant_is_told(project: Shell, words: tuple[str, ...], said: str) -> None:
+    told = project("log", *words)
+    assert told.code == 2
+    assert said in told.err
+
+
+def test_sql_is_answered_as_table_json_and_csv(project: Shell) -> None:
+    events = project("events", "ledgers", "--from-start", "--json").rows()
+    moved = sum(row["type"] == "ledgers.Moved.v1" for row in events)
+    query = "SELECT count(*) AS n, sum(amount) AS total, max(_time) AS at FROM Moved"
+    (row,) = project("log", "sql", query, "--json").rows()
+    assert row["n"] == moved
+    table = project("log", "sql", query)
+    assert f"{moved}" in table.out
+    assert row["total"] in table.out
+    answered = project("log", "sql", "SELECT owner, amount FROM Moved", "--csv")
+    rows = list(csv.DictReader(io.StringIO(answered.out)))
+    assert len(rows) == moved
+    assert set(rows[0]) == {"owner", "amount"}
+
+
+def test_what_is_no_query_is_refused(project: Shell) -> None:
+    for statement, said in (("DROP TABLE Moved", "only queries"), ("SELECT x FROM nowhere", "TABLE_OR_VIEW_NOT_FOUND")):
+        told = project("log", "sql", statement)
+        assert told.code == 1
+        assert said in told.err
+
+
+def test_statements_are_typed_one_after_another_on_a_terminal(project: Shell) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "leftfold.cli", "log", "sql", "--json"]
+    process = subprocess.Popen(
+        command, cwd=project.place, env=project._environment, stdin=theirs, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        typed = (".tables", ".schema Moved", "SELECT count(*) AS n", "FROM Opened;", "DROP TABLE x;", ".what", ".quit")
+        os.write(ours, "".join(f"{line}\n" for line in typed).encode())
+        out = process.communicate(timeout=SECONDS)[0]
+    finally:
+        process.kill()
+        os.close(ours)
+        os.close(theirs)
+    assert process.returncode == 0
+    for said in ("Closed", "ledgers", "amount  decimal(38,10)"):
+        assert said in out
+    events = project("events", "ledgers", "--from-start", "--json").rows()
+    opened = sum(row["type"] == "ledgers.Opened.v1" for row in events)
+    assert json.dumps({"n": opened}, separators=(",", ":")) in out
