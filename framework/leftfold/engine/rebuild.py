@@ -112,6 +112,9 @@ class Rebuild:
         self._store.seal(generation, sealed_marks(generation, plan.ends, results))
         sealed = generation.in_phase(Phase.SEALED)
         change(self._store, self.view.name, lambda r: r.with_generation(sealed))
+        return self._go_live(sealed, plan, events, watch)
+
+    def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
         swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
         return swap.run(self._stable_ends(plan), events)
 

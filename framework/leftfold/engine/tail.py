@@ -42,7 +42,7 @@ class Tail:
         look: float = 0.25,
         report: Report = lambda what, details: None,
     ) -> None:
-        self.views = tuple(views)
+        self.views = tuple(view for view in views if view.folded)
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
         self._groups: list[Group] = []
         self._targets: dict[tuple[str, str], Position] = {}

@@ -21,7 +21,7 @@ from leftfold.process import tuned_gc
 from leftfold.spark.outcome import cause_of, lines_of, results_of
 from leftfold.spark.progress import Address, Teller, listening
 
-__all__ = ["spark_runner"]
+__all__ = ["spark_runner", "tagged"]
 
 Batches = Iterator[pa.RecordBatch]
 _ITEM = "bucket int, key string, source int, offset long, nth int, body binary, time string"
@@ -46,7 +46,7 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], 
 
     def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
         tasks = _streams if plan.stream_keyed else _sorted
-        with listening(spark, tell) as address, _tagged(spark.sparkContext):
+        with listening(spark, tell) as address, tagged(spark.sparkContext):
             try:
                 return results_of(tasks(spark, job, plan, address))
             except (KeyboardInterrupt, LeftfoldError):
@@ -58,7 +58,7 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], 
 
 
 @contextmanager
-def _tagged(context: SparkContext) -> Iterator[None]:
+def tagged(context: SparkContext) -> Iterator[None]:
     """Cancels, at the end of the block, what it started and what still runs; a session may have other work."""
     tag = f"leftfold-{uuid4()}"
     context.addJobTag(tag)
