@@ -6,7 +6,10 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-__all__ = ["AppOption", "JsonOption", "KafkaOption", "LogsOption", "RedisOption", "examples"]
+__all__ = ["EVERY", "AppOption", "JsonOption", "KafkaOption", "LogsOption", "RedisOption", "examples"]
+
+EVERY = 60.0
+"""Seconds between two refreshes of a view that Spark computes as a whole."""
 
 AppOption: TypeAlias = Annotated[
     str,

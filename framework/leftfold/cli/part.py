@@ -1,4 +1,4 @@
-"""One process of `leftfold run`: a decider's worker or the tail. It ends with the process that started it."""
+"""One process of `leftfold run`: a decider's worker, the tail, or the queries' driver. It ends with its parent."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 
 from leftfold.cli.handover import LOGS
+from leftfold.cli.options import EVERY
 from leftfold.cli.project import load_app
 from leftfold.connection import kafka_settings, redis_settings
 from leftfold.errors import Fenced, LeftfoldError
@@ -61,6 +62,10 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
 
         tuned_gc()
         decide(app, options.names[0], kafka, stop, report)
+    elif options.kind == "queries":
+        from leftfold.cli.refreshing import refresh
+
+        refresh([app.view(name) for name in options.names], options.every, stop, report)
     else:
         from leftfold.cli.following import follow
 
@@ -73,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", required=True)
     parser.add_argument("--app", default="")
     parser.add_argument("--logs", choices=sorted(LOGS), default="auto")
-    parser.add_argument("kind", choices=("decider", "tail"))
+    parser.add_argument("--every", type=float, default=EVERY)
+    parser.add_argument("kind", choices=("decider", "tail", "queries"))
     parser.add_argument("names", nargs="+")
     return parser
 

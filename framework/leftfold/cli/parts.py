@@ -1,4 +1,4 @@
-"""The parts that `leftfold run` keeps running: one process per decider, and one tail for all views."""
+"""The parts that `leftfold run` keeps running: a process per decider, a tail for folds, a Spark driver for queries."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from leftfold.app import App
 from leftfold.cli.failures import Usage, unknown
 from leftfold.supervisor import Part
 
-__all__ = ["TAIL", "chosen", "parts_of"]
+__all__ = ["QUERIES", "TAIL", "chosen", "parts_of"]
 
-TAIL = "tail"
+TAIL, QUERIES = "tail", "queries"
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
@@ -52,6 +52,7 @@ def parts_of(app: App, workers: int, arguments: Sequence[str], environment: Mapp
         for number in range(1, workers + 1):
             name = decider.name if workers == 1 else f"{decider.name}.{number}"
             parts.append(part(name, "decider", [decider.name]))
-    if app.views:
-        parts.append(part(TAIL, "tail", [view.name for view in app.views]))
+    for name, folded in ((TAIL, True), (QUERIES, False)):
+        if views := [view.name for view in app.views if view.folded is folded]:
+            parts.append(part(name, name, views))
     return parts

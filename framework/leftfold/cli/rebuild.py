@@ -49,11 +49,12 @@ def rebuild(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fold views again from the whole log.
+    """Fold views again from the whole log, or compute them again.
 
-    A new generation is built beside the live one, caught up, compared with it and only then shown to readers. Commands
-    and reads go on meanwhile. Ctrl-C leaves the live generation as it is. Exit code 3 when the rows differ from those
-    of the same code before; they are then not shown.
+    A new generation is built beside the live one, caught up, compared with it and only then shown to readers; a query
+    view is computed up to where the log is when the rebuild begins. Commands and reads go on meanwhile. Ctrl-C leaves
+    the live generation as it is. Exit code 3 when the rows differ from those of the same code before; they are then
+    not shown.
     """
     from leftfold.cli.project import load_app
     from leftfold.cli.rebuilding import Rebuilding, cores_of
@@ -62,7 +63,8 @@ def rebuild(
     work = Rebuilding(kafka, redis, keep=keep, cores=cores or cores_of(engine, master), anyway=anyway)
     views = _views(whole, names or [])
     if plan:
-        _plan(work, views, as_json=as_json)
+        with work.engine("local" if all(view.folded for view in views) else engine, master):
+            _plan(work, views, as_json=as_json)
         return
     code = 0
     with work.engine(engine, master):
@@ -88,12 +90,16 @@ def _plan(work: Any, views: list[View[Any, Any]], *, as_json: bool) -> None:
     from leftfold.cli.console import emit, say
 
     for view in views:
+        how = None if view.folded else work.refreshed(view)
         plan = work.plan(view)
         if as_json:
-            told = {"events": plan.events, "tasks": len(plan.tasks), "buckets": plan.buckets}
+            told: dict[str, Any] = {"events": plan.events, "tasks": len(plan.tasks), "buckets": plan.buckets}
+            told |= {} if how is None else {"incremental": how.incremental, "why": how.why}
             emit({"view": view.name, **told, "seconds": round(plan.seconds, 1), "memory_mb": plan.memory})
         else:
             say(str(plan))
+            if how is not None:
+                say(f"  kept     {how}")
 
 
 def _tell(result: RebuildResult, *, as_json: bool) -> None:

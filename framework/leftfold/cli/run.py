@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from leftfold.cli.durations import seconds
 from leftfold.cli.handover import handover, logs_of
-from leftfold.cli.options import AppOption, KafkaOption, LogsOption, RedisOption, examples
+from leftfold.cli.options import EVERY, AppOption, KafkaOption, LogsOption, RedisOption, examples
 
 __all__ = ["EXAMPLES", "run"]
 
@@ -15,6 +16,7 @@ EXAMPLES = examples(
     "leftfold run                          everything in the App",
     "leftfold run baskets --workers 2      one decider, two processes sharing its partitions",
     "leftfold run basket_summary           one view",
+    "leftfold run store_daily --every 30s  one that Spark computes, again every half a minute",
 )
 
 
@@ -24,6 +26,10 @@ def run(
     ] = None,
     app: AppOption = "",
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Processes per decider.")] = 1,
+    every: Annotated[
+        float,
+        typer.Option("--every", metavar="TIME", parser=seconds, help="How often Spark computes query views: 90s, 5m."),
+    ] = EVERY,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     json_logs: LogsOption = None,
@@ -31,8 +37,9 @@ def run(
 ) -> None:
     """Run deciders and views until Ctrl-C.
 
-    Makes missing topics, starts one process per decider and one for all views, starts again whatever dies, and stops
-    everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for.
+    Makes missing topics, starts one process per decider, one for all folded views and one with Spark for all query
+    views, starts again whatever dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are
+    waited for.
     """
     from leftfold.cli.ensuring import ensure_topics
     from leftfold.cli.part import end_with_parent
@@ -48,7 +55,7 @@ def run(
     settings = kafka_settings(kafka)
     if wanted.views:
         redis_settings(redis)
-    told = [f"--app={app}", f"--logs={logs_of(json_logs)}"]
+    told = [f"--app={app}", f"--logs={logs_of(json_logs)}", f"--every={every}"]
     parts = parts_of(wanted, workers, told, handover(kafka=kafka, redis=redis))
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from leftfold.errors import ConfigurationError
 from leftfold.messages import Event
@@ -18,7 +19,7 @@ from leftfold.spark.sql.incremental import Refreshed, classify
 from leftfold.spark.sql.parser import parse
 from leftfold.spark.tables import EventTable, reference_frame
 
-__all__ = ["OpenTable", "checked", "compute", "own_session", "refreshed"]
+__all__ = ["OpenTable", "checked", "compute", "dry_run", "own_session", "refreshed"]
 
 OpenTable = Callable[[SparkSession, EventTable], DataFrame]
 """Makes the DataFrame of a table of events."""
@@ -65,6 +66,19 @@ def refreshed(spark: SparkSession, view: TableView[Any, Any]) -> Refreshed:
     columns = {name for cls in view.events for name in (*cls.model_fields, *METADATA)}
     columns |= {name for file in view.references.values() for name in file.row.__annotations__}
     return classify(checked(spark, view), view.tables, columns)
+
+
+def dry_run(spark: SparkSession, view: TableView[Any, Any]) -> None:
+    """Computes the view of no events, as far as its columns.
+
+    Raises:
+        ConfigurationError: as for `compute`.
+    """
+
+    def empty(session: SparkSession, table: EventTable) -> DataFrame:
+        return session.createDataFrame([], from_arrow_schema(table.schema))
+
+    compute(own_session(spark, shuffles=1), view, empty)
 
 
 def compute(session: SparkSession, view: TableView[Any, Any], open_table: OpenTable) -> DataFrame:

@@ -40,7 +40,7 @@ def check_columns(view: TableView[Any, Any], schema: StructType) -> None:
     wrong += [f"column {name} is no field of {row.__name__}" for name in found if name not in hints]
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     wrong += [f"several columns are named {name}" for name in twice]
-    types = {field.name: field.type for field in to_arrow_schema(schema)}
+    types = {field.name: field.type for field in to_arrow_schema(schema, timezone="UTC")}
     for name in hints.keys() & found.keys():
         if not _fits(hints[name], types[name]):
             told = found[name].dataType.simpleString().upper()

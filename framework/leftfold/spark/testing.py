@@ -10,11 +10,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import TypeVar
 
+from leftfold.engine.bulk_rows import computed
 from leftfold.envelope import Recorded
 from leftfold.errors import ContractError
 from leftfold.messages import Event
 from leftfold.query import TableView
 from leftfold.spark.computing import compute, own_session
+from leftfold.spark.outcome import cause_of
 from leftfold.spark.results import RowReader
 from leftfold.spark.session import open_session
 from leftfold.spark.settings import SparkSettings
@@ -49,15 +51,22 @@ def rows(
         found = [one for one in recorded if isinstance(one.event, table.event)]
         return session.createDataFrame(pa.Table.from_batches([table.batch(found)]))
 
-    result: Any = compute(session, view, open_table).toArrow()
+    frame, codec = compute(session, view, open_table), view.rows
     made: dict[str, Row] = {}
-    for batch in result.to_batches():
+    for batch in _arrow(frame).to_batches():
         for row in RowReader(view).rows(batch):
-            key, codec = view.row_key(row), view.rows
+            _, key, fields, _ = computed(view, row, buckets=1)
             if key in made:
                 raise ContractError(f"view {view.name}: the query gives several rows for the key {key}")
-            made[key] = codec.decode(dict(zip(codec.columns, codec.encode(row), strict=True)))
+            made[key] = codec.decode(dict(zip(codec.columns, fields, strict=True)))
     return {view.keys.decode(key): row for key, row in made.items()}
+
+
+def _arrow(frame: DataFrame) -> pa.Table:
+    try:
+        return frame.toArrow()
+    except Exception as error:
+        raise cause_of(error) from error
 
 
 def _recorded(events: Sequence[Event | Recorded[Any]]) -> list[Recorded[Any]]:
