@@ -9,11 +9,11 @@ from pathlib import Path
 
 from pyspark.sql import functions as f
 
-from leftfold import QueryView, ReferenceFile
+from leftfold import App, QueryView, ReferenceFile
 from leftfold.spark import FrameView
 from tests.ledger import Closed, Moved, Opened
 
-__all__ = ["OwnerSums", "Region", "balances", "owner_frame", "owner_sums", "regions", "still_open"]
+__all__ = ["OwnerSums", "Region", "app", "balances", "owner_frame", "owner_sums", "regions", "still_open"]
 
 
 @dataclass(frozen=True)
@@ -128,3 +128,5 @@ owner_frame = FrameView(
         )
     ),
 )
+
+app = App("queries", partitions=4, views=[owner_sums, balances, still_open, owner_frame])
