@@ -22,6 +22,8 @@ from leftfold.errors import (
 from leftfold.memory import World, memory
 from leftfold.messages import Command, Event, Json
 from leftfold.position import Position
+from leftfold.query import QueryView
+from leftfold.reference import ReferenceFile
 from leftfold.version import __version__
 from leftfold.view import FoldView, SpreadView, View
 
@@ -43,8 +45,10 @@ __all__ = [
     "LeftfoldError",
     "OutcomeUnknown",
     "Position",
+    "QueryView",
     "Receipt",
     "Recorded",
+    "ReferenceFile",
     "SpreadView",
     "StaleViewError",
     "View",

@@ -18,7 +18,10 @@ __all__ = ["Description", "describe"]
 
 @dataclass(frozen=True)
 class Description:
-    """What a view says of itself: `position` every bucket has, `checksum` over all rows, `parked` by row key."""
+    """What a view says of itself: `position` every bucket has, `checksum` over all rows, `parked` by row key.
+
+    `approximate` views leave late events out, so their rows are not compared with a fold of the whole log.
+    """
 
     view: str
     generation: str
@@ -30,6 +33,7 @@ class Description:
     position: Position
     parked: Mapping[str, Parked]
     time: str
+    approximate: bool = False
 
 
 def describe(view: View[Any, Any], generation: Generation, store: ViewStore) -> Description:
@@ -52,4 +56,5 @@ def describe(view: View[Any, Any], generation: Generation, store: ViewStore) -> 
         position=covered(generation, marks),
         parked={key: p for m in marks.values() for key, p in m.parked.items()},
         time=max(m.time for m in marks.values()),
+        approximate=view.approximate,
     )

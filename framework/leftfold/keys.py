@@ -11,8 +11,10 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote, unquote
 from uuid import UUID
 
+from pydantic import BaseModel
+
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.messages import Event
+from leftfold.storage import record_fields
 
 __all__ = ["KeyCodec", "item_type", "key_type"]
 
@@ -105,15 +107,19 @@ class _Probe:
         return _Probe(name)
 
 
-def key_type(key: Callable[..., Any], events: Iterable[type[Event]], where: str) -> Any:
-    """The type a key function returns: from its annotation, or from the field a plain lambda reads."""
+def key_type(key: Callable[..., Any], records: Iterable[type], where: str) -> Any:
+    """The type a key function returns: from its annotation, or from the fields a plain lambda reads.
+
+    Args:
+        records: the classes it is called with: events, or the row of a query.
+    """
     returns = get_type_hints(key).get("return") if hasattr(key, "__annotations__") else None
     if returns is not None:
         return returns
     try:
         read = key(_Probe())
         fields = read if isinstance(read, tuple) else (read,)
-        types = {tuple(cls.model_fields[f.field].annotation for f in fields) for cls in events}
+        types = {tuple(_field_type(cls, f.field) for f in fields) for cls in records}
         if len(types) != 1:
             raise KeyError(f"the events disagree on it: {types}")
     except Exception as error:
@@ -123,6 +129,10 @@ def key_type(key: Callable[..., Any], events: Iterable[type[Event]], where: str)
         ) from error
     (found,) = types
     return tuple[found] if isinstance(read, tuple) else found[0]  # type: ignore[valid-type]  # made at run time
+
+
+def _field_type(cls: type, name: str) -> Any:
+    return cls.model_fields[name].annotation if issubclass(cls, BaseModel) else record_fields(cls)[name]
 
 
 def item_type(each: Callable[..., Any], where: str) -> tuple[Any, Any]:

@@ -34,6 +34,10 @@ class View(Generic[Row, K]):
     rows: RowCodec[Row]
     keys: KeyCodec[K]
     stream_keyed: bool = False
+    folded: bool = True
+    """Whether tails and rebuilds fold it event by event; if not, its rows are computed from tables of events."""
+    approximate: bool = False
+    """Whether its rows may differ from what the whole log says, because late events are left out."""
 
     @cached_property
     def categories(self) -> tuple[str, ...]:
@@ -44,7 +48,12 @@ class View(Generic[Row, K]):
     def hash(self) -> str:
         """Twelve hex digits over row schema, indexes, key type and version: which generations this code can read."""
         parts = [_meaning(self.rows.schema), self.rows.indexes, self.keys.name, self.stream_keyed, self.version]
+        parts += self._definition()
         return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=6).hexdigest()
+
+    def _definition(self) -> list[Any]:
+        """What else its rows depend on, as JSON."""
+        return []
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
         """The encoded row keys an event touches, each with what is folded into that row."""

@@ -78,7 +78,9 @@ class Asking:
 
     def _look(self) -> None:
         """Makes the tables as the log is now."""
-        self._tables: dict[str, Any] = ring("leftfold.spark.tables").event_tables(self._spark, self._app, self._log)
+        self._tables: dict[str, Any] = ring("leftfold.spark.event_tables").event_tables(
+            self._spark, self._app, self._log
+        )
         for name, frame in self._tables.items():
             frame.createOrReplaceTempView(name)
 

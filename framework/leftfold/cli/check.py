@@ -30,9 +30,10 @@ def check(
     """Compare code, leftfold.lock and topics.
 
     The lock holds a hash of every fold and the JSON schema of every event version, so a change that needs a new
-    version is noticed here and not in production. Exit code 1 when something differs.
+    version is noticed here and not in production. The SQL of query views is checked on Spark. Exit code 1 when
+    something differs.
     """
-    from leftfold.cli.checking import compared, topic_findings
+    from leftfold.cli.checking import compared, query_findings, topic_findings
     from leftfold.cli.console import emit, note, say
     from leftfold.cli.project import find_project, load_app
 
@@ -40,16 +41,17 @@ def check(
     whole = load_app(app, project)
     findings = compared(whole, project.lock, write=write)
     topics, remark = topic_findings(whole, kafka)
-    for finding in [*findings, *topics]:
+    queries, kept = query_findings(whole)
+    for finding in [*findings, *queries, *topics]:
         if as_json:
             emit({"about": finding.about, "message": finding.message, "wrong": finding.wrong})
         else:
             say(f"{_mark(finding, accepted=write and finding in findings)} {finding}")
-    if remark:
-        note(remark)
+    for line in [*kept, *filter(None, [remark])]:
+        note(line)
     if write:
         note(f"wrote {_near(project.lock)}; commit it")
-    if topics or (findings and not write):
+    if topics or queries or (findings and not write):
         raise typer.Exit(1)
     if not write and not as_json:
         say(f"{typer.style('ok', fg='green')}: {_counted(whole)}, as in {_near(project.lock)}")

@@ -8,14 +8,16 @@ from typing import Any
 
 from leftfold.app import App
 from leftfold.cli.archives import archive_of
+from leftfold.cli.rebuilding import spark_settings
 from leftfold.connection import kafka_settings, ring
 from leftfold.engine.hole import hole
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.lockfile import Finding, Lock, compare, lock_of
 from leftfold.position import Position
+from leftfold.query import TableView
 from leftfold.wholelog import open_archive
 
-__all__ = ["compared", "topic_findings"]
+__all__ = ["compared", "query_findings", "topic_findings"]
 
 
 def compared(app: App, file: Path, *, write: bool) -> list[Finding]:
@@ -35,6 +37,24 @@ def compared(app: App, file: Path, *, write: bool) -> list[Finding]:
         except OSError as error:
             raise ConfigurationError(f"{file} cannot be written: {error.strerror}") from error
     return found
+
+
+def query_findings(app: App) -> tuple[list[Finding], list[str]]:
+    """What is wrong with the SQL of views, and how each of those views is kept up to date."""
+    views = [view for view in app.views if isinstance(view, TableView)]
+    if not views:
+        return [], []
+    found, remarks = [], []
+    with ring("leftfold.spark.session").spark_session(spark_settings("local[1]")) as session:
+        for view in views:
+            try:
+                ring("leftfold.spark.computing").dry_run(session, view)
+                how = ring("leftfold.spark.computing").refreshed(session, view)
+                about = "; approximate, since late events are left out" if view.approximate else ""
+                remarks.append(f"view {view.name} is kept by {how}{about}")
+            except ConfigurationError as error:
+                found.append(Finding(f"view {view.name}", str(error)))
+    return found, remarks
 
 
 def topic_findings(app: App, kafka: str | None) -> tuple[list[Finding], str]:

@@ -8,9 +8,12 @@ from typing import Annotated, TypeAlias
 import typer
 
 __all__ = [
-    "AppOption", "ArchiveOption", "JsonOption", "KafkaOption", "LogsOption", "MasterOption", "PyFilesOption",
+    "EVERY", "AppOption", "ArchiveOption", "JsonOption", "KafkaOption", "LogsOption", "MasterOption", "PyFilesOption",
     "RedisOption", "examples",
 ]  # fmt: skip
+
+EVERY = 60.0
+"""Seconds between two refreshes of a view that Spark computes as a whole."""
 
 AppOption: TypeAlias = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""One process of `leftfold run`: a decider's worker, the tail or Spark's driver. It ends with its parent."""
+"""One process of `leftfold run`: a decider's worker, the tail, or a Spark driver. It ends with its parent."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from leftfold.cli.archives import archive_of
 from leftfold.cli.folds import folds_of
 from leftfold.cli.handover import LOGS
+from leftfold.cli.options import EVERY
 from leftfold.cli.project import load_app
 from leftfold.connection import kafka_settings, redis_settings
 from leftfold.errors import Fenced, LeftfoldError
@@ -70,6 +71,10 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
 
         views = [app.view(name) for name in options.names]
         stream(views, kafka, redis_settings(), stop, report, trigger=options.trigger)
+    elif options.kind == "queries":
+        from leftfold.cli.refreshing import refresh
+
+        refresh([app.view(name) for name in options.names], options.every, stop, report)
     else:
         from leftfold.cli.following import follow
 
@@ -87,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--app", default="")
     parser.add_argument("--logs", choices=sorted(LOGS), default="auto")
     parser.add_argument("--trigger", type=float, default=0.0)
-    parser.add_argument("kind", choices=("decider", "tail", "stream"))
+    parser.add_argument("--every", type=float, default=EVERY)
+    parser.add_argument("kind", choices=("decider", "tail", "stream", "queries"))
     parser.add_argument("names", nargs="+")
     return parser
 

@@ -1,4 +1,4 @@
-"""The parts that `leftfold run` keeps running: one process per decider, and one for all views."""
+"""The parts that `leftfold run` keeps running: a process per decider, one for folds, a Spark driver for queries."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from leftfold.app import App
 from leftfold.cli.failures import Usage, unknown
 from leftfold.supervisor import Part
 
-__all__ = ["STREAM", "TAIL", "chosen", "parts_of"]
+__all__ = ["QUERIES", "STREAM", "TAIL", "chosen", "parts_of"]
 
-TAIL = "tail"
-STREAM = "stream"
-"""The part that folds views, and what kind of part that is."""
+TAIL, STREAM, QUERIES = "tail", "stream", "queries"
+"""What folds views, either of the two, and what computes those that are queries; parts are called after their kind."""
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
@@ -56,6 +55,7 @@ def parts_of(
         for number in range(1, workers + 1):
             name = decider.name if workers == 1 else f"{decider.name}.{number}"
             parts.append(part(name, "decider", [decider.name]))
-    if app.views:
-        parts.append(part(views_by, views_by, [view.name for view in app.views]))
+    for name, folded in ((views_by, True), (QUERIES, False)):
+        if views := [view.name for view in app.views if view.folded is folded]:
+            parts.append(part(name, name, views))
     return parts

@@ -72,12 +72,12 @@ def rebuild(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fold views again from the whole log.
+    """Fold views again from the whole log, or compute them again.
 
-    A new generation is built beside the live one, caught up, compared with it and only then shown to readers. Commands
-    and reads go on meanwhile. Ctrl-C leaves the live generation as it is; the next rebuild of the same code goes on
-    where one was interrupted. Exit code 3 when the rows differ from those of the same code before; they are then not
-    shown.
+    A new generation is built beside the live one, caught up, compared with it and only then shown to readers; a query
+    view is computed up to where the log is when the rebuild begins. Commands and reads go on meanwhile. Ctrl-C leaves
+    the live generation as it is; the next rebuild of the same code goes on where one was interrupted. Exit code 3 when
+    the rows differ from those of the same code before; they are then not shown.
     """
     from leftfold.cli.folds import folds_of
     from leftfold.cli.project import load_app
@@ -92,8 +92,10 @@ def rebuild(
     )
     work = Rebuilding(kafka, redis, options, archive)
     views = views_meant(whole, names or [])
+    _check_folded(views, wanted=hold or bool(sample))
     if plan:
-        _plan(work, views, as_json=as_json)
+        with work.engine("local" if all(view.folded for view in views) else engine, master):
+            _plan(work, views, as_json=as_json)
         return
     code = 0
     folds = folds_of(whole)
@@ -123,14 +125,23 @@ def _check(as_of: str, name: str, *, hold: bool, sample: str) -> None:
         raise Usage("--as-of, --hold and --sample are three different things; choose one")
 
 
+def _check_folded(views: list[View[Any, Any]], *, wanted: bool) -> None:
+    from leftfold.cli.failures import Usage
+
+    for view in views if wanted else ():
+        if not view.folded:
+            raise Usage(f"view {view.name} is computed as a whole; --hold and --sample are for views that are folded")
+
+
 def _groups(views: list[View[Any, Any]], *, alone: bool) -> list[list[View[Any, Any]]]:
     """Views that read the same topics, to be rebuilt in one pass."""
     if alone:
         return [[view] for view in views]
     groups: dict[frozenset[str], list[View[Any, Any]]] = {}
     for view in views:
-        groups.setdefault(frozenset(view.categories), []).append(view)
-    return list(groups.values())
+        if view.folded:
+            groups.setdefault(frozenset(view.categories), []).append(view)
+    return [*groups.values(), *([view] for view in views if not view.folded)]
 
 
 def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
@@ -149,12 +160,16 @@ def _plan(work: Any, views: list[View[Any, Any]], *, as_json: bool) -> None:
     from leftfold.cli.console import emit, say
 
     for view in views:
+        how = None if view.folded else work.refreshed(view)
         plan = work.plan(view)
         if as_json:
-            told = {"events": plan.events, "tasks": len(plan.tasks), "buckets": plan.buckets}
+            told: dict[str, Any] = {"events": plan.events, "tasks": len(plan.tasks), "buckets": plan.buckets}
+            told |= {} if how is None else {"incremental": how.incremental, "why": how.why}
             emit({"view": view.name, **told, "seconds": round(plan.seconds, 1), "memory_mb": plan.memory})
         else:
             say(str(plan))
+            if how is not None:
+                say(f"  kept     {how}")
 
 
 def _tell(result: RebuildResult, *, as_json: bool) -> None:

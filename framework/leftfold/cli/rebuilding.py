@@ -22,13 +22,19 @@ from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
 from leftfold.engine.rebuild_progress import Progress
 from leftfold.engine.rebuild_result import RebuildResult
 from leftfold.engine.rebuild_together import PassRunner, rebuild_together, run_here_together
+from leftfold.engine.refresh import Refresh
 from leftfold.engine.verify import Sample, Verify
+from leftfold.errors import ConfigurationError
+from leftfold.query import TableView
 from leftfold.view import View
 
 if TYPE_CHECKING:
-    from leftfold.spark.settings import SparkSettings
+    from pyspark.sql import SparkSession
 
-__all__ = ["Rebuilding", "cores_of", "runner", "spark_settings"]
+    from leftfold.spark.settings import SparkSettings
+    from leftfold.spark.sql.incremental import Refreshed
+
+__all__ = ["Rebuilding", "cores_of", "session_of", "spark_settings"]
 
 _LOCAL = re.compile(r"local\[(?P<cores>\d+)\]")
 _ELSEWHERE = 2
@@ -54,6 +60,7 @@ class Rebuilding:
         self._servers, self.options = (kafka, redis, archive), options
         self._runner: Runner = run_here
         self._together: PassRunner = run_here_together
+        self._session: Any = None
 
     @contextmanager
     def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
@@ -63,12 +70,25 @@ class Rebuilding:
             ConfigurationError: Spark or Java is missing.
             InfrastructureError: Spark does not start.
         """
-        with runner(engine, master, py_files) as (self._runner, self._together):
+        with session_of(engine, master, py_files) as session:
+            if session is not None:
+                self.use(session)
             yield
+
+    def use(self, session: SparkSession) -> None:
+        """Runs the tasks on a session from here on."""
+        self._session = session
+        on_spark = ring("leftfold.spark.runner")
+        self._runner, self._together = on_spark.spark_runner(session), on_spark.spark_pass_runner(session)
+
+    def refreshed(self, view: TableView[Any, Any]) -> Refreshed:
+        """How a view that Spark computes is kept up to date, its SQL checked."""
+        found: Refreshed = ring("leftfold.spark.computing").refreshed(self._session, view)
+        return found
 
     def plan(self, view: View[Any, Any]) -> RebuildPlan:
         """What a rebuild would read now."""
-        with self._rebuild(view, lambda progress: None, "") as rebuild:
+        with self.opened(view, lambda progress: None) as rebuild:
             return rebuild.plan()
 
     def run(self, view: View[Any, Any], *, fold: str, quiet: bool, as_of: str = "") -> RebuildResult:
@@ -78,7 +98,7 @@ class Rebuilding:
             fold: which code folds. as_of: where to stop; '' = at the end of the log.
         """
         try:
-            with shown(view.name) as report, self._rebuild(view, report, fold) as rebuild:
+            with shown(view.name) as report, self.opened(view, report, fold) as rebuild:
                 plan = rebuild.plan(place_meant(view, as_of, self._servers[0]) if as_of else None)
                 if not quiet:
                     note(str(plan))
@@ -95,9 +115,7 @@ class Rebuilding:
         try:
             with ExitStack() as stack:
                 report = stack.enter_context(shown(names if len(names) < 40 else f"{len(views)} views"))
-                rebuilds = [
-                    stack.enter_context(self._rebuild(view, report, folds.get(view.name, ""))) for view in views
-                ]
+                rebuilds = [stack.enter_context(self.opened(view, report, folds.get(view.name, ""))) for view in views]
                 plan = rebuilds[0].plan()
                 if not quiet:
                     note(f"one pass for {names}")
@@ -123,36 +141,50 @@ class Rebuilding:
             return verify.sample(live, share)
 
     @contextmanager
-    def _rebuild(self, view: View[Any, Any], report: Callable[[Progress], None], fold: str) -> Iterator[Rebuild]:
+    def opened(self, view: View[Any, Any], report: Callable[[Progress], None], fold: str = "") -> Iterator[Rebuild]:
+        """The rebuild of a folded view, or the refresh of one that is computed as a whole.
+
+        Args:
+            fold: which code folds; a refresh is never gone on with, so it needs none.
+
+        Raises:
+            ConfigurationError: the view needs Spark, which does not run here.
+        """
+        kind, run = (Rebuild, self._runner) if view.folded else (Refresh, self._computing(view))
         with workbench(*self._servers) as bench:
-            yield Rebuild(
+            yield kind(
                 view,
                 bench.store,
                 open_log=bench.open_log,
                 open_reader=bench.open_reader,
                 open_sink=bench.open_sink,
-                run=self._runner,
-                options=replace(self.options, fold=fold),
+                run=run,
+                options=replace(self.options, fold=fold if view.folded else ""),
                 report=report,
             )
 
+    def _computing(self, view: View[Any, Any]) -> Runner:
+        if self._session is None:
+            raise ConfigurationError(f"view {view.name} is computed by Spark; leave --engine local out")
+        run: Runner = ring("leftfold.spark.query_runner").query_runner(self._session)
+        return run
+
 
 @contextmanager
-def runner(engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[tuple[Runner, PassRunner]]:
-    """What runs the tasks of a fold, or of several at once, while the block runs: this process, or Spark.
+def session_of(engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[SparkSession | None]:
+    """A Spark session while the block runs; None when this process does the work.
 
     Raises:
         ConfigurationError: Spark or Java is missing.
         InfrastructureError: Spark does not start.
     """
     if engine == "local":
-        yield run_here, run_here_together
+        yield None
         return
     spark = ring("leftfold.spark.session")
     note("starting Spark")
     with spark.spark_session(spark_settings(master, py_files)) as session:
-        on_spark = ring("leftfold.spark.runner")
-        yield on_spark.spark_runner(session), on_spark.spark_pass_runner(session)
+        yield session
 
 
 def spark_settings(master: str | None, py_files: Sequence[Path] = ()) -> SparkSettings:

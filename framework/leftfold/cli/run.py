@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
+from leftfold.cli.durations import seconds
 from leftfold.cli.handover import handover, logs_of, spark_handover
-from leftfold.cli.options import AppOption, KafkaOption, LogsOption, MasterOption, PyFilesOption, RedisOption, examples
+from leftfold.cli.options import (
+    EVERY,
+    AppOption,
+    KafkaOption,
+    LogsOption,
+    MasterOption,
+    PyFilesOption,
+    RedisOption,
+    examples,
+)
 
 __all__ = ["EXAMPLES", "Engine", "run"]
 
@@ -27,6 +37,7 @@ EXAMPLES = examples(
     "leftfold run baskets --workers 2      one decider, two processes sharing its partitions",
     "leftfold run basket_summary           one view",
     "leftfold run basket_summary --engine spark --trigger 5     by Spark streaming, every 5 s",
+    "leftfold run store_daily --every 30s  one that Spark computes, again every half a minute",
 )
 
 
@@ -42,6 +53,10 @@ def run(
     trigger: Annotated[
         float, typer.Option("--trigger", metavar="SECONDS", min=0, help="Spark: from batch to batch; 0 = as they come.")
     ] = 0.0,
+    every: Annotated[
+        float,
+        typer.Option("--every", metavar="TIME", parser=seconds, help="How often Spark computes query views: 90s, 5m."),
+    ] = EVERY,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     json_logs: LogsOption = None,
@@ -49,9 +64,10 @@ def run(
 ) -> None:
     """Run deciders and views until Ctrl-C.
 
-    Makes missing topics, starts one process per decider and one for all views, starts again whatever dies, and stops
-    everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for. With --engine spark views are
-    folded by Spark streaming, seconds behind the log but on as many machines as its master has; beside a tail, too.
+    Makes missing topics, starts one process per decider, one for all folded views and one with Spark for all query
+    views, starts again whatever dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are
+    waited for. With --engine spark views are folded by Spark streaming, seconds behind the log but on as many machines
+    as its master has; beside a tail, too.
     """
     from leftfold.cli.ensuring import ensure_topics
     from leftfold.cli.part import end_with_parent
@@ -67,7 +83,7 @@ def run(
     settings = kafka_settings(kafka)
     if wanted.views:
         redis_settings(redis)
-    told = [f"--app={app}", f"--logs={logs_of(json_logs)}", f"--trigger={trigger}"]
+    told = [f"--app={app}", f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
     environment = handover(kafka=kafka, redis=redis) | spark_handover(master, py_files or ())
     parts = parts_of(wanted, workers, told, environment, views_by=_BY[engine])
     report, stopping = open_report("run", as_json=json_logs), Stopping()

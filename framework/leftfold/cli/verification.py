@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from leftfold.cli.progress import shown
-from leftfold.cli.rebuilding import cores_of, runner
+from leftfold.cli.rebuilding import cores_of, session_of
 from leftfold.cli.workbench import workbench
+from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.generations import resolve
 from leftfold.engine.rebuild import Runner
@@ -35,7 +36,9 @@ class Verifying:
     def engine(self, engine: str, master: str | None) -> Iterator[None]:
         """What folds while the block runs."""
         self._cores = cores_of(engine, master)
-        with runner(engine, master) as (self._runner, _):
+        with session_of(engine, master) as session:
+            if session is not None:
+                self._runner = ring("leftfold.spark.runner").spark_runner(session)
             yield
 
     def run(self, view: View[Any, Any]) -> Verification:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leftfold.engine.generations import change, followed, open_generation, topics_of
+from leftfold.engine.generations import change, followed, now, open_generation, topics_of
 from leftfold.flush import Generation, Mark, Phase, covered
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
@@ -65,7 +65,9 @@ class Course:
         change(
             self._store,
             self.view.name,
-            lambda r: r if r.live_of(generation.hash) or generation.id not in r.generations else r.pointed(generation),
+            lambda r: (
+                r if r.live_of(generation.hash) or generation.id not in r.generations else r.pointed(generation, now())
+            ),
         )
         self._report("generation live", {"view": self.view.name, "generation": generation.id})
 

@@ -29,7 +29,7 @@ class RebuildPlan:
     Args:
         ends: the stable ends of the log, where every range stops: no decision is cut in two there.
         tasks: the ranges each task reads, one after another.
-        cores: how many tasks run at once.
+        cores: how many tasks run at once. folded: False for a view that is computed from tables.
     """
 
     view: str
@@ -39,6 +39,7 @@ class RebuildPlan:
     tasks: tuple[tuple[Range, ...], ...]
     buckets: int
     cores: int
+    folded: bool = True
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -74,7 +75,8 @@ class RebuildPlan:
 
     def __str__(self) -> str:
         read = ", ".join(f"{topic} ({count} partitions)" for topic, count in self.topics.items())
-        how = "each partition folded in place" if self.stream_keyed else "sorted by key, then folded"
+        sorted_ = "sorted by key, then folded" if self.folded else "computed from tables"
+        how = "each partition folded in place" if self.stream_keyed else sorted_
         return (
             f"rebuild {self.view} from {read}\n"
             f"  events   up to {self.events:,}, to {self.ends}\n"
@@ -105,7 +107,7 @@ def plan_to(
     ranges = [Range(t, p, 0, ends.next_offset(t, p)) for t, count in topics.items() for p in range(count)]
     tasks = _tasks([part for part in ranges if part.end > 0], cores)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
-    return RebuildPlan(view.name, view.stream_keyed, topics, ends, tasks, count, cores)
+    return RebuildPlan(view.name, view.stream_keyed, topics, ends, tasks, count, cores, view.folded)
 
 
 def plan_ranges(

@@ -166,7 +166,11 @@ class Rebuild:
         swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, begun.watch)
         if self.options.pin:
             return swap.pin(begun.events)
-        return swap.run(self._stable_ends(begun.plan), begun.events)
+        return self._go_live(sealed, begun.plan, begun.events, begun.watch)
+
+    def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
+        swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
+        return swap.run(self._stable_ends(plan), events)
 
     def _open(self, plan: RebuildPlan) -> Generation:
         told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "fold": self.options.fold}

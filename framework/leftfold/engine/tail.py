@@ -54,7 +54,8 @@ class Tail:
         folds: Mapping[str, str] | None = None,
         report: Report = lambda what, details: None,
     ) -> None:
-        self.views, self.member = tuple(views), member or secrets.token_hex(8)
+        self.views = tuple(view for view in views if view.folded)
+        self.member = member or secrets.token_hex(8)
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
         self._lease, self._folds = lease, folds or {}
         self._groups: list[Group] = []

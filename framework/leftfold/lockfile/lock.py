@@ -13,6 +13,7 @@ from leftfold.errors import ConfigurationError
 from leftfold.lockfile.fold import fold_hash
 from leftfold.lockfile.schema import message_schema
 from leftfold.messages import Event
+from leftfold.query import TableView
 from leftfold.view import FoldView, SpreadView, View
 
 __all__ = ["FoldLock", "Lock", "lock_of"]
@@ -98,4 +99,6 @@ def _view(view: View[Any, Any]) -> FoldLock:
         roots += [view.evolve, view.key]
     if isinstance(view, SpreadView):
         roots += [view.evolve, view.each]
+    if isinstance(view, TableView):
+        roots += view.code
     return FoldLock(view.version, fold_hash(*roots), view.hash)

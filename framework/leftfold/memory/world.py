@@ -20,12 +20,12 @@ from leftfold.envelope import Receipt, Recorded
 from leftfold.errors import ConfigurationError, LeftfoldError
 from leftfold.memory.client import MemoryClient
 from leftfold.memory.log import MemoryLog
+from leftfold.memory.queries import FoldedViews
 from leftfold.memory.states import MemoryStates
 from leftfold.memory.views import MemoryViewStore
 from leftfold.messages import Command
 from leftfold.partitioner import partition_of
 from leftfold.position import Position
-from leftfold.reading import Views
 
 __all__ = ["World", "memory"]
 
@@ -43,7 +43,7 @@ class World:
         self._tail = Tail(app.views, self.log.reader, self.store, look=0.0)
         self.settle()
         self.client = MemoryClient(self.decide, self.settle)
-        self.views = Views(self.store, lambda seconds: None)
+        self.views = FoldedViews(self.store, lambda seconds: None)
 
     def advance(self, by: timedelta, /) -> None:
         """Moves the clock on."""
@@ -113,7 +113,7 @@ class World:
 
     def settle(self) -> None:
         """Folds what was written into the views."""
-        if self.app.views:
+        if self._tail.views:
             while self._tail.step(0.0) or not self._tail.caught_up():
                 pass
 

@@ -23,7 +23,7 @@ from leftfold.spark.starts import check_start
 from leftfold.storage import is_record, record_fields
 from leftfold.unions import flat
 
-__all__ = ["event_rows", "events", "states"]
+__all__ = ["KAFKA_OPTIONS", "event_rows", "events", "record_of", "states"]
 
 Batches = Iterator[pa.RecordBatch]
 _EVENT: list[Any] = [
@@ -148,14 +148,13 @@ def _read(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> DataFram
     reader = spark.read.format("kafka").option("subscribe", topic)
     for name, value in kafka.items():
         reader = reader.option(f"kafka.{name}", value)
-    for name, value in _READ.items():
+    for name, value in KAFKA_OPTIONS.items():
         reader = reader.option(name, value)
-    return reader.load()
+    return reader.option("endingOffsets", "latest").load()
 
 
-_READ = {
+KAFKA_OPTIONS = {
     "startingOffsets": "earliest",
-    "endingOffsets": "latest",
     "includeHeaders": "true",
     "failOnDataLoss": "true",
     # A Java client reads aborted records unless it is told not to.
@@ -166,13 +165,18 @@ _READ = {
 def _typed(frame: DataFrame, schema: pa.Schema, row: Row) -> DataFrame:
     def convert(batches: Batches) -> Batches:
         for batch in batches:
-            yield table_of((_record(told) for told in batch.to_pylist()), schema, row)
+            yield table_of((record_of(told) for told in batch.to_pylist()), schema, row)
 
     chosen = frame.select("topic", "partition", "offset", "key", "value", "headers")
     return chosen.mapInArrow(convert, from_arrow_schema(schema))
 
 
-def _record(told: Mapping[str, Any]) -> RawRecord:
+def record_of(told: Mapping[str, Any]) -> RawRecord:
+    """The record behind a row of Spark's Kafka source.
+
+    Raises:
+        ContractError: it has no key.
+    """
     headers = [(header["key"], header["value"] or b"") for header in told["headers"] or ()]
     if told["key"] is None:
         raise ContractError(f"{told['topic']}[{told['partition']}]@{told['offset']} has no key")

@@ -22,7 +22,7 @@ from leftfold.spark.outcome import cause_of, lines_of, results_of, results_of_pa
 from leftfold.spark.passes import pass_lines
 from leftfold.spark.progress import Address, Teller, listening
 
-__all__ = ["spark_pass_runner", "spark_runner"]
+__all__ = ["spark_pass_runner", "spark_runner", "tagged"]
 
 _MANY = 5_000
 _SORTED_TOGETHER = 1_000_000
@@ -34,7 +34,7 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], 
 
     def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
         tasks = _streams if plan.stream_keyed else _sorted
-        with listening(spark, tell) as address, _tagged(spark.sparkContext):
+        with listening(spark, tell) as address, tagged(spark.sparkContext):
             try:
                 return results_of(tasks(spark, job, plan, address))
             except (KeyboardInterrupt, LeftfoldError):
@@ -49,7 +49,7 @@ def spark_pass_runner(spark: SparkSession) -> PassRunner:
     """A PassRunner on a session."""
 
     def run(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: Tell) -> list[list[BucketResult]]:
-        with listening(spark, tell) as address, _tagged(spark.sparkContext):
+        with listening(spark, tell) as address, tagged(spark.sparkContext):
             try:
                 return results_of_pass(pass_lines(spark, BulkPass(tuple(jobs)), plan, address), len(jobs))
             except (KeyboardInterrupt, LeftfoldError):
@@ -61,7 +61,7 @@ def spark_pass_runner(spark: SparkSession) -> PassRunner:
 
 
 @contextmanager
-def _tagged(context: SparkContext) -> Iterator[None]:
+def tagged(context: SparkContext) -> Iterator[None]:
     """Cancels, at the end of the block, what it started and what still runs; a session may have other work."""
     tag = f"leftfold-{uuid4()}"
     context.addJobTag(tag)

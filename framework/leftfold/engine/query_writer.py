@@ -1,0 +1,134 @@
+"""Writes what a stream says of changed groups: rows and every mark in one flush, fenced by tokens that name a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from leftfold.engine.bulk_rows import ComputedRow
+from leftfold.errors import ContractError, ViewNotBuilt
+from leftfold.flush import BucketFlush, Generation, Mark, RowChange
+from leftfold.ports import ViewStore
+from leftfold.position import Position
+from leftfold.query import TableView
+from leftfold.rows import CHECKSUM_MODULUS
+
+__all__ = ["QueryWriter", "token"]
+
+
+def token(run: str, batch: int) -> str:
+    """The token of every mark behind a batch of a run of a stream."""
+    return f"{run}.{batch}"
+
+
+class _Before(NamedTuple):
+    row: Any
+    digest: int
+    indexed: tuple[str, ...] | None
+
+
+class QueryWriter:
+    """Writes one generation; `marks` are what the store confirmed last.
+
+    Args:
+        groups: the fields of a row that name its group; two groups with one key are an error.
+        run: names this run of the stream. A writer that finds another run's token where it left its own is refused.
+
+    Raises:
+        ViewNotBuilt: a mark is missing.
+    """
+
+    def __init__(
+        self, view: TableView[Any, Any], generation: Generation, store: ViewStore, groups: Sequence[str], run: str
+    ) -> None:
+        self._view, self.generation, self._store, self._groups, self._run = view, generation, store, groups, run
+        self.marks: Mapping[int, Mark] = store.marks(generation)
+        if len(self.marks) < generation.buckets:
+            raise ViewNotBuilt(f"generation {generation.id} of view {view.name} lost marks; it is computed again")
+
+    @property
+    def batch(self) -> int | None:
+        """The batch behind which all marks are; None when they are not at one, or no stream wrote them."""
+        found = {mark.token.rpartition(".")[2] for mark in self.marks.values()}
+        number = found.pop() if len(found) == 1 else ""
+        return int(number) if number.removeprefix("-").isdecimal() else None
+
+    def claim(self) -> bool:
+        """Puts this run's token into every mark, which fences the run before; False when that one moved meanwhile."""
+        batch = self.batch
+        return batch is not None and self._flush(batch, {}, Position())
+
+    def write(self, batch: int, rows: Iterable[ComputedRow], reached: Position) -> bool:
+        """Writes the rows of a batch; every mark moves to `reached`, touched or not.
+
+        A batch that is in the marks already is not written again. False: another run was here, or the store lost or
+        went back behind what was written; nothing is written then.
+
+        Raises:
+            ContractError: two groups have one key.
+        """
+        if self.batch is not None and batch <= self.batch:
+            return True
+        changed: dict[str, ComputedRow] = {}
+        for row in rows:
+            if row.key in changed:
+                raise self._doubled(row.key)
+            changed[row.key] = row
+        return self._flush(batch, changed, reached)
+
+    def _flush(self, batch: int, changed: Mapping[str, ComputedRow], reached: Position) -> bool:
+        before = self._before(changed)
+        by_bucket: dict[int, list[ComputedRow]] = {bucket: [] for bucket in self.marks}
+        for row in changed.values():
+            by_bucket[row.bucket].append(row)
+        flushes = [self._of_bucket(bucket, batch, rows, before, reached) for bucket, rows in by_bucket.items()]
+        if not self._store.flush(flushes):
+            return False
+        self.marks = {flush.bucket: flush.mark for flush in flushes}
+        return True
+
+    def _before(self, changed: Mapping[str, ComputedRow]) -> dict[str, _Before]:
+        if not changed:
+            return {}
+        places = [(row.bucket, row.key) for row in changed.values()]
+        codec, found = self._view.rows, {}
+        for (_, key), fields in zip(places, self._store.read(self.generation, places).rows, strict=True):
+            if fields is None:
+                found[key] = _Before(None, 0, None)
+                continue
+            row, digest = codec.decode(fields), codec.digest(key, tuple(fields[c] for c in codec.columns))
+            found[key] = _Before(row, digest, codec.index_entries(row))
+            self._check_group(key, row, changed[key])
+        return found
+
+    def _check_group(self, key: str, old: Any, new: ComputedRow) -> None:
+        codec = self._view.rows
+        row = codec.decode(dict(zip(codec.columns, new.fields, strict=True)))
+        if any(getattr(old, name) != getattr(row, name) for name in self._groups):
+            raise self._doubled(key)
+
+    def _doubled(self, key: str) -> ContractError:
+        return ContractError(
+            f"view {self._view.name}: the query gives several rows for the key {key}; "
+            f"group by what the key is made of, or make the key of more columns"
+        )
+
+    def _of_bucket(
+        self, bucket: int, batch: int, rows: Sequence[ComputedRow], before: Mapping[str, _Before], reached: Position
+    ) -> BucketFlush:
+        mark, codec = self.marks[bucket], self._view.rows
+        checksum, count, changes = mark.checksum, mark.rows, []
+        for row in rows:
+            old = before[row.key]
+            checksum += codec.digest(row.key, row.fields) - old.digest
+            count += old.row is None
+            changes.append(RowChange(row.key, row.fields, None, old.indexed, row.entries))
+        moved = Mark(
+            position=mark.position | reached.only(self.generation.topics),
+            checksum=checksum % CHECKSUM_MODULUS,
+            token=token(self._run, batch),
+            phase=mark.phase,
+            rows=count,
+            time=mark.time,
+        )
+        return BucketFlush(self.generation, bucket, mark.token, moved, codec.columns, codec.indexes, tuple(changes))

@@ -1,0 +1,125 @@
+"""Views computed from tables of events: by SQL here, by DataFrames in `leftfold.spark`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from inspect import cleandoc
+from typing import Any, NoReturn
+
+from typing_extensions import TypeForm, TypeVar
+
+from leftfold.errors import ConfigurationError
+from leftfold.keys import KeyCodec, key_type
+from leftfold.messages import Event
+from leftfold.reference import ReferenceFile
+from leftfold.storage import record_fields
+from leftfold.view import View
+
+__all__ = ["METADATA", "QueryView", "TableView"]
+
+E = TypeVar("E", bound=Event)
+Row = TypeVar("Row")
+K = TypeVar("K", default=str)
+METADATA = ("_key", "_time", "_sequence", "_partition", "_offset")
+"""Columns that every table of events has beside the event's own fields."""
+
+
+class TableView(View[Row, K]):
+    """What query views and frame views share: a table per event class and per reference file, rows keyed by their
+    own fields. It is refreshed as a whole, so tails pass it over.
+    """
+
+    folded = False
+    key: Callable[[Row], K]
+    references: Mapping[str, ReferenceFile]
+
+    @property
+    def tables(self) -> dict[str, type[Event]]:
+        """The event classes by the name of their table."""
+        return {cls.__leftfold__.name: cls for cls in self.events}
+
+    @property
+    def code(self) -> tuple[object, ...]:
+        """The functions that its rows depend on."""
+        return (self.key,)
+
+    def row_key(self, row: Row) -> str:
+        """The encoded key of a row."""
+        return self.keys.encode(self.key(row))
+
+    def touches(self, event: Event, stream: str) -> NoReturn:
+        """Raises ConfigurationError: nothing is folded here."""
+        raise ConfigurationError(
+            f"view {self.name} is computed from tables and not folded; in tests: leftfold.spark.testing.rows(view, ...)"
+        )
+
+    def _tabled(self, key: Callable[[Row], K], references: Mapping[str, ReferenceFile]) -> None:
+        where = f"view {self.name}"
+        self.key, self.references = key, dict(references)
+        self.keys = KeyCodec(key_type(key, [self.rows.row], where), where)
+        _check_names(where, [*(cls.__leftfold__.name for cls in self.events), *references])
+        for cls in self.events:
+            for name in METADATA:
+                if name in cls.model_fields:
+                    raise ConfigurationError(f"{where}: {cls.__name__}.{name} has the name of a metadata column")
+
+    def _definition(self) -> list[Any]:
+        return [{name: [file.path, _schema(file)] for name, file in sorted(self.references.items())}]
+
+
+class QueryView(TableView[Row, K]):
+    """Rows by SQL over tables of events, one table per event class, named as it is on the wire.
+
+    Every table has the event's fields and `_key, _time, _sequence, _partition, _offset`. The columns of the result are
+    the fields of the row. SQL is checked before it runs: reading only, deterministic functions only.
+
+    Args:
+        key: the row's key, a plain lambda on fields or a function with a return type; two rows of one key are an error.
+        query: one SELECT statement in Spark's SQL.
+        references: files that may be joined, by the name of their table.
+        late: how long a stream waits for late events by `_time` before it forgets a group. Such a view is approximate.
+        version: raised when the rows change meaning although the text of the query does not.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        events: TypeForm[E],
+        row: type[Row],
+        key: Callable[[Row], K],
+        query: str,
+        references: Mapping[str, ReferenceFile] = {},  # never written to
+        indexes: Sequence[str] = (),
+        late: timedelta | None = None,
+        version: int = 1,
+    ) -> None:
+        self._named(name, events, row, indexes, version)
+        self._tabled(key, references)
+        self.query, self.late, self.approximate = cleandoc(query), late, late is not None
+        if not self.query:
+            raise ConfigurationError(f"view {name}: query= is empty; write one SELECT statement")
+        if late is not None and late <= timedelta(0):
+            raise ConfigurationError(f"view {name}: late={late} must be more than nothing, such as timedelta(hours=1)")
+
+    def _definition(self) -> list[Any]:
+        return [*super()._definition(), self.query, self.late.total_seconds() if self.late is not None else None]
+
+
+def _check_names(where: str, names: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        if not name.isidentifier():
+            raise ConfigurationError(f"{where}: {name!r} is no name for a table; use letters, digits and _")
+        if name.lower() in seen:
+            raise ConfigurationError(
+                f"{where}: two tables are named {name} (SQL does not see case); give one event class another name=, "
+                f"or one reference another key"
+            )
+        seen[name.lower()] = name
+
+
+def _schema(file: ReferenceFile) -> dict[str, str]:
+    return {name: str(hint) for name, hint in record_fields(file.row).items()}

@@ -1,0 +1,105 @@
+"""Runs the refresh of a view that is computed from tables: its rows are keyed, sorted by bucket and written whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from leftfold.engine.bulk import BulkJob, Tell
+from leftfold.engine.bulk_result import BucketResult
+from leftfold.engine.bulk_rows import ComputedRow, computed, write_computed
+from leftfold.engine.plan import RebuildPlan
+from leftfold.errors import ConfigurationError, LeftfoldError
+from leftfold.names import events
+from leftfold.process import tuned_gc
+from leftfold.query import TableView
+from leftfold.spark.computing import compute, own_session
+from leftfold.spark.outcome import cause_of, lines_of, results_of
+from leftfold.spark.progress import Address, listening
+from leftfold.spark.results import RowReader
+from leftfold.spark.runner import tagged
+from leftfold.spark.tables import EventTable, LogSlice, event_frame
+
+__all__ = ["query_runner", "write_frame"]
+
+Batches = Iterator[pa.RecordBatch]
+_ROW = "bucket int, key string, fields array<binary>, entries array<string>"
+_ROW_FIELDS: list[Any] = [
+    ("bucket", pa.int32()),
+    ("key", pa.string()),
+    ("fields", pa.list_(pa.binary())),
+    ("entries", pa.list_(pa.string())),
+]
+_ROW_ARROW = pa.schema(_ROW_FIELDS)
+_LINE_ARROW = pa.schema([("line", pa.string())])
+_EVENTS_PER_PART = 500_000
+
+
+def query_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]:
+    """A Runner for query views and frame views on a session."""
+
+    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+        view = job.view
+        if not isinstance(view, TableView):
+            raise ConfigurationError(f"view {view.name} is folded, not computed; rebuild it with the fold's runner")
+        session = own_session(spark, shuffles=max(2 * plan.cores, plan.events // _EVENTS_PER_PART))
+        with listening(spark, tell) as address, tagged(spark.sparkContext):
+            return write_frame(compute(session, view, _opener(plan, job, address)), job, 2 * plan.cores)
+
+    return run
+
+
+def _opener(plan: RebuildPlan, job: BulkJob, address: Address) -> Callable[[SparkSession, EventTable], DataFrame]:
+    log, told = LogSlice(plan.tasks, job.open_log), set[str]()
+
+    def open_table(session: SparkSession, table: EventTable) -> DataFrame:
+        # A topic that two tables are read from is read twice, but its events count once.
+        topic = events(table.event.__leftfold__.category)
+        teller = address if topic not in told else None
+        told.add(topic)
+        return event_frame(session, table, log.of(topic), teller)
+
+    return open_table
+
+
+def write_frame(frame: DataFrame, job: BulkJob, parts: int) -> list[BucketResult]:
+    """Writes all rows of a result into the generation of a job; one result per bucket that has any.
+
+    Raises:
+        LeftfoldError: what a task raised: two rows of one key, a NULL where none may be, an event that cannot be read.
+    """
+    view: Any = job.view
+    reader, buckets = RowReader(view), job.generation.buckets
+
+    def encode(batches: Batches) -> Batches:
+        tuned_gc()
+        for batch in batches:
+            rows = [computed(view, row, buckets) for row in reader.rows(batch)]
+            columns = zip(zip(*rows, strict=True) if rows else [()] * len(_ROW_ARROW), _ROW_ARROW, strict=True)
+            yield pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_ROW_ARROW)
+
+    def write(batches: Batches) -> Batches:
+        tuned_gc()
+        rows = (
+            ComputedRow(bucket, key, tuple(fields), tuple(entries))
+            for batch in batches
+            for bucket, key, fields, entries in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        )
+        for line in lines_of(lambda: write_computed(job, rows)):
+            yield pa.RecordBatch.from_arrays([pa.array([line], pa.string())], schema=_LINE_ARROW)
+
+    written = (
+        frame.mapInArrow(encode, _ROW)
+        .repartitionById(min(buckets, parts), "bucket")
+        .sortWithinPartitions("bucket", "key")
+        .mapInArrow(write, "line string")
+    )
+    try:
+        return results_of(row.line for row in written.collect())
+    except (KeyboardInterrupt, LeftfoldError):
+        raise
+    except Exception as error:
+        raise cause_of(error) from error

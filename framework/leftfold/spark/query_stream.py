@@ -1,0 +1,169 @@
+"""A query view kept by a stream: Spark's checkpoint holds the sums, the marks say whether it may go on from there."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from leftfold.engine.generations import BUCKETS, open_generation, topics_of
+from leftfold.engine.query_writer import QueryWriter
+from leftfold.engine.rebuild_removal import abandon, remove, sweep
+from leftfold.errors import ConfigurationError, Fenced, ViewNotBuilt
+from leftfold.flush import Generation, Phase
+from leftfold.position import Position
+from leftfold.query import QueryView
+from leftfold.spark.checkpoint import Checkpoint
+from leftfold.spark.checkpoint import sweep as sweep_checkpoints
+from leftfold.spark.computing import compute, own_session, refreshed
+from leftfold.spark.outcome import cause_of
+from leftfold.spark.stream_batches import Report, StreamBatches, StreamPlaces, StreamWork
+from leftfold.spark.stream_tables import stream_frame
+from leftfold.spark.tables import EventTable
+
+__all__ = ["QueryStream"]
+
+_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+
+class QueryStream:
+    """Runs one incremental query view; one thread uses it.
+
+    Args:
+        shuffles: into how many parts sums are split; fixed for the life of a checkpoint. every: seconds between two
+            batches. keep: seconds for which a generation that is replaced stays.
+        report: told what an operator should know.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        view: QueryView[Any, Any],
+        places: StreamPlaces,
+        *,
+        shuffles: int = 2,
+        every: float = 0.2,
+        keep: float = 60.0,
+        report: Report = lambda what, details: None,
+    ) -> None:
+        how = refreshed(spark, view)
+        if not how.incremental:
+            raise ConfigurationError(f"view {view.name} cannot be kept by a stream: {how.why}")
+        self._spark, self._view, self._places = spark, view, places
+        self._groups, self._shuffles, self._every, self._keep = how.groups, shuffles, every, keep
+        self._report = report
+
+    def run(self, stop: threading.Event) -> None:
+        """Streams until `stop` is set.
+
+        Raises:
+            Fenced: another run has taken over, or the store lost or went back behind what was written; run again, and
+                the marks say from where.
+            ContractError: an event cannot be read, or two groups have one key.
+            InfrastructureError: the log, the store or Spark is not there.
+        """
+        run, files = secrets.token_hex(8), self._fingerprints()
+        sweep(self._places.store, self._view, self._keep)
+        with closing(self._places.open_log()) as log:
+            topics = topics_of(self._view, log.partitions)
+            ends = log.stable_ends(topics)
+        batches = self._resumed(run, files, topics, ends) or self._begun(run, files, topics, ends)
+        try:
+            self._stream(batches, stop)
+        except BaseException as error:
+            if batches.writer is None:
+                abandon(self._places.store, batches.generation, error, resumable=False)
+            raise
+
+    def _fingerprints(self) -> dict[str, str]:
+        return {name: file.fingerprint() for name, file in self._view.references.items()}
+
+    def _resumed(
+        self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position
+    ) -> StreamBatches | None:
+        """The live generation, if its marks and its checkpoint agree."""
+        store, view = self._places.store, self._view
+        registry = store.registry(view.name)
+        sweep_checkpoints(self._places.checkpoints, view.name, registry.generations)
+        live = registry.live_of(view.hash)
+        if live is None or dict(live.topics) != dict(topics):
+            return None
+        try:
+            writer = QueryWriter(view, live, store, self._groups, run)
+        except ViewNotBuilt:
+            remove(store, live)
+            return None
+        checkpoint = Checkpoint(self._places.checkpoints, view.name, live.id)
+        before = next(iter(writer.marks.values())).token.rpartition(".")[0]
+        found = checkpoint.resumable(before, writer.batch, files)
+        if found is None:
+            self._report("computed from the start", {"view": view.name, "why": "marks and checkpoint do not agree"})
+            return None
+        if not writer.claim():
+            raise Fenced(f"view {view.name}: generation {live.id} is written by another run; this one gives way")
+        self._report("stream goes on", {"view": view.name, "generation": live.id, "batch": writer.batch})
+        batches = self._batches(live, run, ends, checkpoint.take(found, run))
+        batches.writer = writer
+        return batches
+
+    def _begun(self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position) -> StreamBatches:
+        """A new generation and a fresh checkpoint; its first batch is the whole log."""
+        store, view = self._places.store, self._view
+        generation = open_generation(store, view, topics, Phase.BULK, BUCKETS)
+        path = Checkpoint(self._places.checkpoints, view.name, generation.id).begin(run, files)
+        batches = self._batches(generation, run, ends, path)
+        self._report("stream begins", {"view": view.name, "generation": generation.id})
+        if not any(ends.next_offset(t, p) for t, count in topics.items() for p in range(count)):
+            batches.seal([], -1, ends)
+        return batches
+
+    def _batches(self, generation: Generation, run: str, ends: Position, path: Path) -> StreamBatches:
+        what = StreamWork(self._view, self._places, self._groups, self._shuffles, self._report)
+        return StreamBatches(what, generation, run, ends, path)
+
+    def _stream(self, batches: StreamBatches, stop: threading.Event) -> None:
+        session = own_session(self._spark, shuffles=self._shuffles)
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
+        frame = compute(session, self._view, self._open_table)
+        query = (
+            frame.writeStream.outputMode("update")
+            .option("checkpointLocation", str(batches.path))
+            .trigger(processingTime=f"{int(self._every * 1000)} milliseconds")
+            .foreachBatch(batches.take)
+            .start()
+        )
+        try:
+            _wait(query, stop)
+        except PySparkException as error:
+            raise batches.failure or cause_of(error) from error
+        finally:
+            query.stop()
+
+    def _open_table(self, session: SparkSession, table: EventTable) -> DataFrame:
+        frame = stream_frame(session, table, self._places.kafka)
+        late = self._view.late
+        return (
+            frame if late is None else frame.withWatermark("_time", f"{int(late.total_seconds() * 1000)} milliseconds")
+        )
+
+
+def _wait(query: StreamingQuery, stop: threading.Event) -> None:
+    while not stop.is_set():
+        if query.awaitTermination(1):
+            return

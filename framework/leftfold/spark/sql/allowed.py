@@ -1,0 +1,85 @@
+"""What SQL may say: everything else is refused, so what a later Spark adds is refused until it stands here."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["AGGREGATES", "BARE_WORDS", "CLOCKS", "FUNCTIONS", "GENERATORS", "KINDS"]
+
+
+def _words(*texts: str) -> frozenset[str]:
+    return frozenset(word for text in texts for word in text.split())
+
+
+_PLANS = """
+Aggregate Distinct Except Filter Generate GlobalLimit Intersect Join LocalLimit Project Sort SubqueryAlias Union
+UnresolvedHaving UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedWith WithWindowDefinition
+"""
+_EXPRESSIONS = """
+Add Alias And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CaseWhen Cast Coalesce Concat CreateArray CreateNamedStruct
+CurrentRow Divide EqualNullSafe EqualTo Exists GreaterThan GreaterThanOrEqual ILike In InSubquery IntegralDivide
+IsNotNull IsNull LambdaFunction LessThan LessThanOrEqual Like ListQuery Literal MultiAlias Multiply Not Or Overlay RLike
+Remainder ScalarSubquery SortOrder SpecifiedWindowFrame StringLocate StringTrim StringTrimBoth StringTrimLeft
+StringTrimRight Substring Subtract TimestampAdd TimestampDiff UnaryMinus UnaryPositive UnboundedFollowing
+UnboundedPreceding UnresolvedAlias UnresolvedAttribute UnresolvedExtractValue UnresolvedFunction UnresolvedGenerator
+UnresolvedNamedLambdaVariable UnresolvedOrdinal UnresolvedStar UnresolvedWindowExpression UnspecifiedFrame
+WindowExpression WindowSpecDefinition
+"""
+KINDS = _words(_PLANS, _EXPRESSIONS)
+"""Operators and expressions of a parsed statement, by the names of Spark's classes."""
+
+AGGREGATES = _words(
+    """
+    any approx_count_distinct avg bit_and bit_or bit_xor bool_and bool_or count count_if every max mean median min
+    percentile percentile_cont percentile_disc some sum try_avg try_sum
+    """
+)
+"""Aggregates whose result does not depend on the order of rows, as that of collect_list, first or max_by may."""
+
+GENERATORS = _words("explode explode_outer posexplode posexplode_outer inline inline_outer")
+
+_WINDOWS = "cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number window window_time"
+_TEXT = """
+ascii btrim char char_length character_length chr concat concat_ws contains elt endswith find_in_set initcap instr lcase
+left len length levenshtein locate lower ltrim mask octet_length overlay position regexp_count regexp_extract
+regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr replace reverse right rtrim soundex split
+split_part startswith substr substring substring_index translate trim ucase upper
+"""
+_NUMBERS = """
+abs acos asin atan atan2 bin bround cbrt ceil ceiling conv cos cosh degrees div e exp expm1 floor greatest hex hypot
+isnan least ln log log10 log1p log2 mod negative pi pmod positive pow power radians rint round sign signum sin sinh sqrt
+tan tanh try_add try_divide try_mod try_multiply try_subtract unhex width_bucket
+"""
+_TIMES = """
+add_months convert_timezone date date_add date_diff date_format date_from_unix_date date_part date_sub date_trunc
+dateadd datediff datepart day dayname dayofmonth dayofweek dayofyear extract from_unixtime from_utc_timestamp hour
+last_day make_date make_interval make_timestamp minute month monthname months_between next_day quarter second
+timestamp_micros timestamp_millis timestamp_seconds to_date to_timestamp to_utc_timestamp trunc try_to_date
+try_to_timestamp unix_date unix_micros unix_millis unix_seconds weekday weekofyear year
+"""
+_CASTS = "bigint boolean cast decimal double int smallint string timestamp tinyint to_char to_number try_to_number"
+_CHOICES = """
+between case coalesce equal_null if ifnull isnotnull isnull nullif nullifzero nvl nvl2 when zeroifnull
+"""
+_COLLECTIONS = """
+aggregate array array_append array_compact array_contains array_distinct array_except array_intersect array_join
+array_max array_min array_position array_prepend array_remove array_size array_sort array_union arrays_overlap
+arrays_zip cardinality element_at exists filter flatten forall get map map_concat map_contains_key map_entries
+map_filter map_from_arrays map_from_entries map_keys map_values named_struct reduce size slice sort_array struct
+transform transform_keys transform_values try_element_at zip_with
+"""
+_HASHES = "crc32 hash md5 sha sha1 sha2 xxhash64 from_json get_json_object json_array_length json_object_keys to_json"
+
+FUNCTIONS = AGGREGATES | GENERATORS | _words(_WINDOWS, _TEXT, _NUMBERS, _TIMES, _CASTS, _CHOICES, _COLLECTIONS, _HASHES)
+"""Functions whose result depends on their arguments alone and cannot be much larger than they are."""
+
+CLOCKS = re.compile(r"\s*(now|today|tomorrow|yesterday)\b.*", re.IGNORECASE | re.DOTALL)
+"""Texts that Spark takes for the present time where a time is wanted: `at > 'today'`."""
+
+BARE_WORDS = _words(
+    """
+    current_catalog current_database current_date current_schema current_time current_timestamp current_timezone
+    current_user grouping__id localtimestamp now session_user user
+    """
+)
+"""Words that Spark takes for functions although they have no parentheses, unless a column has their name."""

@@ -1,0 +1,91 @@
+"""Spark's own parser: what it makes of a statement, taken over piece by piece and without running anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from leftfold.errors import ConfigurationError
+from leftfold.spark.sql.tree import Node, Part
+
+__all__ = ["parse"]
+
+_TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
+
+
+def parse(spark: SparkSession, query: str, where: str) -> Node:
+    """The statement as Spark understands it.
+
+    Args:
+        where: named in errors.
+
+    Raises:
+        ConfigurationError: Spark cannot read it, or it is more than one statement.
+    """
+    if "${" in query:
+        raise ConfigurationError(f"{where}: Spark would put a setting in the place of ${{...}}; write what is meant")
+    internals: Any = spark
+    try:
+        plan = internals._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001  # no other way
+    except PySparkException as error:
+        raise ConfigurationError(f"{where}: {_said(error)}") from error
+    try:
+        return _Reader(internals._jvm, query).node(plan)  # noqa: SLF001  # no other way
+    except RecursionError as error:
+        raise ConfigurationError(f"{where}: the query is nested too deeply") from error
+
+
+def _said(error: Exception) -> str:
+    """What Spark says about it, without the picture of the statement."""
+    lines = str(error).strip().splitlines()
+    return " ".join(line.strip() for line in lines if line.strip() and not line.startswith(("---", "^", "==")))[:400]
+
+
+class _Reader:
+    """Copies a plan out of the JVM; every object it meets is a tree node, a collection, a value or text."""
+
+    def __init__(self, jvm: Any, query: str) -> None:
+        load = jvm.java.lang.Class.forName
+        self._tree, self._product = load(_TREE), load("scala.Product")
+        self._many = load("scala.collection.Iterable")
+        self._query = query
+
+    def node(self, plan: Any) -> Node:
+        found = self._part(plan)
+        if not isinstance(found, Node):
+            raise TypeError(f"{plan} is no plan")
+        return found
+
+    def _part(self, thing: Any) -> Part:
+        if not isinstance(thing, JavaObject):
+            return thing.hex() if isinstance(thing, bytes | bytearray) else thing
+        if self._tree.isInstance(thing):
+            return Node(_kind(thing), self._elements(thing), text=self._text(thing))
+        if self._many.isInstance(thing):
+            return self._items(thing)
+        if self._product.isInstance(thing):
+            return Node(_kind(thing), self._elements(thing), judged=False)
+        return str(thing.toString())
+
+    def _elements(self, thing: Any) -> tuple[Part, ...]:
+        return tuple([self._part(thing.productElement(index)) for index in range(thing.productArity())])
+
+    def _items(self, thing: Any) -> tuple[Part, ...]:
+        items, iterator = [], thing.iterator()
+        while iterator.hasNext():
+            items.append(self._part(iterator.next()))
+        return tuple(items)
+
+    def _text(self, thing: Any) -> str:
+        origin = thing.origin()
+        start, stop = origin.startIndex(), origin.stopIndex()
+        if start.isEmpty() or stop.isEmpty():
+            return ""
+        return self._query[int(start.get()) : int(stop.get()) + 1]
+
+
+def _kind(thing: Any) -> str:
+    return str(thing.getClass().getName()).rpartition(".")[2].rstrip("$")

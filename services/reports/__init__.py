@@ -1,0 +1,1 @@
+"""What the chain's management reads: views by SQL, computed by Spark. It decides nothing."""

