@@ -23,11 +23,14 @@ _PAUSE_SECONDS = 0.01
 
 
 class Live(Generic[Row, K]):
-    """Remembers which generation is live, so that a read need not ask first; every answer says whether it still is."""
+    """Remembers which generation is live, so that a read need not ask first; every answer says whether it still is.
+
+    `known` is the one that was live when somebody looked last.
+    """
 
     def __init__(self, view: View[Row, K]) -> None:
         self.view = view
-        self._generation: Generation | None = None
+        self.known: Generation | None = None
 
     def generation(self, *, fresh: bool = False) -> Steps[Generation]:
         """The live generation of this code's schema hash.
@@ -35,15 +38,15 @@ class Live(Generic[Row, K]):
         Raises:
             ViewNotBuilt: there is none.
         """
-        if fresh or self._generation is None:
+        if fresh or self.known is None:
             registry = yield from ask(Registered(self.view.name))
-            self._generation = registry.live_of(self.view.hash)
-        if self._generation is None:
+            self.known = registry.live_of(self.view.hash)
+        if self.known is None:
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
                 f"start a tail: leftfold run {self.view.name}, or build it: leftfold rebuild {self.view.name}"
             )
-        return self._generation
+        return self.known
 
     def moved(self, generation: Generation, deadline: float) -> Steps[None]:
         """Forgets a generation that turned out not to be live, or to lack marks, and gives the next one a moment.
@@ -51,7 +54,7 @@ class Live(Generic[Row, K]):
         Raises:
             ViewNotBuilt: it is past the deadline.
         """
-        again, self._generation = self._generation, None
+        again, self.known = self.known, None
         if time.monotonic() >= deadline:
             raise ViewNotBuilt(
                 f"generation {generation.id} of view {self.view.name} is not whole or not live any more; is a tail "

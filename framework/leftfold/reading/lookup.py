@@ -32,7 +32,11 @@ class Lookup(Generic[Row, K]):
 
     def row(self, key: K, after: Position | None, timeout: float) -> Steps[Row | None]:
         """The row of a key."""
-        _, snapshot = yield from self._read([self._view.keys.encode(key)], after, timeout)
+        encoded, snapshot = self._view.keys.encode(key), None
+        if after is None:
+            snapshot = yield from self._at_once(encoded)
+        if snapshot is None:
+            _, snapshot = yield from self._read([encoded], after, timeout)
         fields = snapshot.rows[0]
         return None if fields is None else self._view.rows.decode(fields)
 
@@ -63,6 +67,15 @@ class Lookup(Generic[Row, K]):
         snapshot = yield from ask(Rows(generation, (), tuple(range(generation.buckets))))
         return described(self._view, generation, snapshot.marks)
 
+    def _at_once(self, encoded: str) -> Steps[Snapshot | None]:
+        """What one question finds where the live generation is known; None when it has moved on: look again."""
+        generation = self._live.known
+        if generation is None:
+            return None
+        place = self._live.place(generation, encoded)
+        snapshot: Snapshot = yield Rows(generation, (place,))
+        return snapshot if snapshot.live == generation.id and place[0] in snapshot.marks else None
+
     def _read(
         self, encoded: Sequence[str], after: Position | None, timeout: float, *, whole: bool = False
     ) -> Steps[tuple[Generation, Snapshot]]:
@@ -74,7 +87,7 @@ class Lookup(Generic[Row, K]):
                 question = self._question(generation, encoded, whole)
                 snapshot = yield from ask(question)
                 buckets = {*question.buckets, *(bucket for bucket, _ in question.keys)}
-                if snapshot.live != generation.id or not buckets <= snapshot.marks.keys():
+                if snapshot.live != generation.id or not all(bucket in snapshot.marks for bucket in buckets):
                     yield from self._live.moved(generation, deadline)
                     continue
                 lacking = self._lacking(generation, snapshot, buckets, after)

@@ -80,10 +80,21 @@ class Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Some replies came."""
         self._heard = self._loop.time()
+        gets, owed = self._reader.gets, self._owed
         try:
             self._reader.feed(data)
-            while (reply := self._reader.gets()) is not False:
-                self._received(reply)
+            while (reply := gets()) is not False:
+                if self._told is not None and isinstance(reply, list) and reply[:1] == [b"message"]:
+                    self._told(reply[1], reply[2])
+                elif not owed:
+                    raise ConnectionError(f"the server sent a reply that nobody asked for: {reply!r}")
+                else:
+                    first = owed[0]
+                    first.replies.append(reply)
+                    if len(first.replies) == first.count:
+                        owed.popleft()
+                        if not first.future.done():
+                            first.future.set_result(first.replies)
         except ConnectionError as error:
             self._break(error)
 
@@ -108,19 +119,6 @@ class Line(asyncio.Protocol):
             data, self._outgoing = b"".join(self._outgoing), []
             self._transport.write(data)
 
-    def _received(self, reply: Any) -> None:
-        if self._told is not None and isinstance(reply, list) and reply and reply[0] == b"message":
-            self._told(reply[1], reply[2])
-            return
-        if not self._owed:
-            raise ConnectionError(f"the server sent a reply that nobody asked for: {reply!r}")
-        first = self._owed[0]
-        first.replies.append(reply)
-        if len(first.replies) == first.count:
-            self._owed.popleft()
-            if not first.future.done():
-                first.future.set_result(first.replies)
-
     def _watch(self) -> None:
         if self._watchdog is None:
             self._watchdog = self._loop.call_at(self._heard + self._timeout, self._check)
@@ -138,10 +136,10 @@ class Line(asyncio.Protocol):
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None
-        owed, self._owed = self._owed, deque()
-        for one in owed:
-            if not one.future.done():
-                one.future.set_exception(ConnectionResetError(str(error)))
+        while self._owed:
+            future = self._owed.popleft().future
+            if not future.done():
+                future.set_exception(ConnectionResetError(str(error)))
         self._outgoing.clear()
         if self._transport is not None:
             transport, self._transport = self._transport, None

@@ -18,17 +18,21 @@ class Question:
 
     def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]], buckets: Sequence[int] = ()) -> None:
         self._generation = generation
-        self._places = {bucket: BucketKeys(generation, bucket) for bucket in (*buckets, *(b for b, _ in keys))}
+        places = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
+        for bucket, _ in keys:
+            if bucket not in places:
+                places[bucket] = BucketKeys(generation, bucket)
+        self._buckets = list(places)
         self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.hash}")]
-        self.commands += [("HGETALL", place.mark) for place in self._places.values()]
-        self.commands += [("HGETALL", self._places[bucket].row(key)) for bucket, key in keys]
+        self.commands += [("HGETALL", place.mark) for place in places.values()]
+        self.commands += [("HGETALL", places[bucket].row(key)) for bucket, key in keys]
 
     def answer(self, replies: Sequence[Any]) -> Snapshot:
         """What the replies say."""
-        count = len(self._places)
+        count = len(self._buckets)
         return Snapshot(
             live=(replies[0] or b"").decode(),
-            marks=read_marks(self._generation, dict(zip(self._places, replies[1 : 1 + count], strict=True))),
+            marks=read_marks(self._generation, dict(zip(self._buckets, replies[1 : 1 + count], strict=True))),
             rows=tuple([hash_of(reply) or None for reply in replies[1 + count :]]),
         )
 

@@ -27,8 +27,5 @@ class Wording(Protocol[A_co]):
 
 
 def hash_of(reply: Any) -> Mapping[bytes, bytes]:
-    """A hash from a reply: redis-py makes mappings, the protocol has names and values in turn."""
-    if isinstance(reply, Mapping):
-        return reply
-    parts = iter(reply)
-    return dict(zip(parts, parts, strict=True))
+    """A hash from a reply: redis-py makes a dict, the protocol has names and values in turn."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
