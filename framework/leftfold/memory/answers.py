@@ -74,11 +74,10 @@ def _counting(store: MemoryViewStore, asked: Counting) -> Counts:
 
 def _changes(store: MemoryViewStore, asked: Changes) -> Recent:
     buckets = {number: store.bucket(asked.generation, number) for number in asked.ids}
-    there = {number: bucket for number, bucket in buckets.items() if bucket is not None}
     return Recent(
         _live(store, asked.generation),
-        {number: bucket.mark.position for number, bucket in there.items()},
-        {number: _entries(tuple(bucket.changes), asked, asked.ids[number]) for number, bucket in there.items()},
+        {number: bucket.mark.position for number, bucket in buckets.items() if bucket},
+        {n: _entries(tuple(bucket.changes), asked, asked.ids[n]) if bucket else () for n, bucket in buckets.items()},
     )
 
 
