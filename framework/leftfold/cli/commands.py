@@ -7,7 +7,23 @@ from typing import Annotated, Any
 
 import typer
 
-from leftfold.cli import check, dev, doctor, down, events, get, new, rebuild, run, send, state, status, topics, up
+from leftfold.cli import (
+    check,
+    dev,
+    doctor,
+    down,
+    events,
+    get,
+    new,
+    rebuild,
+    run,
+    send,
+    state,
+    status,
+    topics,
+    up,
+    watch,
+)
 from leftfold.version import __version__
 
 __all__ = ["app"]
@@ -53,6 +69,7 @@ _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (send.send, send.EXAMPLES),
     (events.events, events.EXAMPLES),
     (get.get, get.EXAMPLES),
+    (watch.watch, watch.EXAMPLES),
     (rebuild.rebuild, rebuild.EXAMPLES),
     (check.check, check.EXAMPLES),
     (doctor.doctor, doctor.EXAMPLES),
