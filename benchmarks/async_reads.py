@@ -18,7 +18,7 @@ from leftfold.engine.generations import change, open_generation
 from leftfold.flush import BucketFlush, Generation, Mark, Phase, RowChange
 from leftfold.local import Servers
 from leftfold.position import Position
-from leftfold.questions import Matching, Question, Range, Rows
+from leftfold.questions import Glance, Matching, Question, Range, Rows
 from leftfold.reading import Views
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.wordings import worded
@@ -106,10 +106,8 @@ class _Peer:
 
     async def get(self, key: str) -> object:
         """One row by key."""
-        place = bucket_of(self._generation, key, 0), key
-        snapshot = await self._ask(Rows(self._generation, (place,)))
-        fields = snapshot.rows[0]
-        return None if fields is None else view.rows.decode(fields)
+        seen = await self._ask(Glance(self._generation, bucket_of(self._generation, key, 0), key))
+        return None if seen.fields is None else view.rows.decode(seen.fields)
 
     async def top(self, key: str) -> object:
         """The ten largest."""

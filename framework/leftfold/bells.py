@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 from leftfold.flush import Generation
@@ -41,7 +42,7 @@ class LoopBell:
 
     def ring(self) -> None:
         """Wakes the coroutine that waits, or the next that does."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits in it
             self._loop.call_soon_threadsafe(self._rung.set)
 
     async def wait(self, seconds: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from typing_extensions import TypeVar
 
@@ -12,8 +12,8 @@ from leftfold.flush import Generation, Registry, Snapshot
 from leftfold.position import Position
 
 __all__ = [
-    "Changed", "Changes", "Counting", "Counts", "Listed", "Matches", "Matching", "Question", "Range", "Recent",
-    "Registered", "Rows",
+    "Changed", "Changes", "Counting", "Counts", "Glance", "Listed", "Matches", "Matching", "Question", "Range",
+    "Recent", "Registered", "Rows", "Seen",
 ]  # fmt: skip
 
 A_co = TypeVar("A_co", covariant=True)
@@ -28,6 +28,23 @@ class Registered(Question[Registry]):
     """Which generations a view has, and which is live for each hash."""
 
     view: str
+
+
+class Seen(NamedTuple):
+    """The live generation ('' = none), whether the bucket has a mark, and the row's fields."""
+
+    live: str
+    whole: bool
+    fields: Mapping[bytes, bytes] | None
+
+
+@dataclass(frozen=True)
+class Glance(Question[Seen]):
+    """One row, for those who need not know how far its bucket is: the cheapest question there is."""
+
+    generation: Generation
+    bucket: int
+    key: str
 
 
 @dataclass(frozen=True)

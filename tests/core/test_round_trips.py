@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import pytest
 
 from leftfold.memory import MemoryViewStore
-from leftfold.questions import Counting, Matching, Question, Rows
+from leftfold.questions import Counting, Glance, Matching, Question, Rows
 from leftfold.reading import Reader, Views
 from tests.core.folding import FoldBench, out
 from tests.core.shop import Spend, household_spend
@@ -41,7 +41,7 @@ def store() -> Counted:
 @pytest.mark.parametrize(
     ("read", "trips"),
     [
-        (lambda reader: reader.get("h01"), [Rows]),
+        (lambda reader: reader.get("h01"), [Glance]),
         (lambda reader: reader.entry("h01"), [Rows]),
         (lambda reader: reader.many([f"h{n:02d}" for n in range(30)]), [Rows]),
         (lambda reader: reader.count(), [Rows]),

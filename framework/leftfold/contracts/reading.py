@@ -16,7 +16,7 @@ from leftfold.flush import Generation, Mark, Phase, Registry
 from leftfold.ordered import ordered
 from leftfold.ports import ViewStore
 from leftfold.position import Position
-from leftfold.questions import Changed, Changes, Counting, Listed, Matching, Range, Registered, Rows
+from leftfold.questions import Changed, Changes, Counting, Glance, Listed, Matching, Range, Registered, Rows, Seen
 
 __all__ = ["ReadingContract"]
 
@@ -96,6 +96,16 @@ class ReadingContract:
             assert await store.aask(changes) == store.ask(changes)
 
         asyncio.run(same())
+
+    def test_a_glance_tells_a_row_what_is_live_and_whether_the_bucket_is_there(
+        self, store: ViewStore, whole: Generation
+    ) -> None:
+        assert store.flush([flush_of(whole, 0, "", "t", row("a"))])
+        there = Seen(whole.id, True, store.read(whole, [(0, "a")]).rows[0])
+        assert there.fields is not None
+        assert store.ask(Glance(whole, 0, "a")) == asyncio.run(store.aask(Glance(whole, 0, "a"))) == there
+        assert store.ask(Glance(whole, 0, "b")) == Seen(whole.id, True, None)
+        assert store.ask(Glance(replace(whole, id="other"), 0, "a")) == Seen(whole.id, False, None)
 
     def test_marks_are_told_of_buckets_without_rows_asked_for(self, store: ViewStore, whole: Generation) -> None:
         snapshot = store.ask(Rows(whole, (), (0, 3)))

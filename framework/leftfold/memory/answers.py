@@ -11,6 +11,7 @@ from leftfold.questions import (
     Changes,
     Counting,
     Counts,
+    Glance,
     Listed,
     Matches,
     Matching,
@@ -18,6 +19,7 @@ from leftfold.questions import (
     Recent,
     Registered,
     Rows,
+    Seen,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ def _rows(store: MemoryViewStore, asked: Rows) -> Snapshot:
         {number: bucket.mark for number, bucket in buckets.items() if bucket is not None},
         tuple(bucket.rows.get(key) if (bucket := buckets[number]) else None for number, key in asked.keys),
     )
+
+
+def _glance(store: MemoryViewStore, asked: Glance) -> Seen:
+    bucket = store.bucket(asked.generation, asked.bucket)
+    return Seen(_live(store, asked.generation), bucket is not None, bucket.rows.get(asked.key) if bucket else None)
 
 
 def _listed(store: MemoryViewStore, asked: Listed) -> list[str]:
@@ -95,6 +102,7 @@ def _live(store: MemoryViewStore, generation: Generation) -> str:
 
 _ANSWERS: dict[type, Any] = {
     Registered: _registered,
+    Glance: _glance,
     Rows: _rows,
     Listed: _listed,
     Matching: _matching,

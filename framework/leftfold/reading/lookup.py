@@ -12,7 +12,7 @@ from leftfold.description import Description, described
 from leftfold.errors import StaleViewError
 from leftfold.flush import Generation, Snapshot
 from leftfold.position import Position
-from leftfold.questions import Rows
+from leftfold.questions import Glance, Rows, Seen
 from leftfold.reading.ear import Ear
 from leftfold.reading.entry import Entry
 from leftfold.reading.live import Live
@@ -32,12 +32,13 @@ class Lookup(Generic[Row, K]):
 
     def row(self, key: K, after: Position | None, timeout: float) -> Steps[Row | None]:
         """The row of a key."""
-        encoded, snapshot = self._view.keys.encode(key), None
-        if after is None:
-            snapshot = yield from self._at_once(encoded)
-        if snapshot is None:
+        encoded = self._view.keys.encode(key)
+        seen = (yield from self._glance(encoded)) if after is None else None
+        if seen is not None:
+            fields = seen.fields
+        else:
             _, snapshot = yield from self._read([encoded], after, timeout)
-        fields = snapshot.rows[0]
+            fields = snapshot.rows[0]
         return None if fields is None else self._view.rows.decode(fields)
 
     def entry(self, key: K, after: Position | None, timeout: float) -> Steps[Entry[Row]]:
@@ -67,14 +68,13 @@ class Lookup(Generic[Row, K]):
         snapshot = yield from ask(Rows(generation, (), tuple(range(generation.buckets))))
         return described(self._view, generation, snapshot.marks)
 
-    def _at_once(self, encoded: str) -> Steps[Snapshot | None]:
+    def _glance(self, encoded: str) -> Steps[Seen | None]:
         """What one question finds where the live generation is known; None when it has moved on: look again."""
         generation = self._live.known
         if generation is None:
             return None
-        place = self._live.place(generation, encoded)
-        snapshot: Snapshot = yield Rows(generation, (place,))
-        return snapshot if snapshot.live == generation.id and place[0] in snapshot.marks else None
+        seen: Seen = yield Glance(generation, *self._live.place(generation, encoded))
+        return seen if seen.live == generation.id and seen.whole else None
 
     def _read(
         self, encoded: Sequence[str], after: Position | None, timeout: float, *, whole: bool = False

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from leftfold.flush import Generation, Mark, Snapshot
+from leftfold.questions import Glance, Seen
 from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.redis.marks import read_mark
 from leftfold.redis.wording import Command, hash_of
 
-__all__ = ["Question", "read_marks"]
+__all__ = ["Glimpse", "Question", "read_marks"]
 
 
 class Question:
@@ -35,6 +36,23 @@ class Question:
             marks=read_marks(self._generation, dict(zip(self._buckets, replies[1 : 1 + count], strict=True))),
             rows=tuple([hash_of(reply) or None for reply in replies[1 + count :]]),
         )
+
+
+class Glimpse:
+    """`Glance` in Redis' words."""
+
+    def __init__(self, asked: Glance) -> None:
+        keys = BucketKeys(asked.generation, asked.bucket)
+        self.commands: list[Command] = [
+            ("HGET", registry_key(asked.generation.view), f"live:{asked.generation.hash}"),
+            ("EXISTS", keys.mark),
+            ("HGETALL", keys.row(asked.key)),
+        ]
+
+    def answer(self, replies: Sequence[Any]) -> Seen:
+        """What the replies say."""
+        live, whole, fields = replies
+        return Seen((live or b"").decode(), bool(whole), hash_of(fields) or None)
 
 
 class _Marks(Mapping[int, Mark]):

@@ -6,7 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from leftfold.flush import Registry
-from leftfold.questions import Changes, Counting, Counts, Listed, Matches, Matching, Question, Range, Registered, Rows
+from leftfold.questions import (
+    Changes,
+    Counting,
+    Counts,
+    Glance,
+    Listed,
+    Matches,
+    Matching,
+    Question,
+    Range,
+    Registered,
+    Rows,
+)
 from leftfold.redis import snapshots
 from leftfold.redis.changestream import Recently
 from leftfold.redis.keys import BucketKeys, escaped, registry_key, told
@@ -88,6 +100,7 @@ def _ends(range_: Range) -> tuple[bytes, bytes]:
 
 _WORDINGS: dict[type, Callable[[Any], Wording[Any]]] = {
     Registered: _Registered,
+    Glance: snapshots.Glimpse,
     Rows: lambda asked: snapshots.Question(asked.generation, asked.keys, asked.buckets),
     Listed: _Listed,
     Matching: _Matching,
