@@ -7,6 +7,7 @@ from leftfold.connection import Connection, connect
 from leftfold.decider import Decider
 from leftfold.envelope import Receipt, Recorded
 from leftfold.errors import (
+    ChangesNotKept,
     ConfigurationError,
     ConflictError,
     ContractError,
@@ -29,6 +30,7 @@ from leftfold.view import FoldView, SpreadView, View
 
 __all__ = [
     "App",
+    "ChangesNotKept",
     "Command",
     "ConfigurationError",
     "ConflictError",

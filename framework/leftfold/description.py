@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from leftfold.errors import ViewNotBuilt
-from leftfold.flush import Generation, Parked, covered
+from leftfold.flush import Generation, Mark, Parked, covered
 from leftfold.ports import ViewStore
 from leftfold.position import Position
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View
 
-__all__ = ["Description", "describe"]
+__all__ = ["Description", "describe", "described"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,15 @@ def describe(view: View[Any, Any], generation: Generation, store: ViewStore) -> 
     Raises:
         ViewNotBuilt: its marks are gone.
     """
-    marks = store.marks(generation)
+    return described(view, generation, store.marks(generation))
+
+
+def described(view: View[Any, Any], generation: Generation, marks: Mapping[int, Mark]) -> Description:
+    """What a generation's marks say of it.
+
+    Raises:
+        ViewNotBuilt: some are missing.
+    """
     if len(marks) < generation.buckets:
         raise ViewNotBuilt(f"generation {generation.id} of {view.name} is not whole; leftfold rebuild {view.name}")
     return Description(

@@ -7,6 +7,7 @@ LeftfoldError
 ├── DecisionFailed           `decide` raised something that is no DomainError; a bug in the service
 ├── ContractError            bytes, types, versions or ids break the contract; the message is dead-lettered
 ├── StaleViewError           the view has not reached the position asked for
+├── ChangesNotKept           the changes of a view are not kept that far back; read all rows and watch on from there
 ├── ViewNotBuilt             no generation of the view with this code's schema is live yet
 ├── ConfigurationError       a definition or a setting is wrong (exit 78)
 └── InfrastructureError      a broker, a server or a disk is not there (exit 69)
@@ -20,6 +21,7 @@ import string
 from typing import Any, ClassVar, dataclass_transform
 
 __all__ = [
+    "ChangesNotKept",
     "ConfigurationError",
     "ConflictError",
     "ContractError",
@@ -125,6 +127,10 @@ class ContractError(LeftfoldError):
 
 class StaleViewError(LeftfoldError):
     """A view did not reach the position asked for within the timeout."""
+
+
+class ChangesNotKept(LeftfoldError):
+    """The change streams of a view do not reach back to the position to watch from."""
 
 
 class ViewNotBuilt(LeftfoldError):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from leftfold.flush import BucketFlush, Generation, Mark, Registry, Snapshot
 from leftfold.position import Position
+from leftfold.questions import Question
 
-__all__ = ["Flushing", "Headers", "LogReader", "RawRecord", "StateStore", "ViewStore"]
+__all__ = ["AsyncBell", "Bell", "Flushing", "Headers", "LogReader", "RawRecord", "StateStore", "ViewStore"]
+
+A = TypeVar("A")
 
 Headers: TypeAlias = Sequence[tuple[str, bytes]]
 
@@ -74,6 +77,26 @@ class Flushing(Protocol):
         """
 
 
+class Bell(Protocol):
+    """Rings for one waiting thread when a flush may have reached what it waits for; it may ring too often."""
+
+    def wait(self, seconds: float) -> None:
+        """Returns when it has rung since the last wait, or after so long."""
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+
+
+class AsyncBell(Protocol):
+    """A Bell for a coroutine."""
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when it has rung since the last wait, or after so long."""
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+
+
 class ViewStore(Protocol):
     """Rows, indexes, marks and the registry of views, under the bucket protocol."""
 
@@ -97,6 +120,21 @@ class ViewStore(Protocol):
 
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """`read` for asyncio."""
+
+    def ask(self, question: Question[A], /) -> A:
+        """The answer to any question of a reader, in one round trip."""
+
+    async def aask(self, question: Question[A], /) -> A:
+        """`ask` for asyncio."""
+
+    def listen(self, generation: Generation, wanted: Position | None, /) -> Bell:
+        """A bell that rings from now on when a flush brings the generation to `wanted`; None = at every flush.
+
+        It rings within 50 ms, too, for a flush whose notice was lost and when another generation goes live.
+        """
+
+    async def alisten(self, generation: Generation, wanted: Position | None, /) -> AsyncBell:
+        """`listen` for asyncio."""
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
         """Sends rows, index moves and marks of many buckets of one generation; they are written all or none.

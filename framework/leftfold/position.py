@@ -36,6 +36,15 @@ class Position:
             for partition, offset in partitions.items()
         )
 
+    def beyond(self, other: Position) -> Position:
+        """What of this position the other does not cover; nothing when it covers all of it."""
+        found: dict[str, dict[int, int]] = {}
+        for topic, partitions in self.offsets.items():
+            for partition, offset in partitions.items():
+                if other.next_offset(topic, partition) < offset:
+                    found.setdefault(topic, {})[partition] = offset
+        return Position(found)
+
     def only(self, topics: Iterable[str], partition: int | None = None) -> Position:
         """This position restricted to some topics, and to one partition of each if named."""
         wanted = set(topics)
@@ -49,12 +58,18 @@ class Position:
 
     def __or__(self, other: Position) -> Position:
         """The smallest position that covers both."""
-        merged = {topic: dict(partitions) for topic, partitions in self.offsets.items()}
-        for topic, partitions in other.offsets.items():
-            mine = merged.setdefault(topic, {})
-            for partition, offset in partitions.items():
-                mine[partition] = max(mine.get(partition, 0), offset)
-        return Position(merged)
+        return Position.union((self, other))
+
+    @classmethod
+    def union(cls, positions: Iterable[Position]) -> Position:
+        """The smallest position that covers them all."""
+        merged: dict[str, dict[int, int]] = {}
+        for position in positions:
+            for topic, partitions in position.offsets.items():
+                mine = merged.setdefault(topic, {})
+                for partition, offset in partitions.items():
+                    mine[partition] = max(mine.get(partition, 0), offset)
+        return cls(merged)
 
     def __and__(self, other: Position) -> Position:
         """The largest position that both cover; what only one names counts as 0 and is left out."""

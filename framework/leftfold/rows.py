@@ -78,6 +78,7 @@ class RowCodec(Generic[Row]):
                     f"datetime, date, UUID or Enum"
                 )
         self.indexes = tuple(indexes)
+        self.index_types: Mapping[str, Any] = {index: types[index] for index in indexes}
         self._by_column = dict(zip(self.columns, zip(self.names, self._read, strict=True), strict=True))
 
     def encode(self, row: Row) -> Fields:

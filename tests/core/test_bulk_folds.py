@@ -200,7 +200,7 @@ def told(mark: Mark) -> Mark:
 
 def _values(store: MemoryViewStore, generation: Generation) -> set[str]:
     held = (b for k, b in store._buckets.items() if k[:2] == (generation.view, generation.id))
-    return {entry.split("\0", 1)[1] for b in held for entries in b.indexed.values() for entry in entries}
+    return {value for b in held for entries in b.indexed.values() for value in entries.values()}
 
 
 @settings(max_examples=400, deadline=None)

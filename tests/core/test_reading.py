@@ -159,7 +159,7 @@ def test_every_read_follows_the_pointer_to_a_new_generation(bench: FoldBench) ->
     ]
     for read in reads:
         assert read() == Spend(Decimal(2), "base")
-        warm._generation = old
+        warm._live.known = old
     assert dict(warm.items())["h01"] == Spend(Decimal(2), "base")
     bench.store.unlink(old)
     assert set(warm.find(tier="gold")) == {f"h{n:02d}" for n in range(0, 30, 3)}

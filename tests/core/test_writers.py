@@ -79,7 +79,7 @@ def test_a_store_that_went_back_in_time_heals() -> None:
     bench.write(out("a", "h", p=1))
     tail = bench.settle()
     generation = bench.live(household_spend)
-    old = {number: bucket for number in range(16) if (bucket := bench.store._of(generation, number))}
+    old = {number: bucket for number in range(16) if (bucket := bench.store.bucket(generation, number))}
     saved = {number: (b.mark, {k: dict(v) for k, v in b.rows.items()}, dict(b.indexed)) for number, b in old.items()}
     bench.write(out("b", "h", p=2))
     bench.settle(tail)

@@ -143,7 +143,7 @@ def test_twin_without_multi_half_of_the_flush_stays(
 ) -> None:
     line = Line()
     wire = Wire(server.settings, line.dial)
-    commands = [command for flush in both(generation, "", "t1", "a") for command in commands_of(flush)]
+    commands = [command for flush in both(generation, "", "t1", "a") for command in commands_of(flush, 1000)]
     line.let_through = 0.6
     wire.send(commands)
     wire.close()

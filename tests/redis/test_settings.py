@@ -106,6 +106,6 @@ def test_a_socket_in_the_file_system_serves_every_kind_of_connection(tmp_path: P
         store.close()
         with server.client() as client:
             client.select(2)
-            assert client.dbsize() == 5
+            assert client.dbsize() == 6
     finally:
         server.kill()

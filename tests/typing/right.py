@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TypeAlias, assert_type
 
 from leftfold import App, Command, Decider, DomainError, Event, FoldView, LeftfoldError, Receipt, SpreadView, memory
-from leftfold.reading import Entry, Page, Reader
+from leftfold.reading import Change, Entry, Page, Reader
 from leftfold.testing import Given, Then, fold, given
 
 
@@ -155,3 +155,13 @@ async def reads() -> None:
         assert_type(world.views[by_both].scan(limit=1), Page[Takings, tuple[str, str]])
         assert_type(world.views[stocked].find(total=1), dict[str, Takings])
         assert_type(world.views[stocked].entry("p"), Entry[Takings])
+        sold = world.views[stocked]
+        assert_type(sold.between("total", at_least=Decimal(1), limit=3), dict[str, Takings])
+        assert_type(sold.top("total", 3), dict[str, Takings])
+        assert_type(sold.count(total=Decimal(1)), int)
+        assert_type([change.row for change in sold.watch(timeout=0.0)], list[Takings | None])
+        assert_type(await world.views[by_both].amany([("p", "s")]), dict[tuple[str, str], Takings])
+        assert_type(await world.views[by_both].atop("total", 1), dict[tuple[str, str], Takings])
+        assert_type(await world.views[by_both].ascan(), Page[Takings, tuple[str, str]])
+        async for change in world.views[by_both].awatch(timeout=0.0):
+            assert_type(change, Change[Takings, tuple[str, str]])

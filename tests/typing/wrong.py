@@ -98,3 +98,5 @@ with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
     row: Shelf | None = world.views[shelf_takings].get("s")  # E: assignment, reportAssignmentType
     world.views[stocked].get("s").total  # E: union-attr, reportOptionalMemberAccess
     world.views["stocked"]  # E: index, reportArgumentType
+    world.views[stocked].watch(after=5)  # E: arg-type, reportArgumentType
+    world.views[by_both].watch(keys=["p"])  # E: list-item, reportArgumentType

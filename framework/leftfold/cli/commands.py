@@ -29,6 +29,7 @@ from leftfold.cli import (
     topics,
     up,
     verify,
+    watch,
 )
 from leftfold.version import __version__
 
@@ -75,6 +76,7 @@ _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (send.send, send.EXAMPLES),
     (events.events, events.EXAMPLES),
     (get.get, get.EXAMPLES),
+    (watch.watch, watch.EXAMPLES),
     (rebuild.rebuild, rebuild.EXAMPLES),
     (diff.diff, diff.EXAMPLES),
     (promote.promote, promote.PROMOTE_EXAMPLES),

@@ -9,7 +9,8 @@ import typer
 from leftfold.cli.options import AppOption, JsonOption, RedisOption, examples
 
 if TYPE_CHECKING:
-    from leftfold.reading import Entry
+    from leftfold.position import Position
+    from leftfold.reading import Entry, Reader
     from leftfold.view import View
 
 __all__ = ["EXAMPLES", "get"]
@@ -19,6 +20,7 @@ EXAMPLES = examples(
     "leftfold get store_daily 367/2017-03-01                          a key of two parts",
     "leftfold get household_spend@march 1234                          as of `rebuild --as-of ... --name march`",
     "leftfold get basket_summary b-1 --after 'baskets.events[3:17]'   not before this was folded in",
+    "leftfold get basket_summary b-1 --watch                          and again whenever it changes, until Ctrl-C",
 )
 
 
@@ -27,15 +29,15 @@ def get(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The row's key; parts are joined by /.")],
     after: Annotated[str, typer.Option("--after", metavar="POSITION", help="Wait until the view covers this.")] = "",
     timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for it.")] = 2.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with its changes until Ctrl-C.")] = False,
     app: AppOption = "",
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the row of a key.
 
-    Exit code 1 when there is none, 4 when the view does not get to POSITION in time.
+    Exit code 1 when there is none (unless --watch waits for it), 4 when the view does not get to POSITION in time.
     """
-    from leftfold.cli.console import emit, note
     from leftfold.cli.keys import read_key
     from leftfold.cli.positions import read_position
     from leftfold.cli.project import load_app
@@ -46,19 +48,34 @@ def get(
     plain, _, as_of = name.partition("@")
     view = view_of(whole, plain)
     wanted = read_key(view, key)
+    position = read_position(after) if after else None
     with connect(whole, redis=redis) as leftfold:
-        position = read_position(after) if after else None
         reader = leftfold.views.as_of(view, as_of) if as_of else leftfold.views[view]
+        begin = reader.describe().position if watch else None
         entry = reader.entry(wanted, after=position, timeout=timeout)
+        _show_entry(view, key, entry, as_json=as_json)
+        if begin is not None:
+            _watch(reader, wanted, begin, entry.row, as_json=as_json)
+    if entry.row is None:
+        raise typer.Exit(1)
+
+
+def _watch(reader: Reader[Any, Any], key: Any, begin: Position, row: Any, *, as_json: bool) -> None:
+    from leftfold.cli.changes import news, show_changes
+
+    show_changes(reader.view, news(reader.watch(after=begin, keys=[key]), row), None, as_json=as_json)
+
+
+def _show_entry(view: View[Any, Any], key: str, entry: Entry[Any], *, as_json: bool) -> None:
+    from leftfold.cli.console import emit, note
+
     if as_json:
         emit(_told(view, key, entry))
     elif entry.row is None:
-        note(f"{name} has no row for {key!r}")
+        note(f"{view.name} has no row for {key!r}")
         _show_parked(view, entry)
     else:
         _show(view, entry)
-    if entry.row is None:
-        raise typer.Exit(1)
 
 
 def _told(view: View[Any, Any], key: str, entry: Entry[Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 
 from leftfold.contracts.buckets import COLUMNS, changed, deleted, flush_of, mark, new_generation, row
+from leftfold.contracts.reading import ReadingContract
 from leftfold.flush import Generation, Parked, Phase, Registry
 from leftfold.ordered import ordered
 from leftfold.ports import ViewStore
@@ -17,7 +18,7 @@ from leftfold.ports import ViewStore
 __all__ = ["ViewStoreContract"]
 
 
-class ViewStoreContract:
+class ViewStoreContract(ReadingContract):
     """Subclass it as `Test…` and override the fixture `store`; each test gets generations of its own."""
 
     @pytest.fixture

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import TypeVar
 
+from leftfold.bells import Bells, LoopBell, ThreadBell
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import Fenced
-from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, RowChange, Snapshot
+from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, Snapshot
+from leftfold.memory.answers import answered
+from leftfold.memory.bucket import Bucket
+from leftfold.position import Position
+from leftfold.questions import Listed, Matching, Question, Range, Rows
 from leftfold.rows import Fields
 
 __all__ = ["MemoryViewStore"]
 
-
-@dataclass
-class _Bucket:
-    mark: Mark
-    rows: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
-    indexed: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    finished: BucketResult | None = None
+A = TypeVar("A")
 
 
 class MemoryViewStore:
-    """Keeps views in this process; one thread uses it."""
+    """Keeps views in this process; one thread writes at a time.
 
-    def __init__(self) -> None:
+    Args:
+        history: how many flushes with changes each bucket remembers for `watch`.
+    """
+
+    def __init__(self, history: int = 1000) -> None:
+        self._history, self._bells = history, Bells()
         self._registries: dict[str, Registry] = {}
-        self._buckets: dict[tuple[str, str, int], _Bucket] = {}
+        self._buckets: dict[tuple[str, str, int], Bucket] = {}
         self._members: dict[str, dict[str, float]] = {}
 
     def registry(self, view: str) -> Registry:
@@ -41,11 +44,12 @@ class MemoryViewStore:
         if self.registry(view) != before:
             return False
         self._registries[view] = after
+        self._bells.changed(view)
         return True
 
     def marks(self, generation: Generation) -> dict[int, Mark]:
         """The marks that are there."""
-        found = ((b, self._of(generation, b)) for b in range(generation.buckets))
+        found = ((b, self.bucket(generation, b)) for b in range(generation.buckets))
         return {number: bucket.mark for number, bucket in found if bucket is not None}
 
     def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
@@ -53,17 +57,12 @@ class MemoryViewStore:
         if self.marks(generation):
             return False
         for number, mark in marks.items():
-            self._buckets[generation.view, generation.id, number] = _Bucket(mark)
+            self._buckets[generation.view, generation.id, number] = Bucket(mark, self._history)
         return True
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """Rows, marks and the live generation."""
-        buckets = {number: self._of(generation, number) for number, _ in keys}
-        return Snapshot(
-            self.registry(generation.view).live.get(generation.pointer, ""),
-            {number: bucket.mark for number, bucket in buckets.items() if bucket is not None},
-            tuple(bucket.rows.get(key) if (bucket := buckets[number]) else None for number, key in keys),
-        )
+        return self.ask(Rows(generation, tuple(keys)))
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         """`read` of several generations."""
@@ -73,6 +72,22 @@ class MemoryViewStore:
         """`read` for asyncio."""
         return self.read(generation, keys)
 
+    def ask(self, question: Question[A], /) -> A:
+        """The answer to a question."""
+        return answered(self, question)
+
+    async def aask(self, question: Question[A], /) -> A:
+        """`ask` for asyncio."""
+        return answered(self, question)
+
+    def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
+        """A bell for a thread."""
+        return self._bells.thread_bell(generation, wanted)
+
+    async def alisten(self, generation: Generation, wanted: Position | None, /) -> LoopBell:
+        """A bell for a coroutine."""
+        return self._bells.loop_bell(generation, wanted)
+
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Landed:
         """All buckets or none, at once."""
         return Landed(self.flush(flushes))
@@ -80,27 +95,23 @@ class MemoryViewStore:
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:
         """All buckets or none."""
         for flush in flushes:
-            bucket = self._of(flush.generation, flush.bucket)
+            bucket = self.bucket(flush.generation, flush.bucket)
             if bucket is None or bucket.mark.token != flush.expected:
                 return False
         for flush in flushes:
-            bucket = self._buckets[flush.generation.view, flush.generation.id, flush.bucket]
-            bucket.mark = flush.mark
-            for change in flush.changes:
-                _apply(bucket, flush, change)
+            self._buckets[flush.generation.view, flush.generation.id, flush.bucket].flush(flush)
+        for view, id_ in dict.fromkeys((flush.generation.view, flush.generation.id) for flush in flushes):
+            self._bells.reached(view, id_, Position.union(flush.mark.position for flush in flushes))
         return True
 
     def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
         """Row keys behind `after`."""
-        found = self._of(generation, bucket)
-        ordered = sorted(found.rows, key=str.encode) if found else []
-        start = bisect_right(ordered, after) if after else 0
-        return ordered[start : start + limit]
+        return self.ask(Listed(generation, bucket, after, limit))
 
     def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
         """Row keys by indexed value."""
-        found = self._of(generation, bucket)
-        return sorted(k for k, entries in found.indexed.items() if f"{index}\0{value}" in entries) if found else []
+        matches = self.ask(Matching(generation, (Range(index, value, value),), buckets=(bucket,)))
+        return [key for _, key in matches.found[0][bucket]]
 
     def unlink(self, generation: Generation) -> None:
         """Forgets a generation."""
@@ -122,17 +133,17 @@ class MemoryViewStore:
         self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
     ) -> int:
         """Writes rows of a bucket that is being filled in bulk; returns how many."""
-        found, count = self._of(generation, bucket), 0
+        found, count = self.bucket(generation, bucket), 0
         for key, fields, version, entries in rows:
             if found is None or found.mark.phase is not Phase.BULK:
                 raise Fenced(f"bucket {bucket} of {generation.view} {generation.id} is not being filled any more")
-            _put(found, key, columns, fields, version, indexes, entries)
+            found.put(key, columns, fields, version, dict(zip(indexes, entries, strict=True)))
             count += 1
         return count
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
         """Notes that a bucket is whole."""
-        found = self._of(generation, result.bucket)
+        found = self.bucket(generation, result.bucket)
         if found is None or found.mark.phase is not Phase.BULK:
             raise Fenced(f"bucket {result.bucket} of {generation.view} {generation.id} is not being filled any more")
         found.finished = result
@@ -140,42 +151,18 @@ class MemoryViewStore:
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
         """The buckets that are whole."""
-        found = ((b, self._of(generation, b)) for b in range(generation.buckets))
+        found = ((b, self.bucket(generation, b)) for b in range(generation.buckets))
         return {b: bucket.finished for b, bucket in found if bucket is not None and bucket.finished is not None}
 
     def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
         """Sets the marks that a bulk load ended with."""
-        buckets = {number: self._of(generation, number) for number in marks}
-        for bucket in buckets.values():
+        for number in marks:
+            bucket = self.bucket(generation, number)
             if bucket is None or bucket.mark.phase is not Phase.BULK:
                 raise Fenced(f"{generation.view} {generation.id} is not being filled any more")
         for number, mark in marks.items():
-            self._buckets[generation.view, generation.id, number].mark = mark
-            self._buckets[generation.view, generation.id, number].finished = None
+            self._buckets[generation.view, generation.id, number].seal(mark)
 
-    def _of(self, generation: Generation, bucket: int) -> _Bucket | None:
-        return self._buckets.get((generation.view, generation.id, bucket))
-
-
-def _apply(bucket: _Bucket, flush: BucketFlush, change: RowChange) -> None:
-    if change.fields is None or change.after is None:
-        bucket.rows.pop(change.key, None)
-        bucket.indexed.pop(change.key, None)
-        return
-    _put(bucket, change.key, flush.columns, change.fields, change.version, flush.indexes, change.after)
-
-
-def _put(
-    bucket: _Bucket,
-    key: str,
-    columns: Fields,
-    fields: Fields,
-    version: int | None,
-    indexes: tuple[str, ...],
-    entries: tuple[str, ...],
-) -> None:
-    row = dict(zip(columns, fields, strict=True))
-    if version is not None:
-        row[b"@version"] = b"%d" % version
-    bucket.rows[key] = row
-    bucket.indexed[key] = tuple(f"{n}\0{v}" for n, v in zip(indexes, entries, strict=True))
+    def bucket(self, generation: Generation, number: int) -> Bucket | None:
+        """A bucket of a generation, None when it is not there."""
+        return self._buckets.get((generation.view, generation.id, number))

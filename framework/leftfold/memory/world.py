@@ -43,7 +43,7 @@ class World:
         self._tail = Tail(app.views, self.log.reader, self.store, look=0.0)
         self.settle()
         self.client = MemoryClient(self.decide, self.settle)
-        self.views = FoldedViews(self.store, lambda seconds: None)
+        self.views = FoldedViews(self.store)
 
     def advance(self, by: timedelta, /) -> None:
         """Moves the clock on."""

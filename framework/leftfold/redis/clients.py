@@ -1,19 +1,17 @@
-"""redis-py clients for everything that is not a flush: pooled, never retrying on their own."""
+"""The redis-py client for what threads do besides flushing: pooled, never retrying on its own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import redis
-import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from leftfold.redis.commands import Client
 from leftfold.redis.settings import RedisSettings
 
-__all__ = ["open_async_client", "open_client"]
+__all__ = ["open_client"]
 
 
 def open_client(settings: RedisSettings) -> Client:
@@ -23,14 +21,6 @@ def open_client(settings: RedisSettings) -> Client:
     )
     client: Client = redis.Redis.from_pool(pool)
     return client
-
-
-def open_async_client(settings: RedisSettings) -> redis.asyncio.Redis:
-    """A client for the running event loop."""
-    pool: Any = redis.asyncio.BlockingConnectionPool.from_url(
-        settings.url, retry=AsyncRetry(NoBackoff(), 0), **_connection(settings)
-    )
-    return redis.asyncio.Redis.from_pool(pool)
 
 
 def _connection(settings: RedisSettings) -> dict[str, Any]:

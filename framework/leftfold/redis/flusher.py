@@ -8,14 +8,16 @@ from threading import RLock
 from typing import Any
 
 from leftfold.flush import BucketFlush
+from leftfold.position import Position
+from leftfold.redis.changestream import addition
 from leftfold.redis.failures import executed, refuse_errors, unreachable
-from leftfold.redis.keys import BucketKeys
+from leftfold.redis.keys import BucketKeys, channel
 from leftfold.redis.marks import encode_mark
 from leftfold.redis.packing import EXEC, MULTI, UNWATCH, RowPacker, SortedSets, packed
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.wire import Dial, Wire, dial
 
-__all__ = ["Flight", "Flusher", "commands_of"]
+__all__ = ["Flight", "Flusher", "commands_of", "notices"]
 
 
 class Flight:
@@ -108,7 +110,9 @@ class Flusher:
         if not self.still_mine(flushes, tokens):
             flight.outcome = False
             return
-        commands = self.at_once([command for flush in flushes for command in commands_of(flush)])
+        history = self._settings.history
+        changes = [command for flush in flushes for command in commands_of(flush, history)]
+        commands = self.at_once([*changes, *notices(flushes)])
         flight.sent = len(commands)
         flight.replies = wire.begin(commands + _watch(marks))
 
@@ -150,8 +154,16 @@ def _watch(marks: Sequence[bytes]) -> list[bytes]:
     return [packed(b"WATCH", *marks), *(packed(b"HGET", mark, b"token") for mark in marks)]
 
 
-def commands_of(flush: BucketFlush) -> Iterator[bytes]:
-    """What a flush does to one bucket: rows, key list, indexes, and the mark last."""
+def notices(flushes: Sequence[BucketFlush]) -> Iterator[bytes]:
+    """What tells those who wait that a generation came further, and how far; one message for all buckets."""
+    generations = {(flush.generation.view, flush.generation.id) for flush in flushes}
+    for view, id_ in generations:
+        reached = Position.union(f.mark.position for f in flushes if f.generation.id == id_)
+        yield packed(b"PUBLISH", channel(view, id_), reached.to_json().encode())
+
+
+def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:
+    """What a flush does to one bucket: rows, key list, indexes, stream of changes, and the mark last."""
     keys = BucketKeys(flush.generation, flush.bucket)
     rows, sets = RowPacker(keys, flush.columns), SortedSets(keys, flush.indexes)
     for change in flush.changes:
@@ -163,4 +175,6 @@ def commands_of(flush: BucketFlush) -> Iterator[bytes]:
             sets.list(change.key, change.fields is not None)
         sets.move(change.key, change.before, change.after)
     yield from sets.commands()
+    if flush.changes:
+        yield packed(*addition(keys.changes, flush.mark.position, (change.key for change in flush.changes), history))
     yield packed(b"HSET", keys.mark, *encode_mark(flush.mark))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from leftfold.flush import Generation
 
-__all__ = ["FINISHED", "BucketKeys", "entry", "members_key", "registry_key"]
+__all__ = ["FINISHED", "BucketKeys", "channel", "entry", "escaped", "members_key", "registry_key", "told"]
 
-
+# Within an ordered value a NUL is followed by a DEL, which sorts behind every row key: a NUL alone ends the value.
+ESCAPED_NUL = b"\0\x7f"
 FINISHED = b"finished"
 """The field of a bulk bucket's mark that says what is in it once it is whole."""
 
@@ -24,11 +25,11 @@ def members_key(group: str) -> bytes:
 class BucketKeys:
     """The keys of one bucket; they share a hash tag, so a cluster keeps them in one slot."""
 
-    __slots__ = ("listed", "mark", "rows")
+    __slots__ = ("changes", "listed", "mark", "rows")
 
     def __init__(self, generation: Generation, bucket: int) -> None:
         base = f"v:{{{generation.view}:{generation.id}:{bucket}}}".encode()
-        self.mark, self.listed, self.rows = base + b"@", base + b"#", base + b":"
+        self.mark, self.listed, self.rows, self.changes = base + b"@", base + b"#", base + b":", base + b"~"
 
     def row(self, key: str) -> bytes:
         """The hash of a row, by its encoded key."""
@@ -39,6 +40,22 @@ class BucketKeys:
         return self.listed + field.encode()
 
 
+def channel(view: str, generation_id: str) -> bytes:
+    """The channel on which the flushes of a generation are told."""
+    return f"v:{{{view}:{generation_id}}}!".encode()
+
+
+def escaped(value: str) -> bytes:
+    """An ordered value as index entries hold it."""
+    return value.encode().replace(b"\0", ESCAPED_NUL)
+
+
 def entry(value: str, key: str) -> bytes:
-    """A member of an index: the ordered value, then the row key, which never holds a NUL."""
-    return b"%b\0%b" % (value.encode(), key.encode())
+    """A member of an index: the ordered value, a NUL, then the row key, which never holds one."""
+    return b"%b\0%b" % (escaped(value), key.encode())
+
+
+def told(member: bytes) -> tuple[str, str]:
+    """The ordered value and the row key of a member of an index."""
+    value, _, key = member.rpartition(b"\0")
+    return value.replace(ESCAPED_NUL, b"\0").decode(), key.decode()

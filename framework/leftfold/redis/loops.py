@@ -1,4 +1,4 @@
-"""One asyncio client per event loop, closed when its loop shuts down."""
+"""What belongs to one event loop: its connection and its subscription, closed when the loop shuts down."""
 
 from __future__ import annotations
 
@@ -6,14 +6,27 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import TypeAlias
 
-import redis.asyncio
-
-from leftfold.redis.clients import open_async_client
+from leftfold.redis.multiplexer import Multiplexer
 from leftfold.redis.settings import RedisSettings
+from leftfold.redis.subscriber import Subscriber
 
-__all__ = ["LoopClients"]
+__all__ = ["LoopClient", "LoopClients"]
 
-_Held: TypeAlias = AsyncGenerator[redis.asyncio.Redis, None]
+
+class LoopClient:
+    """The connection and the subscription of one event loop; neither is opened before it is used."""
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.multiplexer = Multiplexer(settings)
+        self.subscriber = Subscriber(settings, self.multiplexer)
+
+    async def aclose(self) -> None:
+        """Closes both."""
+        await self.subscriber.aclose()
+        await self.multiplexer.aclose()
+
+
+_Held: TypeAlias = AsyncGenerator[LoopClient, None]
 
 
 class LoopClients:
@@ -25,10 +38,15 @@ class LoopClients:
 
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
-        self._clients: dict[asyncio.AbstractEventLoop, tuple[redis.asyncio.Redis, _Held]] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[LoopClient, _Held]] = {}
 
-    async def get(self) -> redis.asyncio.Redis:
-        """The client of this loop, opened at the first call."""
+    def found(self) -> LoopClient | None:
+        """The client of this loop, if there is one yet."""
+        found = self._clients.get(asyncio.get_running_loop())
+        return None if found is None else found[0]
+
+    async def get(self) -> LoopClient:
+        """The client of this loop, made at the first call."""
         loop = asyncio.get_running_loop()
         found = self._clients.get(loop)
         if found is None:
@@ -38,7 +56,7 @@ class LoopClients:
         return found[0]
 
     async def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
-        client = open_async_client(self._settings)
+        client = LoopClient(self._settings)
         try:
             yield client
         finally:

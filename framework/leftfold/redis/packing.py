@@ -8,6 +8,7 @@ from itertools import islice
 
 import hiredis
 
+from leftfold.redis.commands import Part
 from leftfold.redis.keys import BucketKeys, entry
 from leftfold.rows import Fields
 
@@ -17,7 +18,7 @@ VERSION = b"@version"
 _MEMBERS = 500
 
 
-def packed(*parts: bytes) -> bytes:
+def packed(*parts: Part) -> bytes:
     """One command in the Redis protocol."""
     command: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # the stub wants a tuple of one
     return command

@@ -14,7 +14,7 @@ from leftfold.position import Position
 from leftfold.redis.commands import Client, Pipeline
 from leftfold.redis.keys import registry_key
 
-__all__ = ["change_registry", "read_registry"]
+__all__ = ["change_registry", "decoded", "read_registry"]
 
 _LIVE, _GENERATION = b"live:", b"g:"
 
@@ -22,7 +22,7 @@ _LIVE, _GENERATION = b"live:", b"g:"
 def read_registry(client: Client | Pipeline, view: str) -> Registry:
     """The registry as it stands."""
     fields: Any = client.execute_command("HGETALL", registry_key(view))
-    return _decoded(view, fields)
+    return decoded(view, fields)
 
 
 def change_registry(client: Client, view: str, before: Registry, after: Registry) -> bool:
@@ -71,7 +71,8 @@ def _generation_json(generation: Generation) -> str:
     )
 
 
-def _decoded(view: str, fields: Mapping[bytes, bytes]) -> Registry:
+def decoded(view: str, fields: Mapping[bytes, bytes]) -> Registry:
+    """The registry behind its hash."""
     generations, live = {}, {}
     for field, value in fields.items():
         if field.startswith(_LIVE):

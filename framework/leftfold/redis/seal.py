@@ -10,6 +10,7 @@ import redis
 
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.flush import Generation, Mark, Phase
+from leftfold.redis.changestream import addition
 from leftfold.redis.commands import Client, Pipeline
 from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.marks import encode_mark
@@ -19,8 +20,8 @@ __all__ = ["seal"]
 _ATTEMPTS = 5
 
 
-def seal(client: Client, generation: Generation, marks: Mapping[int, Mark]) -> None:
-    """Writes the marks of all buckets with the phase `sealed`, in one transaction.
+def seal(client: Client, generation: Generation, marks: Mapping[int, Mark], history: int) -> None:
+    """Writes the marks of all buckets with the phase `sealed`, in one transaction; their change streams begin here.
 
     Raises:
         ContractError: the marks are not those of all buckets.
@@ -37,9 +38,10 @@ def seal(client: Client, generation: Generation, marks: Mapping[int, Mark]) -> N
                 pipe.multi()
                 for bucket, mark in marks.items():
                     fields = encode_mark(replace(mark, phase=Phase.SEALED))
-                    mark_key = BucketKeys(generation, bucket).mark
-                    pipe.execute_command("HSET", mark_key, *fields)
-                    pipe.execute_command("HDEL", mark_key, FINISHED)
+                    keys = BucketKeys(generation, bucket)
+                    pipe.execute_command("HSET", keys.mark, *fields)
+                    pipe.execute_command("HDEL", keys.mark, FINISHED)
+                    pipe.execute_command(*addition(keys.changes, mark.position, (), history))
                 pipe.execute()
                 return
         except redis.WatchError:

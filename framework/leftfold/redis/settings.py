@@ -24,7 +24,8 @@ class RedisSettings(BaseSettings):
         password: instead of one in the URL; `LEFTFOLD_REDIS_PASSWORD`.
         ca_file: certificates to trust instead of the system's, for `rediss://`.
         connect_timeout, timeout: seconds for a connection, and for a reply on it.
-        connections: how many readers are served at a time per process or event loop; more of them wait.
+        connections: how many threads are served at a time per process; more of them wait.
+        history: how many flushes with changes each bucket remembers for `watch`; `LEFTFOLD_REDIS_HISTORY`.
     """
 
     model_config = SettingsConfigDict(
@@ -37,6 +38,7 @@ class RedisSettings(BaseSettings):
     connect_timeout: float = Field(default=2.0, gt=0)
     timeout: float = Field(default=10.0, gt=0)
     connections: int = Field(default=64, gt=0)
+    history: int = Field(default=1000, gt=0)
 
     @model_validator(mode="before")
     @classmethod

@@ -2,42 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from leftfold.flush import Generation, Mark, Snapshot
+from leftfold.questions import Glance, Seen
 from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.redis.marks import read_mark
+from leftfold.redis.wording import Command, hash_of
 
-__all__ = ["Question", "read_marks"]
-
-Command: TypeAlias = tuple[str | bytes, ...]
+__all__ = ["Glimpse", "Question", "read_marks"]
 
 
 class Question:
-    """The commands of one read, and how their replies become a Snapshot; for blocking and asyncio pipelines alike."""
+    """The commands of one read, and how their replies become a Snapshot; for blocking and asyncio clients alike."""
 
-    def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> None:
+    def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]], buckets: Sequence[int] = ()) -> None:
         self._generation = generation
-        self._places = {bucket: BucketKeys(generation, bucket) for bucket, _ in keys}
+        places = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
+        for bucket, _ in keys:
+            if bucket not in places:
+                places[bucket] = BucketKeys(generation, bucket)
+        self._buckets = list(places)
         self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.pointer}")]
-        self.commands += (("HGETALL", place.mark) for place in self._places.values())
-        self.commands += (("HGETALL", self._places[bucket].row(key)) for bucket, key in keys)
+        self.commands += [("HGETALL", place.mark) for place in places.values()]
+        self.commands += [("HGETALL", places[bucket].row(key)) for bucket, key in keys]
 
-    def snapshot(self, replies: Sequence[Any]) -> Snapshot:
+    def answer(self, replies: Sequence[Any]) -> Snapshot:
         """What the replies say."""
-        count = len(self._places)
+        count = len(self._buckets)
         return Snapshot(
             live=(replies[0] or b"").decode(),
-            marks=read_marks(self._generation, dict(zip(self._places, replies[1 : 1 + count], strict=True))),
-            rows=tuple(fields or None for fields in replies[1 + count :]),
+            marks=read_marks(self._generation, dict(zip(self._buckets, replies[1 : 1 + count], strict=True))),
+            rows=tuple([hash_of(reply) or None for reply in replies[1 + count :]]),
         )
 
 
-def read_marks(generation: Generation, hashes: Mapping[int, Mapping[bytes, bytes]]) -> dict[int, Mark]:
-    """The marks of some buckets from their hashes, without those that are missing."""
-    return {
-        bucket: read_mark(fields, f"bucket {bucket} of {generation.view} {generation.id}")
-        for bucket, fields in hashes.items()
-        if fields
-    }
+class Glimpse:
+    """`Glance` in Redis' words."""
+
+    def __init__(self, asked: Glance) -> None:
+        keys = BucketKeys(asked.generation, asked.bucket)
+        self.commands: list[Command] = [
+            ("HGET", registry_key(asked.generation.view), f"live:{asked.generation.pointer}"),
+            ("EXISTS", keys.mark),
+            ("HGETALL", keys.row(asked.key)),
+        ]
+
+    def answer(self, replies: Sequence[Any]) -> Seen:
+        """What the replies say."""
+        live, whole, fields = replies
+        return Seen((live or b"").decode(), bool(whole), hash_of(fields) or None)
+
+
+class _Marks(Mapping[int, Mark]):
+    """Marks that are read when somebody looks at them; most reads only ask whether they are there."""
+
+    def __init__(self, generation: Generation, replies: Mapping[int, Any]) -> None:
+        self._generation = generation
+        self._replies = {bucket: reply for bucket, reply in replies.items() if reply}
+        self._marks: dict[int, Mark] = {}
+
+    def __getitem__(self, bucket: int) -> Mark:
+        mark = self._marks.get(bucket)
+        if mark is None:
+            where = f"bucket {bucket} of {self._generation.view} {self._generation.id}"
+            mark = self._marks[bucket] = read_mark(hash_of(self._replies[bucket]), where)
+        return mark
+
+    def __contains__(self, bucket: object) -> bool:
+        return bucket in self._replies
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._replies)
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+
+def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[int, Mark]:
+    """The marks of some buckets from the replies to HGETALL, without those that are missing."""
+    return _Marks(generation, replies)

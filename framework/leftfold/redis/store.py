@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 
+from leftfold.bells import LoopBell, ThreadBell
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot
+from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Phase, Registry, Snapshot
 from leftfold.ports import Flushing
+from leftfold.position import Position
+from leftfold.questions import Listed, Matching, Question, Range, Registered, Rows
 from leftfold.redis.attendance import attend
+from leftfold.redis.background import Background
+from leftfold.redis.changestream import addition
 from leftfold.redis.clients import open_client
 from leftfold.redis.failures import translated
 from leftfold.redis.flushers import Flushers
 from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.loops import LoopClients
 from leftfold.redis.marks import encode_mark
-from leftfold.redis.registry import change_registry, read_registry
+from leftfold.redis.registry import change_registry
 from leftfold.redis.seal import seal
 from leftfold.redis.settings import RedisSettings
-from leftfold.redis.snapshots import Question, read_marks
 from leftfold.redis.unlink import unlink
 from leftfold.redis.wire import Dial, dial
+from leftfold.redis.wordings import worded
 
 __all__ = ["RedisViewStore"]
+
+A = TypeVar("A")
 
 
 class RedisViewStore:
@@ -37,13 +44,12 @@ class RedisViewStore:
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
         self._settings = settings
         self._client = open_client(settings)
-        self._loops = LoopClients(settings)
+        self._loops, self._background = LoopClients(settings), Background(settings)
         self._flushers = Flushers(settings, dial)
 
     def registry(self, view: str) -> Registry:
         """The generations of a view and which is live for each hash."""
-        with translated(self._settings):
-            return read_registry(self._client, view)
+        return self.ask(Registered(view))
 
     def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
         """Replaces the registry if it is still `before`; False when someone else was faster."""
@@ -52,10 +58,7 @@ class RedisViewStore:
 
     def marks(self, generation: Generation) -> dict[int, Mark]:
         """The marks of a generation's buckets, without those that are missing."""
-        with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
-            for bucket in range(generation.buckets):
-                pipe.execute_command("HGETALL", BucketKeys(generation, bucket).mark)
-            return read_marks(generation, dict(enumerate(pipe.execute())))
+        return dict(self.ask(Rows(generation, (), tuple(range(generation.buckets)))).marks)
 
     def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
         """Writes the marks of a new generation if none of them is there; False when one is."""
@@ -68,6 +71,9 @@ class RedisViewStore:
                 pipe.multi()
                 for bucket, mark in marks.items():
                     pipe.execute_command("HSET", names[bucket], *encode_mark(mark))
+                    if mark.phase is not Phase.BULK:
+                        stream = BucketKeys(generation, bucket).changes
+                        pipe.execute_command(*addition(stream, mark.position, (), self._settings.history))
                 pipe.execute()
         except redis.WatchError:
             return False
@@ -89,31 +95,54 @@ class RedisViewStore:
             InfrastructureError: a bucket holds another number of rows than its mark says.
         """
         with translated(self._settings):
-            seal(self._client, generation, marks)
+            seal(self._client, generation, marks, self._settings.history)
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """The rows named by (bucket, encoded key), their buckets' marks and the live generation, in one round trip."""
-        return self.read_all([(generation, keys)])[0]
+        return self.ask(Rows(generation, tuple(keys)))
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         """`read` of several generations, in one round trip."""
-        questions = [Question(generation, keys) for generation, keys in asked]
+        wordings = [worded(Rows(generation, tuple(keys))) for generation, keys in asked]
         with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
-            for question in questions:
-                for command in question.commands:
+            for wording in wordings:
+                for command in wording.commands:
                     pipe.execute_command(*command)
             replies = iter(pipe.execute())
-        return [question.snapshot(list(islice(replies, len(question.commands)))) for question in questions]
+        return [wording.answer(list(islice(replies, len(wording.commands)))) for wording in wordings]
 
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """`read` for asyncio, over a client of the running loop that is closed when the loop shuts down."""
-        question = Question(generation, keys)
-        with translated(self._settings):
-            client = await self._loops.get()
-            async with client.pipeline(transaction=False) as pipe:
-                for command in question.commands:
-                    pipe.execute_command(*command)
-                return question.snapshot(await pipe.execute())
+        """`read` for asyncio."""
+        return await self.aask(Rows(generation, tuple(keys)))
+
+    def ask(self, question: Question[A], /) -> A:
+        """The answer to a question of a reader, in one round trip."""
+        wording = worded(question)
+        with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
+            for command in wording.commands:
+                pipe.execute_command(*command)
+            return wording.answer(pipe.execute())
+
+    async def aask(self, question: Question[A], /) -> A:
+        """`ask` for asyncio, over a connection of the running loop that is closed when the loop shuts down."""
+        client = self._loops.found() or await self._loops.get()
+        return await client.multiplexer.ask(worded(question))
+
+    def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
+        """A bell that rings from now on when a flush brings the generation to `wanted`; None = at every flush."""
+        return self._background.listen(generation, wanted)
+
+    async def alisten(self, generation: Generation, wanted: Position | None, /) -> LoopBell:
+        """`listen` for asyncio."""
+        client = await self._loops.get()
+        bell = client.subscriber.bells.loop_bell(generation, wanted)
+        try:
+            if not client.subscriber.hears(generation):
+                await client.subscriber.subscribe(generation)
+        except BaseException:
+            bell.close()
+            raise
+        return bell
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
         """Sends rows, index moves and marks of many buckets of one generation, to be written all or none.
@@ -129,16 +158,12 @@ class RedisViewStore:
 
     def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
         """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""
-        start = b"(" + after.encode() if after else b"-"
-        listed = self._lexical(BucketKeys(generation, bucket).listed, start, b"+", b"LIMIT", b"0", b"%d" % limit)
-        return [key.decode() for key in listed]
+        return self.ask(Listed(generation, bucket, after, limit))
 
     def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
         """The encoded row keys whose indexed field has this ordered value, in byte order."""
-        name, text = BucketKeys(generation, bucket).index(index), value.encode()
-        entries = self._lexical(name, b"[%b\0" % text, b"(%b\1" % text)
-        pairs = (entry.rpartition(b"\0") for entry in entries)
-        return [key.decode() for told, _, key in pairs if told == text]
+        matches = self.ask(Matching(generation, (Range(index, value, value),), buckets=(bucket,)))
+        return [key for _, key in matches.found[0][bucket]]
 
     def unlink(self, generation: Generation) -> None:
         """Removes every key of a generation."""
@@ -153,6 +178,7 @@ class RedisViewStore:
 
     def close(self) -> None:
         """Lets go of connections; those of an event loop that still runs end with it."""
+        self._background.close()
         self._flushers.close()
         self._client.close()
 
@@ -160,8 +186,3 @@ class RedisViewStore:
         """`close`, and the connections of the running event loop too, for a loop that lives on."""
         await self._loops.aclose()
         self.close()
-
-    def _lexical(self, name: bytes, start: bytes, end: bytes, *options: bytes) -> list[bytes]:
-        with translated(self._settings):
-            members: Any = self._client.execute_command("ZRANGEBYLEX", name, start, end, *options)
-            return list(members)

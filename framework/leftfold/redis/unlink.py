@@ -21,7 +21,7 @@ def unlink(client: Client, generation: Generation) -> None:
 
 def _unlink_bucket(client: Client, keys: BucketKeys) -> None:
     """Removes the mark first, which fences every writer; then the indexes, which are named after fields of the rows."""
-    client.execute_command("UNLINK", keys.mark)
+    client.execute_command("UNLINK", keys.mark, keys.changes)
     while listed := _first(client, keys):
         rows = [keys.rows + key for key in listed]
         fields: Any = client.execute_command("HKEYS", rows[0])

@@ -13,7 +13,7 @@ from leftfold.redis.failures import refuse_errors
 from leftfold.redis.packing import packed
 from leftfold.redis.settings import RedisSettings
 
-__all__ = ["Dial", "Wire", "dial"]
+__all__ = ["Dial", "Wire", "dial", "greeting"]
 
 Dial: TypeAlias = Callable[[RedisSettings], socket.socket]
 
@@ -53,7 +53,7 @@ class Wire:
         self._socket = dial(settings)
         try:
             self._socket.settimeout(settings.timeout)
-            refuse_errors(settings, self.exchange(_greeting(settings)))
+            refuse_errors(settings, self.exchange(greeting(settings)))
         except BaseException:
             self.close()
             raise
@@ -103,14 +103,15 @@ class Wire:
         self._reader.feed(data)
 
 
-def _greeting(settings: RedisSettings) -> list[bytes]:
-    greeting = []
+def greeting(settings: RedisSettings) -> list[bytes]:
+    """What a new connection sends first: the login, and which database."""
+    commands = []
     if settings.password is not None:
         user = () if settings.username is None else (settings.username.encode(),)
-        greeting.append(packed(b"AUTH", *user, settings.password.get_secret_value().encode()))
+        commands.append(packed(b"AUTH", *user, settings.password.get_secret_value().encode()))
     if settings.database:
-        greeting.append(packed(b"SELECT", b"%d" % settings.database))
-    return greeting
+        commands.append(packed(b"SELECT", b"%d" % settings.database))
+    return commands
 
 
 def _chunks(commands: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -1,0 +1,79 @@
+"""The live generation of a view as a reader last saw it, and where its keys are."""
+
+from __future__ import annotations
+
+import time
+from typing import Generic
+
+from typing_extensions import TypeVar
+
+from leftfold.engine.follower import bucket_of
+from leftfold.errors import ViewNotBuilt
+from leftfold.flush import Generation
+from leftfold.partitioner import partition_of
+from leftfold.questions import Registered
+from leftfold.reading.steps import Pause, Steps, ask
+from leftfold.view import View
+
+__all__ = ["Live"]
+
+Row = TypeVar("Row")
+K = TypeVar("K", default=str)
+_PAUSE_SECONDS = 0.01
+
+
+class Live(Generic[Row, K]):
+    """Remembers which generation is live, so that a read need not ask first; every answer says whether it still is.
+
+    `known` is the one that was live when somebody looked last.
+
+    Args:
+        name: of a pinned generation, which is then the one that counts; '' = the live one.
+    """
+
+    def __init__(self, view: View[Row, K], name: str = "") -> None:
+        self.view, self._name = view, name
+        self.known: Generation | None = None
+
+    def generation(self, *, fresh: bool = False) -> Steps[Generation]:
+        """The live generation of this code's schema hash.
+
+        Raises:
+            ViewNotBuilt: there is none.
+        """
+        if fresh or self.known is None:
+            registry = yield from ask(Registered(self.view.name))
+            self.known = registry.live_of(self.view.hash, self._name)
+        if self.known is None and self._name:
+            raise ViewNotBuilt(
+                f"view {self.view.name} has nothing called {self._name!r} for this code (schema {self.view.hash}); "
+                f"build it: leftfold rebuild {self.view.name} --as-of PLACE --name {self._name}"
+            )
+        if self.known is None:
+            raise ViewNotBuilt(
+                f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
+                f"start a tail: leftfold run {self.view.name}, or build it: leftfold rebuild {self.view.name}"
+            )
+        return self.known
+
+    def moved(self, generation: Generation, deadline: float) -> Steps[None]:
+        """Forgets a generation that turned out not to be live, or to lack marks, and gives the next one a moment.
+
+        Raises:
+            ViewNotBuilt: it is past the deadline.
+        """
+        again, self.known = self.known, None
+        if time.monotonic() >= deadline:
+            raise ViewNotBuilt(
+                f"generation {generation.id} of view {self.view.name} is not whole or not live any more; is a tail "
+                f"running? leftfold run {self.view.name}"
+            )
+        if (yield from self.generation()) == again:
+            yield Pause(_PAUSE_SECONDS)
+
+    def place(self, generation: Generation, encoded: str) -> tuple[int, str]:
+        """The bucket of an encoded key, and the key."""
+        if generation.stream_keyed:
+            stream = str(self.view.keys.decode(encoded))
+            return partition_of(stream.encode(), generation.buckets), encoded
+        return bucket_of(generation, encoded, 0), encoded

@@ -1,0 +1,113 @@
+"""The asyncio connection of one event loop, opened when needed and again after it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TypeVar
+
+from leftfold.redis.failures import refuse_errors, unreachable
+from leftfold.redis.line import Line
+from leftfold.redis.packing import packed
+from leftfold.redis.settings import RedisSettings
+from leftfold.redis.wire import greeting
+from leftfold.redis.wording import Wording
+
+__all__ = ["Multiplexer", "open_line"]
+
+A = TypeVar("A")
+
+
+async def open_line(settings: RedisSettings, told: Callable[[bytes, bytes], None] | None = None) -> Line:
+    """Connects and logs in.
+
+    Raises:
+        InfrastructureError: the server cannot be reached, or refuses the login.
+    """
+    line = Line(settings.timeout, told)
+    try:
+        async with asyncio.timeout(settings.connect_timeout):
+            await _dial(settings, line)
+        hello = greeting(settings)
+        if hello:
+            refuse_errors(settings, await line.exchange(hello))
+    except OSError as error:
+        line.close()
+        raise unreachable(settings, str(error) or f"no answer for {settings.connect_timeout:g} s") from error
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+async def _dial(settings: RedisSettings, line: Line) -> None:
+    loop = asyncio.get_running_loop()
+    if settings.socket_path is not None:
+        await loop.create_unix_connection(lambda: line, settings.socket_path)
+        return
+    trust = None
+    if settings.encrypted:
+        trust = ssl.create_default_context(cafile=str(settings.ca_file) if settings.ca_file else None)
+    transport, _ = await loop.create_connection(
+        lambda: line, settings.host, settings.port, ssl=trust, server_hostname=settings.host if trust else None
+    )
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+class Multiplexer:
+    """Asks for any number of coroutines of one loop over one connection; nothing is asked twice.
+
+    A question under way when the connection is lost fails; the next one connects again.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self._settings = settings
+        self._line: Line | None = None
+        self._opening: asyncio.Task[Line] | None = None
+
+    async def ask(self, wording: Wording[A]) -> A:
+        """The answer to a question.
+
+        Raises:
+            InfrastructureError: the server cannot be reached, or refuses a command.
+        """
+        line = self._line
+        if line is None or not line.usable:
+            line = await self._opened()
+        try:
+            replies = await line.exchange([packed(*command) for command in wording.commands])
+        except OSError as error:
+            raise unreachable(self._settings, error) from error
+        refuse_errors(self._settings, replies)
+        return wording.answer(replies)
+
+    async def aclose(self) -> None:
+        """Closes the connection."""
+        if self._opening is not None:
+            self._opening.cancel()
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+            await line.closed
+
+    async def _opened(self) -> Line:
+        """The line that is being opened, whoever began that; one who gives up waiting does not stop it."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name="leftfold redis connects")
+            self._opening.add_done_callback(_seen)
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Line:
+        try:
+            self._line = await open_line(self._settings)
+            return self._line
+        finally:
+            self._opening = None
+
+
+def _seen(task: asyncio.Task[Line]) -> None:
+    """Whoever waited was told of the failure; if nobody waits any more, nobody needs to be."""
+    if not task.cancelled():
+        task.exception()

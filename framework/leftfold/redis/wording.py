@@ -1,0 +1,31 @@
+"""A question in Redis' words: commands to send, and what their replies mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from typing_extensions import TypeVar
+
+from leftfold.redis.commands import Part
+
+__all__ = ["Command", "Wording", "hash_of"]
+
+A_co = TypeVar("A_co", covariant=True)
+Command: TypeAlias = tuple[Part, ...]
+
+
+class Wording(Protocol[A_co]):
+    """Commands whose second word is the one key that each touches, sent together in any client, threaded or not."""
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        """What to send, in this order."""
+
+    def answer(self, replies: Sequence[Any], /) -> A_co:
+        """What one reply per command says; errors were raised before."""
+
+
+def hash_of(reply: Any) -> Mapping[bytes, bytes]:
+    """A hash from a reply: redis-py makes a dict, the protocol has names and values in turn."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))

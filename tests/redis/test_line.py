@@ -1,0 +1,286 @@
+"""One asyncio connection for many coroutines: nobody ever gets another's reply."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leftfold.errors import InfrastructureError
+from leftfold.questions import Registered
+from leftfold.redis.line import Line
+from leftfold.redis.multiplexer import Multiplexer, open_line
+from leftfold.redis.packing import packed
+from leftfold.redis.wordings import worded
+from tests.redis.server import RedisServer
+
+_numbers = itertools.count()
+
+
+class Collected(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keeps it."""
+        self.writes.append(bytes(data))
+
+    def abort(self) -> None:
+        """Says so."""
+        self.aborted = True
+
+
+class Forgetful(Line):
+    """Takes a cancelled exchange out of the queue, as if its replies did not come."""
+
+    async def exchange(self, commands: Sequence[bytes]) -> list[Any]:
+        """Forgets that replies are owed."""
+        try:
+            return await super().exchange(commands)
+        except asyncio.CancelledError:
+            for owed in [owed for owed in self._owed if owed.future.cancelled()]:
+                self._owed.remove(owed)
+            raise
+
+
+def echo(words: Sequence[str]) -> list[bytes]:
+    """Commands that come back as they went."""
+    return [packed("ECHO", word) for word in words]
+
+
+def opened(timeout: float = 5.0, kind: type[Line] = Line) -> tuple[Line, Collected]:
+    """A line on a transport that goes nowhere."""
+    line, transport = kind(timeout), Collected()
+    line.connection_made(transport)
+    return line, transport
+
+
+async def tick(times: int = 2) -> None:
+    """Lets the loop go round."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+async def cancelled_in_between(kind: type[Line]) -> list[list[Any]]:
+    """Three exchanges, of which the second is given up before any reply comes."""
+    line, _ = opened(kind=kind)
+    tasks = [asyncio.create_task(line.exchange(echo([word]))) for word in "abc"]
+    await tick()
+    tasks[1].cancel()
+    await tick()
+    for word in (b"a", b"b", b"c"):
+        line.data_received(b"$1\r\n%b\r\n" % word)
+    return [await tasks[0], await tasks[2]]
+
+
+def test_what_is_asked_in_one_tick_leaves_in_one_write() -> None:
+    async def ask() -> list[bytes]:
+        line, transport = opened()
+        tasks = [asyncio.create_task(line.exchange(echo([f"{n}a", f"{n}b"]))) for n in range(32)]
+        await tick()
+        line.close()
+        assert len(await asyncio.gather(*tasks, return_exceptions=True)) == 32
+        return transport.writes
+
+    assert asyncio.run(ask()) == [b"".join(b"".join(echo([f"{n}a", f"{n}b"])) for n in range(32))]
+
+
+def test_one_who_gives_up_shifts_nobody_elses_reply() -> None:
+    assert asyncio.run(cancelled_in_between(Line)) == [[b"a"], [b"c"]]
+
+
+def test_twin_forgetting_who_gave_up_shifts_replies() -> None:
+    assert asyncio.run(cancelled_in_between(Forgetful)) == [[b"a"], [b"b"]]
+
+
+@given(
+    asked=st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(0, 400), max_size=20),
+    gives_up_at=st.integers(0, 5),
+)
+def test_replies_are_handed_out_in_order_however_they_are_cut(
+    asked: list[tuple[int, bool]], cuts: list[int], gives_up_at: int
+) -> None:
+    async def exchange() -> list[object]:
+        line, _ = opened()
+        words = [[f"{n}.{m}" for m in range(count)] for n, (count, _) in enumerate(asked)]
+        tasks = [asyncio.create_task(line.exchange(echo(some))) for some in words]
+        await tick()
+        data = b"".join(b"$%d\r\n%b\r\n" % (len(w), w.encode()) for some in words for w in some)
+        places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+        for number, (start, end) in enumerate(itertools.pairwise(places)):
+            if number == gives_up_at:
+                for task, (_, gives_up) in zip(tasks, asked, strict=True):
+                    if gives_up:
+                        task.cancel()
+                await tick()
+            line.data_received(data[start:end])
+        return list(await asyncio.gather(*tasks, return_exceptions=True))
+
+    for number, (found, (count, gives_up)) in enumerate(zip(asyncio.run(exchange()), asked, strict=True)):
+        expected = [f"{number}.{m}".encode() for m in range(count)]
+        assert found == expected or (gives_up and isinstance(found, asyncio.CancelledError))
+
+
+def test_a_reply_that_nobody_asked_for_ends_the_line() -> None:
+    async def ask() -> bool:
+        line, transport = opened()
+        line.data_received(b"+OK\r\n")
+        with pytest.raises(OSError, match="closed"):
+            await line.exchange(echo(["a"]))
+        return transport.aborted
+
+    assert asyncio.run(ask())
+
+
+def test_what_is_no_reply_at_all_ends_the_line() -> None:
+    async def ask() -> None:
+        line, _ = opened()
+        task = asyncio.create_task(line.exchange(echo(["a"])))
+        await tick()
+        line.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with pytest.raises(OSError, match="Protocol error"):
+            await task
+
+    asyncio.run(ask())
+
+
+def test_a_server_that_takes_no_more_is_written_to_later() -> None:
+    async def ask() -> list[int]:
+        line, transport = opened()
+        line.pause_writing()
+        tasks = [asyncio.create_task(line.exchange(echo([word]))) for word in "ab"]
+        await tick()
+        counts = [len(transport.writes)]
+        line.resume_writing()
+        counts.append(len(transport.writes))
+        line.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return counts
+
+    assert asyncio.run(ask()) == [0, 1]
+
+
+@pytest.mark.servers
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["stays", "before", "after"])), min_size=1, max_size=30))
+def test_on_a_real_server_every_one_gets_its_own(server: RedisServer, asked: list[tuple[int, str]]) -> None:
+    async def one(line: Line, count: int, when: str) -> None:
+        words = [f"{next(_numbers)}-{m}" for m in range(count)]
+        task = asyncio.create_task(line.exchange(echo(words)))
+        await tick(0 if when == "before" else 3)
+        if when != "stays":
+            task.cancel()
+        try:
+            assert await task == [word.encode() for word in words]
+        except asyncio.CancelledError:
+            assert when != "stays"
+
+    async def all_of_them() -> None:
+        line = await open_line(server.settings)
+        await asyncio.gather(*(one(line, count, when) for count, when in asked))
+        assert await line.exchange(echo(["last"])) == [b"last"]
+        line.close()
+        await line.closed
+
+    asyncio.run(all_of_them())
+
+
+@pytest.mark.servers
+def test_a_killed_server_fails_what_is_under_way_and_the_next_question_connects_again(server: RedisServer) -> None:
+    async def through_a_death() -> None:
+        multiplexer = Multiplexer(server.settings)
+        question = worded(Registered("nothing"))
+        before = await multiplexer.ask(question)
+        with server.client() as client:
+            client.execute_command("CLIENT", "PAUSE", 60_000)
+        asked = [asyncio.create_task(multiplexer.ask(question)) for _ in range(50)]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in asked)
+        await asyncio.to_thread(server.kill)
+        for found in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(found, InfrastructureError)
+            assert f"127.0.0.1:{server.port} is not reachable" in str(found)
+            assert "leftfold up" in str(found)
+        with pytest.raises(InfrastructureError, match="leftfold up"):
+            await multiplexer.ask(question)
+        await asyncio.to_thread(server.start)
+        assert await asyncio.gather(*(multiplexer.ask(question) for _ in range(50))) == [before] * 50
+        await multiplexer.aclose()
+
+    asyncio.run(through_a_death())
+
+
+@pytest.mark.servers
+def test_a_server_that_says_nothing_is_given_up_and_asked_again_later(server: RedisServer) -> None:
+    async def through_a_silence() -> None:
+        multiplexer = Multiplexer(server.settings.model_copy(update={"timeout": 0.3}))
+        question = worded(Registered("nothing"))
+        before = await multiplexer.ask(question)
+        with server.client() as client:
+            client.execute_command("CLIENT", "PAUSE", 1500)
+        early = asyncio.create_task(multiplexer.ask(question))
+        await asyncio.sleep(0.01)
+        early.cancel()
+        with pytest.raises(InfrastructureError, match=r"no reply for 0\.3 s"):
+            await multiplexer.ask(question)
+        deadline = asyncio.get_running_loop().time() + 20
+        while True:
+            assert asyncio.get_running_loop().time() < deadline, "the server did not come back"
+            try:
+                assert await multiplexer.ask(question) == before
+                break
+            except InfrastructureError:
+                continue
+        await multiplexer.aclose()
+
+    asyncio.run(through_a_silence())
+
+
+@pytest.mark.servers
+def test_one_who_gives_up_while_connecting_does_not_stop_the_others(server: RedisServer) -> None:
+    async def ask() -> None:
+        multiplexer = Multiplexer(server.settings)
+        tasks = [asyncio.create_task(multiplexer.ask(worded(Registered("nothing")))) for _ in range(3)]
+        await tick()
+        tasks[0].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found[0], asyncio.CancelledError)
+        assert found[1] == found[2]
+        assert not isinstance(found[1], BaseException)
+        await multiplexer.aclose()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.servers
+def test_a_refused_command_fails_its_own_question_only(server: RedisServer) -> None:
+    class Wrong:
+        commands = ((b"HGETALL", b"a string"),)
+
+        def answer(self, replies: Sequence[Any], /) -> None:
+            raise AssertionError("an error is no answer")
+
+    async def ask() -> None:
+        multiplexer = Multiplexer(server.settings)
+        right = worded(Registered("nothing"))
+        found = await asyncio.gather(
+            *(multiplexer.ask(right), multiplexer.ask(Wrong()), multiplexer.ask(right)), return_exceptions=True
+        )
+        assert isinstance(found[1], InfrastructureError)
+        assert "WRONGTYPE" in str(found[1])
+        assert found[0] == found[2]
+        await multiplexer.aclose()
+
+    with server.client() as client:
+        client.set("a string", "x")
+    asyncio.run(ask())

@@ -1,0 +1,302 @@
+"""Waiting by notice: who is woken, what it costs, and what happens when notices or connections are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pytest
+
+from leftfold import InfrastructureError, Position, StaleViewError
+from leftfold.contracts.buckets import flush_of, mark, new_generation, row
+from leftfold.flush import Generation, Registry
+from leftfold.ports import AsyncBell
+from leftfold.reading import Reader
+from leftfold.redis import RedisViewStore, flusher, subscriber
+from leftfold.redis.subscriber import Subscriber
+from tests.core.folding import TOPIC, FoldBench, out
+from tests.core.shop import Spend, household_spend, open_baskets
+from tests.core.watches import bench_on
+from tests.redis.server import RedisServer, wait_until
+
+pytestmark = pytest.mark.servers
+
+SOON = 20.0
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flushes tell nobody."""
+    monkeypatch.setattr(flusher, "notices", lambda flushes: ())
+
+
+@pytest.fixture
+def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the marks for those who wait."""
+    monkeypatch.setattr(Subscriber, "_look", _looks_away)
+
+
+async def _looks_away(self: Subscriber, generation: Generation) -> None:
+    pass
+
+
+def calls(server: RedisServer) -> dict[str, int]:
+    """How often each command was called so far."""
+    with server.client() as client:
+        found: dict[str, Any] = client.info("commandstats")
+    return {name.removeprefix("cmdstat_"): told["calls"] for name, told in found.items()}
+
+
+@contextmanager
+def counted(server: RedisServer) -> Iterator[dict[str, int]]:
+    """What is called within the block."""
+    before, counts = calls(server), dict[str, int]()
+    yield counts
+    counts |= {name: count - before.get(name, 0) for name, count in calls(server).items()}
+
+
+def subscribers(server: RedisServer) -> int:
+    """How many connections are subscribed to something."""
+    with server.client() as client:
+        return sum(int(found["sub"]) > 0 for found in client.client_list())
+
+
+def late(bench: FoldBench) -> Position:
+    """Behind an event that no tail has folded yet."""
+    (record,) = bench.write(out("late", "h1", p=1))
+    return Position.at(TOPIC, record.partition, record.offset + 1)
+
+
+def read_while_folding(bench: FoldBench, how: Callable[[Reader[Spend], Position], object]) -> object:
+    """Reads in a thread until it waits, then folds."""
+    tail, position = bench.settle(), late(bench)
+    reader = bench.views[household_spend]
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(how, reader, position)
+        time.sleep(0.1)
+        assert not reading.done()
+        bench.settle(tail)
+        return reading.result(SOON)
+
+
+def blocking(reader: Reader[Spend], position: Position) -> object:
+    return reader.get("h1", after=position, timeout=3.0)
+
+
+def in_a_loop(reader: Reader[Spend], position: Position) -> object:
+    return asyncio.run(reader.aget("h1", after=position, timeout=3.0))
+
+
+BOTH = pytest.mark.parametrize("how", [blocking, in_a_loop])
+
+
+@BOTH
+@pytest.mark.usefixtures("no_net")
+def test_a_notice_alone_wakes_a_reader(store: RedisViewStore, how: Callable[[Reader[Spend], Position], object]) -> None:
+    bench = bench_on(store, household_spend)
+    assert read_while_folding(bench, how) is not None
+
+
+@BOTH
+@pytest.mark.usefixtures("silent")
+def test_a_reader_whose_notice_was_lost_is_woken_by_the_net(
+    store: RedisViewStore, how: Callable[[Reader[Spend], Position], object]
+) -> None:
+    bench = bench_on(store, household_spend)
+    assert read_while_folding(bench, how) is not None
+
+
+@BOTH
+@pytest.mark.usefixtures("silent", "no_net")
+def test_twin_with_neither_nobody_wakes_a_reader(
+    store: RedisViewStore, how: Callable[[Reader[Spend], Position], object]
+) -> None:
+    bench = bench_on(store, household_spend)
+
+    def slept(reader: Reader[Spend], position: Position) -> float:
+        began = time.monotonic()
+        how(reader, position)
+        return time.monotonic() - began
+
+    found = read_while_folding(bench, slept)
+    assert isinstance(found, float)
+    assert found >= 3.0, "it read again only when its time was up"
+
+
+def test_a_reader_that_need_not_wait_subscribes_to_nothing(server: RedisServer, store: RedisViewStore) -> None:
+    bench = bench_on(store, household_spend)
+    position = late(bench)
+    bench.settle()
+    reader = bench.views[household_spend]
+    threads = threading.active_count()
+    assert reader.get("h1", after=position) == asyncio.run(reader.aget("h1", after=position))
+    assert subscribers(server) == 0
+    assert threading.active_count() == threads
+
+
+def test_all_who_wait_in_threads_share_one_subscription(server: RedisServer, store: RedisViewStore) -> None:
+    bench = bench_on(store, household_spend)
+    tail, position = bench.settle(), late(bench)
+    reader = bench.views[household_spend]
+    with ThreadPoolExecutor(16) as pool:
+        reads = [pool.submit(reader.get, "h1", after=position, timeout=SOON) for _ in range(16)]
+        wait_until(lambda: subscribers(server) > 0, "a subscription")
+        assert subscribers(server) == 1
+        bench.settle(tail)
+        assert {read.result(SOON) for read in reads} == {Spend(Decimal(1), "base")}
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Generation]:
+    """Every look at the marks of a generation, for all who wait for it."""
+    seen: list[Generation] = []
+    look = Subscriber._look
+
+    async def counted_look(self: Subscriber, generation: Generation) -> None:
+        seen.append(generation)
+        await look(self, generation)
+
+    monkeypatch.setattr(Subscriber, "_look", counted_look)
+    return seen
+
+
+def _longer(looks: list[Generation], count: int) -> bool:
+    return len(looks) >= count
+
+
+def test_two_thousand_who_wait_read_nothing_but_the_marks_now_and_then(
+    server: RedisServer, store: RedisViewStore, looks: list[Generation]
+) -> None:
+    bench = bench_on(store, household_spend)
+    tail, position = bench.settle(), late(bench)
+    reader = bench.views[household_spend]
+
+    async def all_wait() -> None:
+        reads = [asyncio.create_task(reader.aget("h1", after=position, timeout=60.0)) for _ in range(2000)]
+        deadline = time.monotonic() + 2 * SOON
+        while True:
+            first, before = len(looks), await asyncio.to_thread(calls, server)
+            await asyncio.to_thread(wait_until, partial(_longer, looks, first + 5), "five looks at the marks")
+            read = (await asyncio.to_thread(calls, server))["hgetall"] - before["hgetall"]
+            if 0 < read <= 16 * (len(looks) - first + 1):
+                break
+            assert time.monotonic() < deadline, f"{read} reads in {len(looks) - first} looks: somebody polls"
+        await asyncio.to_thread(bench.settle, tail)
+        assert None not in await asyncio.gather(*reads)
+
+    asyncio.run(all_wait())
+
+
+def test_a_flush_wakes_only_those_whose_position_it_reached(store: RedisViewStore) -> None:
+    generation = new_generation(buckets=1)
+    assert store.create_marks(generation, {0: mark("", 0)})
+    assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
+
+    async def took(bell: AsyncBell, seconds: float) -> float:
+        began = time.monotonic()
+        await bell.wait(seconds)
+        bell.close()
+        return time.monotonic() - began
+
+    async def hear() -> None:
+        bells = [await store.alisten(generation, mark("", at).position) for at in range(1, 101)]
+        assert await asyncio.to_thread(store.flush, [flush_of(generation, 0, "", "t", at=30)])
+        assert max(await asyncio.gather(*(took(bell, SOON) for bell in bells[:30]))) < SOON
+        assert min(await asyncio.gather(*(took(bell, 0.3) for bell in bells[30:]))) >= 0.3
+
+    asyncio.run(hear())
+
+
+def test_a_steady_flush_costs_one_notice_and_one_addition_per_changed_bucket(
+    server: RedisServer, store: RedisViewStore
+) -> None:
+    generation = new_generation(buckets=8)
+    assert store.create_marks(generation, {bucket: mark("", 0) for bucket in range(8)})
+
+    def flush(number: int, changed: int) -> None:
+        before = f"t{number - 1}" if number else ""
+        rows = [(row(f"r{number}"),) if bucket < changed else () for bucket in range(8)]
+        flushes = [flush_of(generation, bucket, before, f"t{number}", *rows[bucket], at=number) for bucket in range(8)]
+        assert store.flush(flushes)
+
+    flush(0, 8)
+    for number, changed in enumerate((0, 1, 5, 8), 1):
+        with counted(server) as counts:
+            flush(number, changed)
+        assert (counts.get("xadd", 0), counts["publish"]) == (changed, 1)
+        assert (counts["multi"], counts["exec"], counts["hset"]) == (1, 1, 8 + changed)
+        others = counts.keys() - {"xadd", "publish", "multi", "exec", "hset", "zadd", "watch", "hget", "info"}
+        assert not [name for name in others if counts[name] and not name.startswith(("client", "hello", "config"))]
+
+
+def test_a_subscription_that_was_cut_is_made_again(server: RedisServer, store: RedisViewStore) -> None:
+    bench = bench_on(store, household_spend)
+    tail, position = bench.settle(), late(bench)
+    reader = bench.views[household_spend]
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(reader.get, "h1", after=position, timeout=SOON)
+        wait_until(lambda: subscribers(server) == 1, "a subscription")
+        with server.client() as client:
+            client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        wait_until(lambda: subscribers(server) == 1, "a new subscription")
+        bench.settle(tail)
+        assert reading.result(SOON) is not None
+
+
+def test_nobody_listens_for_ever(server: RedisServer, store: RedisViewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriber, "LINGER_SECONDS", 0.2)
+    bench = bench_on(store, household_spend)
+    for _ in range(2):
+        assert read_while_folding(bench, blocking) is not None
+        wait_until(lambda: subscribers(server) == 0, "the end of the subscription")
+
+
+def test_a_view_that_does_not_get_there_is_stale_with_both_positions(store: RedisViewStore) -> None:
+    bench = bench_on(store, household_spend, open_baskets)
+    bench.settle()
+    position = late(bench)
+    for view in (household_spend, open_baskets):
+        reader: Reader[Any, Any] = bench.views[view]
+        reads: list[Callable[[Reader[Any, Any]], object]] = [
+            lambda one: one.get("late", after=position, timeout=0.2),
+            lambda one: asyncio.run(one.aget("late", after=position, timeout=0.2)),
+            lambda one: one.wait_reached(position, timeout=0.2),
+        ]
+        for read in reads:
+            with pytest.raises(StaleViewError, match=f"not yet at .*leftfold run {view.name}") as caught:
+                read(reader)
+            assert str(position) in str(caught.value)
+
+
+def test_a_dead_server_fails_those_who_wait(server: RedisServer) -> None:
+    store = RedisViewStore(server.settings)
+    bench = bench_on(store, household_spend)
+    bench.settle()
+    position, reader = late(bench), bench.views[household_spend]
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(reader.get, "h1", after=position, timeout=SOON)
+        wait_until(lambda: subscribers(server) == 1, "a subscription")
+        server.kill()
+        try:
+            with pytest.raises(InfrastructureError, match="leftfold up"):
+                reading.result(SOON)
+        finally:
+            server.start()
+    store.close()
+
+
+def test_a_watcher_of_an_idle_view_asks_for_little(server: RedisServer, store: RedisViewStore) -> None:
+    bench = bench_on(store, household_spend)
+    bench.settle()
+    watch = bench.views[household_spend].watch(timeout=1.0)
+    assert list(watch) == []
+    with counted(server) as counts:
+        assert list(bench.views[household_spend].watch(timeout=1.0)) == []
+    assert counts["xrange"] + counts.get("xrevrange", 0) <= 6 * 16, "it read its streams more often than it was woken"
