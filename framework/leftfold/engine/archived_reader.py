@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from leftfold.engine.archive import Archive, OpenArchive
+from leftfold.engine.archive import Archive, OpenArchive, Owner, check_owner
 from leftfold.engine.bulk_log import Range, raw
 from leftfold.engine.hole import hole
 from leftfold.errors import InfrastructureError
@@ -16,8 +16,8 @@ from leftfold.position import Position
 __all__ = ["ArchivedReader", "StartingReader"]
 
 
-class StartingReader(LogReader, Protocol):
-    """A LogReader of a log whose beginning may have been deleted."""
+class StartingReader(LogReader, Owner, Protocol):
+    """A LogReader of topics that have ids, and whose beginning may have been deleted."""
 
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that each partition still holds."""
@@ -103,11 +103,15 @@ class ArchivedReader:
     def _missing(self, starts: Position) -> Iterator[Range]:
         """What the topic no longer holds of what is asked for, up to the archive's end."""
         archive: Archive | None = None
+        checked: set[str] = set()
         for (topic, partition), offset in self._next.items():
             low = starts.next_offset(topic, partition)
             if offset >= low:
                 continue
             archive = archive or self._open()
+            if topic not in checked:
+                check_owner(archive, topic, self._reader)
+                checked.add(topic)
             end = archive.ends(topic).get(partition, 0)
             if end < low:
                 raise hole(topic, partition, max(offset, end), low, archive=archive.place)
