@@ -10,18 +10,22 @@ from pyspark.sql import SparkSession
 
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.engine.rebuild_result import RebuildResult
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 from leftfold.spark.runner import spark_runner
 from leftfold.view import View
+from leftfold.wholelog import open_bulk, open_reader
 
 __all__ = ["timed_rebuild"]
 
 
 def timed_rebuild(
-    spark: SparkSession, kafka: KafkaSettings, redis: RedisSettings, view: View[Any, Any]
+    spark: SparkSession,
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    view: View[Any, Any],
+    *,
+    archive: str = "",
 ) -> tuple[float, RebuildResult]:
     """Rebuilds a view; the seconds that it took, and what came of it."""
     store = RedisViewStore(redis)
@@ -29,8 +33,8 @@ def timed_rebuild(
     result = Rebuild(
         view,
         store,
-        open_log=partial(KafkaBulkLog, kafka),
-        open_reader=partial(KafkaLogReader, kafka),
+        open_log=open_bulk(kafka, archive),
+        open_reader=open_reader(kafka, archive),
         open_sink=partial(BulkSink, redis),
         run=spark_runner(spark),
         options=RebuildOptions(patience=0.0),

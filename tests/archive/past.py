@@ -56,7 +56,7 @@ class Past:
         self.store = RedisViewStore(self.redis)
         self.views = Views(self.store)
         self.archive: OpenArchive = partial(ParquetArchive, self.folder)
-        self.topic: OpenBulkLog = partial(KafkaBulkLog, self.kafka)
+        self.topic: Callable[[], KafkaBulkLog] = partial(KafkaBulkLog, self.kafka)
         self.log: OpenBulkLog = partial(ArchivedLog, self.archive, self.topic)
 
     def reader(self) -> LogReader:

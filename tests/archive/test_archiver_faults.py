@@ -208,7 +208,30 @@ def test_overlapping_spans_are_read_once_and_a_gap_ends_the_archive() -> None:
 
 def test_days_and_sizes_make_files(make_topic: MakeTopic) -> None:
     topic = make_topic(1)
-    topic.write(*(decision(b"%d" % n) for n in range(10)), at=BEGUN)
+    topic.write(*(decision(b"%d" % n) for n in range(500)), at=BEGUN)
     topic.write(decision(b"next"), at=BEGUN + DAY)
-    topic.archive(most=4)
-    assert [pq.read_table(file, partitioning=None).num_rows for file in files_of(topic)] == [4, 4, 2, 1]
+    topic.archive(most=100)
+    counts = [pq.read_table(file, partitioning=None).num_rows for file in files_of(topic)]
+    assert len(counts) > 3
+    assert (sum(counts), counts[-1]) == (501, 1)
+    assert values(topic.opened(), topic) == topic.records()
+
+
+@pytest.mark.parametrize("nth", [1, 3, 6])
+def test_an_interrupted_run_leaves_no_trace_but_what_is_done(make_topic: MakeTopic, nth: int) -> None:
+    topic = make_topic(1)
+    topic.write(*(decision(b"%d" % n) for n in range(1000)))
+    calls = itertools.count(1)
+
+    def interrupted(count: int) -> None:
+        if next(calls) == nth:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        topic.archive(most=200, tell=interrupted)
+    verified = verify_archive(Place(topic.folder), topic.name)
+    assert not verified.damages
+    assert not verified.strays
+    done = topic.archive()
+    assert verified.records + done.records == 1000
+    assert values(topic.opened(), topic) == topic.records()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from leftfold.engine.archived_reader import ArchivedReader
 from leftfold.engine.trimming import Trim, Trimming
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.reader import KafkaLogReader
 from leftfold.parquet.archive import ParquetArchive
+from leftfold.ports import RawRecord
 from leftfold.position import Position
-from tests.archive.topics import BEGUN, DAY, Topic, decision
+from tests.archive.topics import BEGUN, DAY, WAIT_SECONDS, Topic, decision
 
 pytestmark = pytest.mark.servers
 
@@ -107,4 +111,30 @@ def test_a_time_is_the_first_record_that_is_not_older(make_topic: MakeTopic) -> 
     found = topic.cluster.starts_at(topic.name, BEGUN + DAY)
     # Offset 1 is the marker behind the first record; the broker dates it itself.
     assert found == Position({topic.name: {0: 1, 1: 0}})
-    assert topic.cluster.starts_at(topic.name, BEGUN + 9 * DAY) == topic.cluster.ends([topic.name])
+    topic.wait_settled()
+    tomorrow = int(time.time() * 1000) + DAY
+    assert topic.cluster.starts_at(topic.name, tomorrow) == topic.cluster.ends([topic.name])
+
+
+def test_a_reader_whose_next_records_are_trimmed_goes_on_in_the_archive(make_topic: MakeTopic) -> None:
+    topic = make_topic(1)
+    topic.write(*(decision(b"%d" % n) for n in range(20)))
+    whole = topic.records()
+    ends = dict(topic.archive().position.offsets[topic.name])
+    reader = ArchivedReader(KafkaLogReader(topic.kafka), topic.opened)
+    start = Position({topic.name: {0: 0}})
+    reader.seek(start)
+    trim(topic, ends)
+    # What the client has fetched already it still hands out; from the start again, it meets the hole.
+    reader._reader.seek(start)
+    found, deadline = list[RawRecord](), time.monotonic() + WAIT_SECONDS
+    while reader.position().next_offset(topic.name, 0) < ends[0]:
+        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {ends}; at {reader.position()}"
+        found += reader.poll(7, 0.2)
+    assert found == whole
+    # The twin: the topic's own reader stops there for good.
+    bare = reader._reader
+    bare.seek(start)
+    with pytest.raises(InfrastructureError, match="hole in the log"):
+        any(bare.poll(7, 0.2) for _ in range(100))
+    reader.close()

@@ -104,7 +104,17 @@ class Topic:
                 self.write(decision(b"lost"), partition=partition, at=at, commit=False)
                 self.write(decision(b"e" * 100), partition=partition, at=at + DAY - 1)
 
-    def archiver(self, folder: str = "", **options: Any) -> Archiver:
+    def wait_settled(self) -> None:
+        """Waits until nothing is open; a commit returns before its markers are written everywhere."""
+        log, deadline = KafkaBulkLog(self.kafka), time.monotonic() + WAIT_SECONDS
+        while log.stable_ends([self.name]) != self.cluster.ends([self.name]):
+            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for every transaction on {self.name} to end"
+            time.sleep(0.01)
+        log.close()
+
+    def archiver(self, folder: str = "", *, settled: bool = True, **options: Any) -> Archiver:
+        if settled:
+            self.wait_settled()
         return Archiver(
             Place(folder or self.folder),
             self.name,

@@ -13,6 +13,7 @@ from leftfold.connection import ring
 from leftfold.engine.archive_check import compare
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.rebuild_progress import Report, Stopwatch
+from leftfold.errors import InfrastructureError
 
 if TYPE_CHECKING:
     from leftfold.parquet.archiver import Archived
@@ -55,6 +56,10 @@ def verified(category: str, given: str | None, kafka: str | None, *, deep: bool)
         verify = ring("leftfold.parquet.verification").verify_archive
         found: Verified = verify(ring("leftfold.parquet.place").Place(uri), topic, watch.tell)
         watch.end()
+        if not found.position.offsets[topic]:
+            raise InfrastructureError(
+                f"the archive {uri} holds nothing of {topic}; fill it: leftfold log archive {category} --to {uri}"
+            )
         differences = _differences(category, uri, kafka, report) if deep and not found.damages else []
     return found, differences
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from leftfold.engine.bulk_log import BulkRecord, Range
+from leftfold.errors import InfrastructureError
 
-__all__ = ["Archive", "OpenArchive"]
+__all__ = ["Archive", "OpenArchive", "Owner", "check_owner"]
 
 
 class Archive(Protocol):
@@ -20,6 +21,9 @@ class Archive(Protocol):
     def ends(self, topic: str) -> Mapping[int, int]:
         """Per partition the offset up to which everything from 0 is there; a topic it does not know has none."""
 
+    def identity(self, topic: str) -> str:
+        """The id of the topic that was archived, as its cluster called it; '' for one that it does not know."""
+
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range below the end, in order, in batches.
 
@@ -27,6 +31,28 @@ class Archive(Protocol):
             InfrastructureError: a file is missing, shorter than it was or not what was written; or part of the range
                 is not there.
         """
+
+
+class Owner(Protocol):
+    """Knows which topic bears a name now."""
+
+    def identity(self, topic: str) -> str:
+        """The id that the cluster gave the topic; one that is made anew has another."""
+
+
+def check_owner(archive: Archive, topic: str, owner: Owner) -> None:
+    """Checks that an archive is the topic's own.
+
+    Raises:
+        InfrastructureError: it is another topic's of the same name.
+    """
+    kept = archive.identity(topic)
+    if kept and kept != (found := owner.identity(topic)):
+        raise InfrastructureError(
+            f"the archive {archive.place} is of a topic {topic} with id {kept}, and the one that is there now has "
+            f"id {found}: somebody has made the topic anew, and the two are not one log. Name the archive that belongs "
+            f"to it with --archive DIR, or begin one: leftfold log archive {topic.removesuffix('.events')} --to DIR"
+        )
 
 
 OpenArchive = Callable[[], Archive]

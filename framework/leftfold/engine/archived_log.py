@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
-from leftfold.engine.archive import OpenArchive
-from leftfold.engine.bulk_log import BulkRecord, OpenBulkLog, Range
+from leftfold.engine.archive import OpenArchive, Owner, check_owner
+from leftfold.engine.bulk_log import BulkLog, BulkRecord, Range
 from leftfold.engine.hole import hole
 from leftfold.errors import InfrastructureError
 from leftfold.position import Position
 
-__all__ = ["ArchivedLog"]
+__all__ = ["ArchivedLog", "OwnedLog"]
+
+
+class OwnedLog(BulkLog, Owner, Protocol):
+    """A BulkLog of topics that have ids."""
 
 
 class ArchivedLog:
     """A BulkLog that reads a range from the archive up to where that ends, and from the topic after."""
 
-    def __init__(self, open_archive: OpenArchive, open_log: OpenBulkLog) -> None:
+    def __init__(self, open_archive: OpenArchive, open_log: Callable[[], OwnedLog]) -> None:
         self._archive, self._log = open_archive(), open_log()
+        self._ours: set[str] = set()
 
     def partitions(self, topic: str) -> int:
         """How many partitions the topic has."""
@@ -31,7 +37,8 @@ class ArchivedLog:
         """
         ends = self._log.stable_ends(topics)
         for topic, partitions in ends.offsets.items():
-            for partition, end in self._archive.ends(topic).items():
+            for partition in self._archive.ends(topic):
+                end = self._end(topic, partition)
                 if partitions.get(partition, 0) < end:
                     raise InfrastructureError(
                         f"{topic}[{partition}] ends at {partitions.get(partition, 0)}, but its archive "
@@ -68,4 +75,7 @@ class ArchivedLog:
         self._log.close()
 
     def _end(self, topic: str, partition: int) -> int:
+        if topic not in self._ours:
+            check_owner(self._archive, topic, self._log)
+            self._ours.add(topic)
         return self._archive.ends(topic).get(partition, 0)

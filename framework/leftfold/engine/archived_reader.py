@@ -6,17 +6,18 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from leftfold.engine.archive import Archive, OpenArchive
+from leftfold.engine.archive import Archive, OpenArchive, Owner, check_owner
 from leftfold.engine.bulk_log import Range, raw
 from leftfold.engine.hole import hole
+from leftfold.errors import InfrastructureError
 from leftfold.ports import LogReader, RawRecord
 from leftfold.position import Position
 
 __all__ = ["ArchivedReader", "StartingReader"]
 
 
-class StartingReader(LogReader, Protocol):
-    """A LogReader of a log whose beginning may have been deleted."""
+class StartingReader(LogReader, Owner, Protocol):
+    """A LogReader of topics that have ids, and whose beginning may have been deleted."""
 
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset that each partition still holds."""
@@ -57,7 +58,7 @@ class ArchivedReader:
     def poll(self, limit: int, timeout: float) -> list[RawRecord]:
         """The next records, from the archive as long as it has some of what was asked for."""
         if not self._parts:
-            return self._reader.poll(limit, timeout)
+            return self._poll_topic(limit, timeout)
         part = self._parts[0]
         place = part.topic, part.partition
         coming = self._coming = self._coming or self._archived(part)
@@ -72,6 +73,18 @@ class ArchivedReader:
             self._reader.seek(self.position())
         self._parts.popleft()
         return records
+
+    def _poll_topic(self, limit: int, timeout: float) -> list[RawRecord]:
+        try:
+            return self._reader.poll(limit, timeout)
+        except InfrastructureError:
+            position = self._reader.position()
+            self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
+            if not list(self._missing(self._reader.starts(position.offsets))):
+                raise
+            # Somebody has trimmed what was to be read next; it is in the archive now.
+            self.seek(position)
+            return []
 
     def position(self) -> Position:
         """Where each partition goes on."""
@@ -90,11 +103,15 @@ class ArchivedReader:
     def _missing(self, starts: Position) -> Iterator[Range]:
         """What the topic no longer holds of what is asked for, up to the archive's end."""
         archive: Archive | None = None
+        checked: set[str] = set()
         for (topic, partition), offset in self._next.items():
             low = starts.next_offset(topic, partition)
             if offset >= low:
                 continue
             archive = archive or self._open()
+            if topic not in checked:
+                check_owner(archive, topic, self._reader)
+                checked.add(topic)
             end = archive.ends(topic).get(partition, 0)
             if end < low:
                 raise hole(topic, partition, max(offset, end), low, archive=archive.place)

@@ -46,6 +46,10 @@ class KafkaBulkLog:
         """The first offsets that are still there."""
         return Position({t: {p: self._watermarks(t, p)[0] for p in range(self.partitions(t))} for t in topics})
 
+    def identity(self, topic: str) -> str:
+        """The topic's id in its cluster."""
+        return self._admin().identity(topic)
+
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order; it ends at the range's end, be that a record, a marker or an aborted one.
 

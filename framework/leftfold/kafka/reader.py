@@ -83,6 +83,10 @@ class KafkaLogReader:
         """The first offset that each partition still holds."""
         return self._cluster.starts(topics)
 
+    def identity(self, topic: str) -> str:
+        """The topic's id in its cluster."""
+        return self._cluster.identity(topic)
+
     def seek(self, position: Position) -> None:
         """Reads on from these offsets, and only the partitions named here."""
         self._next = {(t, p): o for t, offsets in position.offsets.items() for p, o in offsets.items()}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from leftfold.engine.bulk_log import BulkRecord, Range
 from leftfold.engine.hole import hole
+from leftfold.errors import InfrastructureError
 from leftfold.parquet.coverage import Piece, end_of, pieces_of
 from leftfold.parquet.manifest import union
 from leftfold.parquet.manifests import read_manifests
@@ -21,6 +22,7 @@ class ParquetArchive:
     def __init__(self, uri: str) -> None:
         self._place = Place(uri)
         self._topics: dict[str, dict[int, list[Piece]]] = {}
+        self._identities: dict[str, set[str]] = {}
 
     @property
     def place(self) -> str:
@@ -30,6 +32,21 @@ class ParquetArchive:
     def ends(self, topic: str) -> Mapping[int, int]:
         """Per partition the offset up to which everything from 0 is there."""
         return {partition: end_of(pieces) for partition, pieces in self._pieces(topic).items()}
+
+    def identity(self, topic: str) -> str:
+        """The id of the topic that was archived.
+
+        Raises:
+            InfrastructureError: manifests of several topics lie together.
+        """
+        self._pieces(topic)
+        found = sorted(self._identities[topic])
+        if len(found) > 1:
+            raise InfrastructureError(
+                f"{self.place}/{topic} holds manifests of several topics of that name, {' and '.join(found)}; they are "
+                f"no one log: keep each in a directory of its own"
+            )
+        return found[0] if found else ""
 
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range, file after file."""
@@ -43,6 +60,8 @@ class ParquetArchive:
 
     def _pieces(self, topic: str) -> dict[int, list[Piece]]:
         if topic not in self._topics:
-            spans = union(read_manifests(self._place, topic))
+            manifests = read_manifests(self._place, topic)
+            self._identities[topic] = {manifest.identity for manifest in manifests}
+            spans = union(manifests)
             self._topics[topic] = {partition: pieces_of(found) for partition, found in spans.items()}
         return self._topics[topic]

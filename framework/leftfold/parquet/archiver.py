@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from leftfold.codec import header
-from leftfold.engine.bulk_log import BulkLog, Range, raw
+from leftfold.engine.bulk_log import BulkLog, BulkRecord, Range, raw
 from leftfold.engine.hole import hole
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.parquet.archive import ParquetArchive
@@ -99,14 +99,14 @@ class Archiver:
         writer: FileWriter | None = None
         reached = part.start
         try:
-            for decision in self._decisions(part, lease):
-                day = _day(decision[0])
+            for records in self._whole(part, lease):
+                day = _day(records[0])
                 if writer is not None and (writer.day != day or writer.records >= self._most):
-                    full, writer, reached = writer, None, decision[0].offset
+                    full, writer, reached = writer, None, records[0].offset
                     self._commit(full.close(reached))
                 if writer is None:
                     writer = FileWriter(self._place, part.topic, part.partition, reached, day)
-                writer.add(decision)
+                writer.add(records)
             end = self._whole_to
             if writer is not None:
                 # From here on a manifest may name the file, whatever happens: it is not to be abandoned.
@@ -119,18 +119,17 @@ class Archiver:
                 writer.abandon()
             raise
 
-    def _decisions(self, part: Range, lease: Lease) -> Iterator[list[RawRecord]]:
-        """The records of each decision; `_whole_to` says afterwards up to where there are whole ones only."""
-        decision: list[RawRecord] = []
+    def _whole(self, part: Range, lease: Lease) -> Iterator[list[RawRecord]]:
+        """The records in whole decisions of one day; `_whole_to` says afterwards up to where there are such only."""
+        held: list[RawRecord] = []
         for records in self._log.read(part):
             lease.renew()
-            for record in records:
-                decision.append(_whole(part, record))
-                if _is_last(decision[-1]):
-                    yield decision
-                    decision = []
+            held += (_record(part, record) for record in records)
+            count = next((n for n in range(len(held), 0, -1) if _is_last(held[n - 1])), 0)
+            whole, held = held[:count], held[count:]
+            yield from _by_day(whole)
             self._tell(len(records))
-        self._whole_to = decision[0].offset if decision else part.end
+        self._whole_to = held[0].offset if held else part.end
 
     def _commit(self, span: Span) -> None:
         add_manifest(self._place, self._topic, self._identity, (span,))
@@ -146,14 +145,31 @@ class Archiver:
                 )
 
 
-def _whole(part: Range, record: object) -> RawRecord:
+def _record(part: Range, record: BulkRecord) -> RawRecord:
     try:
-        return raw(part, record)  # type: ignore[arg-type]  # records of the log
+        return raw(part, record)
     except (SystemError, UnicodeDecodeError) as error:
         raise ContractError(
             f"{part.topic}[{part.partition}]: a record has a header whose name is no UTF-8 ({error}), which no client "
             f"here can read byte by byte; nothing from there on can be archived, nor trimmed"
         ) from error
+
+
+def _by_day(records: list[RawRecord]) -> Iterator[list[RawRecord]]:
+    """Whole decisions, nearly always of one day, in groups by the day on which they begin."""
+    if len({_day(record) for record in records}) == 1:
+        yield records
+        return
+    group: list[RawRecord] = []
+    begins = True
+    for record in records:
+        if begins and group and _day(record) != _day(group[0]):
+            yield group
+            group = []
+        group.append(record)
+        begins = _is_last(record)
+    if group:
+        yield group
 
 
 def _is_last(record: RawRecord) -> bool:

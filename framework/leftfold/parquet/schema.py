@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -59,9 +60,15 @@ def table_of(records: Sequence[RawRecord]) -> pa.Table:
 
 def _told(found: dict[str, bytes | None]) -> tuple[str | None, int | None, int | None, datetime | None, str | None]:
     """Type, version, sequence, time and id as far as the headers tell; a record need be no event of ours."""
-    name, _, version = _text(found.get("ce_type")).rpartition(".v")
+    name, version = _type(found.get("ce_type"))
     sequence = _text(found.get("ce_sequence"))
-    return name or None, _number(version, 31), _number(sequence, 63), _time(found), _text(found.get("ce_id")) or None
+    return name, version, _number(sequence, 63), _time(found), _text(found.get("ce_id")) or None
+
+
+@lru_cache(maxsize=1000)
+def _type(value: bytes | None) -> tuple[str | None, int | None]:
+    name, _, version = _text(value).rpartition(".v")
+    return name or None, _number(version, 31)
 
 
 def _text(value: bytes | None) -> str:
