@@ -18,6 +18,7 @@ class SparkSettings(BaseSettings):
         memory: of the driver, which is also the executor under a local master.
         java_home: a Java of 17 or newer; what JAVA_HOME or PATH say when it is not given.
         jars: added to Spark's own; `leftfold.spark.events` needs those of the Kafka connector.
+        checkpoints: where streams keep their sums: a directory that every driver of a view sees.
         properties: Spark's own, winning over ours.
     """
 
@@ -27,4 +28,5 @@ class SparkSettings(BaseSettings):
     memory: str = "1g"
     java_home: Path | None = None
     jars: tuple[Path, ...] = ()
+    checkpoints: Path | None = None
     properties: dict[str, str] = Field(default_factory=dict)
