@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from leftfold import App, QueryView, ReferenceFile
 from leftfold.spark import FrameView
 from tests.ledger import Closed, Moved, Opened
 
-__all__ = ["OwnerSums", "Region", "app", "balances", "owner_frame", "owner_sums", "regions", "still_open"]
+__all__ = ["OwnerSums", "Region", "app", "balances", "hourly", "owner_frame", "owner_sums", "regions", "still_open"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,23 @@ def regions(file: Path) -> QueryView[RegionSums, str]:
         references={"owners": ReferenceFile(str(file), row=Region)},
     )
 
+
+@dataclass(frozen=True)
+class Hourly:
+    """What was moved in an hour."""
+
+    hour: datetime
+    moves: int
+
+
+hourly = QueryView(
+    "hourly",
+    events=Moved,
+    row=Hourly,
+    key=lambda r: r.hour,
+    query="SELECT window(_time, '1 hour').start AS hour, count(*) AS moves FROM Moved GROUP BY window(_time, '1 hour')",
+    late=timedelta(hours=2),
+)
 
 owner_frame = FrameView(
     "owner_frame",

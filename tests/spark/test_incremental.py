@@ -31,6 +31,7 @@ def kept(spark: SparkSession, query: str) -> Refreshed:
         ("SELECT region, sum(amount) AS t FROM Moved JOIN owners USING (owner) GROUP BY region", ("region",)),
         ("SELECT region, sum(amount) AS t FROM Moved m LEFT JOIN owners USING (owner) GROUP BY 1", ("region",)),
         ("SELECT region, sum(amount) AS t FROM owners o RIGHT JOIN Moved m USING (owner) GROUP BY 1", ("region",)),
+        ("SELECT window(_time, '1 day').start AS s, count(*) AS n FROM Moved GROUP BY window(_time, '1 day')", ("s",)),
         ("SELECT owner, sum(amount) FILTER (WHERE amount > 0) AS g FROM Moved GROUP BY owner", ("owner",)),
     ],
 )  # fmt: skip
@@ -69,6 +70,8 @@ def test_one_group_by_over_one_table_of_events_is_incremental(
         ("SELECT m.owner, count(*) AS n FROM Moved m LEFT ANTI JOIN owners o ON o.owner = m.owner GROUP BY 1",
          "LeftAnti join"),
         ("SELECT owner, sum(count(*)) OVER (ORDER BY owner) AS n FROM Moved GROUP BY owner", "it has OVER"),
+        ("SELECT window(_time, '1 day').start AS s, count(*) AS n FROM Moved GROUP BY window(_time, '1 hour')",
+         "its rows do not show window"),
         ("SELECT count(*) AS n FROM Moved GROUP BY owner", "its rows do not show owner"),
         ("SELECT upper(owner) AS owner, count(*) AS n FROM Moved GROUP BY owner", "its rows do not show owner"),
     ],

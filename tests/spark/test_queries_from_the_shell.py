@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,21 +89,24 @@ def test_check_judges_the_sql_of_every_view(shop: Shop) -> None:
     assert "no column total for OwnerSums.total" in done.stdout
 
 
-def test_run_computes_views_again_and_again(shop: Shop) -> None:
+def test_run_keeps_views_by_a_stream_or_again_and_again(shop: Shop, tmp_path: Path) -> None:
     running = subprocess.Popen(
-        command(shop, "run", "still_open", "owner_frame", "--every", "1s", "--json-logs"),
+        command(shop, "run", "still_open", "owner_frame", "owner_sums", "--every", "1s", "--json-logs"),
+        env={**os.environ, "LEFTFOLD_SPARK_CHECKPOINTS": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
         awaited(shop, still_open, running)
         awaited(shop, owner_frame, running)
+        awaited(shop, owner_sums, running)
         with KafkaClient(ledgers_app.name, shop.kafka) as client:
             move = Move(ledger="l-run", owner="runner", amount=Decimal("7.00"))
             position = client.send(move, timeout=WAIT_SECONDS).position
-        row = shop.views[owner_frame].get("runner", after=position, timeout=WAIT_SECONDS)
-        assert row is not None
-        assert row.total == Decimal("7.00")
+        for view in (owner_frame, owner_sums):
+            row = shop.views[view].get("runner", after=position, timeout=WAIT_SECONDS)
+            assert row is not None
+            assert row.total == Decimal("7.00")
         running.send_signal(signal.SIGTERM)
         told = running.communicate(timeout=60)[1]
     finally:
@@ -111,6 +115,8 @@ def test_run_computes_views_again_and_again(shop: Shop) -> None:
     lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     refreshed = [line for line in lines if line["event"] == "refreshed"]
     assert {line["view"] for line in refreshed} == {"still_open", "owner_frame"}
+    assert [line["view"] for line in lines if line["event"] == "generation live"] == ["owner_sums"]
+    assert [path.name for path in tmp_path.glob("*")] == ["owner_sums"]
     assert not [line for line in lines if line["event"] in ("failed", "killed", "restarting")], told
 
 

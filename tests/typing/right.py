@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TypeAlias, assert_type
 
-from leftfold import App, Command, Decider, DomainError, Event, FoldView, LeftfoldError, Receipt, SpreadView, memory
+from leftfold import (
+    App,
+    Command,
+    Decider,
+    DomainError,
+    Event,
+    FoldView,
+    LeftfoldError,
+    QueryView,
+    Receipt,
+    ReferenceFile,
+    SpreadView,
+    memory,
+)
 from leftfold.reading import Change, Entry, Page, Reader
 from leftfold.testing import Given, Then, fold, given
 
@@ -127,6 +140,26 @@ assert_type(by_both, FoldView[Sold, Takings, tuple[str, str]])
 stocked = SpreadView("stocked", events=Stocked, row=Takings, each=each, evolve=count)
 assert_type(stocked, SpreadView[Takings, str])
 
+
+@dataclass(frozen=True)
+class Stand:
+    shelf: str
+    day: date
+    total: Decimal
+
+
+stands = QueryView(
+    "stands",
+    events=ShelfEvent,
+    row=Stand,
+    key=lambda r: (r.shelf, r.day),
+    query="SELECT ...",
+    references={"shelves": ReferenceFile("shelves.csv", row=Stand)},
+    late=timedelta(hours=1),
+)
+assert_type(stands, QueryView[Stand, tuple[str, date]])
+assert_type(QueryView("x", events=Sold, row=Stand, key=lambda r: r.shelf, query=""), QueryView[Stand, str])
+
 assert_type(fold(shelf_takings, Sold(shelf_id="s", product="p", price=Decimal(1))), Mapping[str, Takings])
 assert_type(fold(by_both), Mapping[tuple[str, str], Takings])
 
@@ -138,7 +171,7 @@ given(shelves, Stocked(shelf_id="s", product="p", count=1)).when(
 ).then(Sold(shelf_id="s", product="p", price=Decimal(1)))
 given(shelves).when(Sell(shelf_id="s", product="p", price=Decimal(1))).then_rejected(SoldOut(product="p"))
 
-app = App("shop", deciders=[shelves], views=[shelf_takings, by_both, stocked])
+app = App("shop", deciders=[shelves], views=[shelf_takings, by_both, stocked, stands])
 
 
 async def reads() -> None:
@@ -165,3 +198,4 @@ async def reads() -> None:
         assert_type(await world.views[by_both].ascan(), Page[Takings, tuple[str, str]])
         async for change in world.views[by_both].awatch(timeout=0.0):
             assert_type(change, Change[Takings, tuple[str, str]])
+        assert_type(world.views[stands].get(("s", date(2026, 1, 1))), Stand | None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from leftfold import Command, Decider, FoldView, SpreadView, memory
+from leftfold import Command, Decider, FoldView, QueryView, SpreadView, memory
 from leftfold.testing import given
 from tests.typing.right import (
     Shelf,
@@ -14,6 +14,7 @@ from tests.typing.right import (
     ShelfEvent,
     Sold,
     SoldOut,
+    Stand,
     Stock,
     Stocked,
     Takings,
@@ -24,6 +25,7 @@ from tests.typing.right import (
     evolve,
     shelf_takings,
     shelves,
+    stands,
     stocked,
 )
 
@@ -87,6 +89,9 @@ def takes_text(row: Takings | None, item: str) -> Takings | None:
 
 SpreadView("view", events=Stocked, row=Takings, each=each, evolve=takes_text)  # E: misc, reportArgumentType
 
+QueryView("view", events=Sold, row=Stand, key=lambda r: r.shop, query="")  # E: attr-defined, reportAttributeAccessIssue
+QueryView("view", events=Sold, row=Stand, key=lambda r: r.shelf)  # E: call-arg, reportCallIssue
+
 given(shelves, OtherCommand(id="x"))  # E: misc, reportArgumentType
 given(shelves).when(OtherCommand(id="x"))  # E: arg-type, reportArgumentType
 given(shelves).when(Stock(shelf_id="s", product="p")).then(Takings())  # E: arg-type, reportArgumentType
@@ -96,6 +101,7 @@ with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
     world.client.send(Stocked(shelf_id="s", product="p", count=1))  # E: arg-type, reportArgumentType
     world.views[by_both].get("p")  # E: arg-type, reportArgumentType
     row: Shelf | None = world.views[shelf_takings].get("s")  # E: assignment, reportAssignmentType
+    world.views[stands].get("s")  # E: arg-type, reportArgumentType
     world.views[stocked].get("s").total  # E: union-attr, reportOptionalMemberAccess
     world.views["stocked"]  # E: index, reportArgumentType
     world.views[stocked].watch(after=5)  # E: arg-type, reportArgumentType

@@ -1,4 +1,4 @@
-"""The process of the views that Spark computes: each again every so often, from the whole log."""
+"""The process of the views that Spark computes: by a stream where that is sound, else again every so often."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from leftfold.cli.query_streams import ViewStream
 from leftfold.cli.rebuilding import Rebuilding, cores_of, spark_settings
 from leftfold.cli.trouble import Trouble
 from leftfold.connection import ring
@@ -14,7 +15,7 @@ from leftfold.engine.rebuild import RebuildOptions
 from leftfold.engine.refresh import Refresh
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.logs import Report
-from leftfold.query import TableView
+from leftfold.query import QueryView, TableView
 from leftfold.view import View
 
 __all__ = ["refresh"]
@@ -24,25 +25,54 @@ _KEEP = 60.0
 
 
 def refresh(views: Sequence[View[Any, Any]], every: float, stop: threading.Event, report: Report) -> None:
-    """Computes views again every so many seconds until `stop` is set.
+    """Keeps views up to date until `stop` is set: streams, and all others computed again every so many seconds.
 
     Raises:
         ConfigurationError: the SQL of a view is not allowed or does not give its row; starting again would not help.
     """
-    work = Rebuilding(None, None, RebuildOptions(keep=max(_KEEP, every), cores=cores_of("spark", None)))
-    with ring("leftfold.spark.session").spark_session(spark_settings(None)) as session:
+    cores, keep = cores_of("spark", None), max(_KEEP, every)
+    work = Rebuilding(None, None, RebuildOptions(keep=keep, cores=cores))
+    settings = spark_settings(None)
+    settings = settings.model_copy(update={"jars": (*settings.jars, *ring("leftfold.local").spark_jars())})
+    with ring("leftfold.spark.session").spark_session(settings) as session:
         work.use(session)
+        streams, again = list[ViewStream](), list[TableView[Any, Any]]()
+        for view in map(_table, views):
+            how = work.refreshed(view)
+            report("refreshing", {"view": view.name, "kept": str(how)})
+            if how.incremental and isinstance(view, QueryView):
+                streams.append(ViewStream(session, view, shuffles=2 * cores, keep=keep, stop=stop, report=report))
+            else:
+                again.append(view)
         threading.Thread(target=_cancel, args=(session, stop), name="cancel", daemon=True).start()
-        for view in views:
-            report(
-                "refreshing", {"view": view.name, "every": f"{every:g} s", "kept": str(work.refreshed(_table(view)))}
-            )
-        trouble, seen = Trouble(report, stop), dict[str, object]()
-        while not stop.is_set():
-            began = time.monotonic()
+        for stream in streams:
+            stream.start()
+        try:
+            _keep_fresh(work, again, every, streams, stop, report)
+        finally:
+            stop.set()
+            for stream in streams:
+                stream.join()
+
+
+def _keep_fresh(
+    work: Rebuilding,
+    views: Sequence[TableView[Any, Any]],
+    every: float,
+    streams: Sequence[ViewStream],
+    stop: threading.Event,
+    report: Report,
+) -> None:
+    trouble, seen = Trouble(report, stop), dict[str, object]()
+    due = 0.0
+    while not stop.wait(0.1):
+        for stream in streams:
+            if stream.error is not None:
+                raise stream.error
+        if time.monotonic() >= due:
+            due = time.monotonic() + every
             for view in views:
-                _refresh(work, _table(view), seen, trouble, stop, report)
-            stop.wait(max(0.0, every - (time.monotonic() - began)))
+                _refresh(work, view, seen, trouble, stop, report)
 
 
 def _refresh(

@@ -65,7 +65,13 @@ def refreshed(spark: SparkSession, view: TableView[Any, Any]) -> Refreshed:
         return Refreshed(incremental=False, why="its rows are computed by a function of DataFrames")
     columns = {name for cls in view.events for name in (*cls.model_fields, *METADATA)}
     columns |= {name for file in view.references.values() for name in file.row.__annotations__}
-    return classify(checked(spark, view), view.tables, columns)
+    query = checked(spark, view)
+    found = classify(query, view.tables, columns)
+    if view.late is not None and not found.incremental:
+        raise ConfigurationError(f"view {view.name}: late= is for what a stream keeps, and {found.why}; take it out")
+    if view.late is not None and query.columns is not None and "_time" not in query.columns:
+        raise ConfigurationError(f"view {view.name}: late= is about _time, which the query never mentions; take it out")
+    return found
 
 
 def dry_run(spark: SparkSession, view: TableView[Any, Any]) -> None:

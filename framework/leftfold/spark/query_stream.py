@@ -90,6 +90,10 @@ class QueryStream:
                 abandon(self._places.store, batches.generation, error, resumable=False)
             raise
 
+    def checkpoint(self, generation: Generation) -> Checkpoint:
+        """Where Spark keeps the sums of a generation."""
+        return Checkpoint(self._places.checkpoints, self._view.name, generation.id)
+
     def _fingerprints(self) -> dict[str, str]:
         return {name: file.fingerprint() for name, file in self._view.references.items()}
 
@@ -108,7 +112,7 @@ class QueryStream:
         except ViewNotBuilt:
             remove(store, live)
             return None
-        checkpoint = Checkpoint(self._places.checkpoints, view.name, live.id)
+        checkpoint = self.checkpoint(live)
         before = next(iter(writer.marks.values())).token.rpartition(".")[0]
         found = checkpoint.resumable(before, writer.batch, files)
         if found is None:
@@ -125,7 +129,7 @@ class QueryStream:
         """A new generation and a fresh checkpoint; its first batch is the whole log."""
         store, view = self._places.store, self._view
         generation = open_generation(store, view, topics, Phase.BULK, BUCKETS)
-        path = Checkpoint(self._places.checkpoints, view.name, generation.id).begin(run, files)
+        path = self.checkpoint(generation).begin(run, files)
         batches = self._batches(generation, run, ends, path)
         self._report("stream begins", {"view": view.name, "generation": generation.id})
         if not any(ends.next_offset(t, p) for t, count in topics.items() for p in range(count)):
@@ -166,4 +170,4 @@ class QueryStream:
 def _wait(query: StreamingQuery, stop: threading.Event) -> None:
     while not stop.is_set():
         if query.awaitTermination(1):
-            return
+            raise Fenced("another run of this stream was started in the same Spark; this one gives way")

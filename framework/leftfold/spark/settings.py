@@ -22,6 +22,7 @@ class SparkSettings(BaseSettings):
         py_files: modules, zip files and package directories that are sent to executors elsewhere.
         java_home: a Java of 17 or newer; what JAVA_HOME or PATH say when it is not given.
         jars: added to Spark's own; `leftfold.spark.events` needs those of the Kafka connector.
+        checkpoints: where streams keep their sums: a directory that every driver of a view sees.
         properties: Spark's own, winning over ours.
     """
 
@@ -35,4 +36,5 @@ class SparkSettings(BaseSettings):
     py_files: tuple[Path, ...] = ()
     java_home: Path | None = None
     jars: tuple[Path, ...] = ()
+    checkpoints: Path | None = None
     properties: dict[str, str] = Field(default_factory=dict)

@@ -116,9 +116,16 @@ def _shown(group: Node, results: list[Node], columns: Collection[str]) -> str:
     for result in results:
         named = _name(result)
         alias = result.kind == "Alias" and word in columns
-        if named and (_bare(result) == group or (word and named.lower() == word and not alias)):
+        bare = _bare(result)
+        if named and (bare == group or _is_edge(bare, group) or (word and named.lower() == word and not alias)):
             return named
     raise _Batch(f"its rows do not show {group.text or group.kind}, by which it groups")
+
+
+def _is_edge(result: Node, group: Node) -> bool:
+    """Whether a column is the start or end of the window that is grouped by, which names it."""
+    windowed = group.kind == "UnresolvedFunction" and group.words(0) == ("window",)
+    return windowed and result.kind == "UnresolvedExtractValue" and result.parts[0] == group
 
 
 def _name(result: Node) -> str:

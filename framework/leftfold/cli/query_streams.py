@@ -1,0 +1,87 @@
+"""Query views that a stream keeps, each in a thread of the queries' process, begun again whenever it is fenced."""
+
+from __future__ import annotations
+
+import random
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from leftfold.cli.embedded import local_settings
+from leftfold.cli.trouble import Trouble
+from leftfold.connection import kafka_settings, redis_settings, ring
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
+from leftfold.logs import Report
+from leftfold.query import QueryView
+
+__all__ = ["ViewStream", "checkpoints"]
+
+_GIVE_WAY = 2.0
+"""About how many seconds a run that was fenced waits before it looks whether it is needed."""
+
+
+class ViewStream(threading.Thread):
+    """Keeps one view until `stop` is set; `error` is a definition that is wrong, which ends the process."""
+
+    def __init__(
+        self,
+        session: Any,
+        view: QueryView[Any, Any],
+        *,
+        shuffles: int,
+        keep: float,
+        stop: threading.Event,
+        report: Report,
+    ) -> None:
+        super().__init__(name=view.name, daemon=True)
+        self._session, self._view, self._shuffles, self._keep = session, view, shuffles, keep
+        self._stop_, self._report = stop, report
+        self._trouble = Trouble(report, stop)
+        self.error: ConfigurationError | None = None
+
+    def run(self) -> None:
+        """Runs the stream again and again."""
+        while not self._stop_.is_set() and self.error is None:
+            try:
+                self._stream()
+            except Fenced as error:
+                self._report("out of step", {"view": self._view.name, "why": str(error)})
+                self._stop_.wait(random.uniform(0.5, 1.5) * _GIVE_WAY)  # spreads two runs
+            except ConfigurationError as error:
+                self.error = error
+            except InfrastructureError as error:
+                if not self._stop_.is_set():
+                    self._trouble.met(error)
+            except LeftfoldError as error:
+                self._report("view stopped", {"view": self._view.name, "why": str(error)})
+                return
+
+    def _stream(self) -> None:
+        kafka, redis = kafka_settings(), redis_settings()
+        adapters, batches = ring("leftfold.redis"), ring("leftfold.spark.stream_batches")
+        store = adapters.RedisViewStore(redis)
+        try:
+            where = batches.StreamPlaces(
+                store=store,
+                open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, kafka),
+                open_sink=partial(adapters.BulkSink, redis),
+                kafka=kafka.java(),
+                checkpoints=checkpoints(),
+            )
+            stream = ring("leftfold.spark.query_stream").QueryStream(
+                self._session, self._view, where, shuffles=self._shuffles, keep=self._keep, report=self._told
+            )
+            stream.run(self._stop_)
+        finally:
+            store.close()
+
+    def _told(self, what: str, details: Any) -> None:
+        self._trouble.told("")
+        self._report(what, details)
+
+
+def checkpoints() -> Path:
+    """Where streams keep their sums: what LEFTFOLD_SPARK_CHECKPOINTS says, else beside the embedded servers' data."""
+    settings = ring("leftfold.spark.settings").SparkSettings()
+    return Path(settings.checkpoints or local_settings().data / "checkpoints").absolute()

@@ -1,0 +1,96 @@
+"""A stream of a query view at work in a thread, and what to hold it against."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pyspark.sql import SparkSession
+
+from leftfold.engine.bulk_store import BulkStore
+from leftfold.engine.rebuild import RebuildOptions
+from leftfold.engine.refresh import Refresh
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.query import QueryView
+from leftfold.redis import BulkSink, RedisSettings
+from leftfold.spark.query_runner import query_runner
+from leftfold.spark.query_stream import QueryStream
+from leftfold.spark.stream_batches import StreamPlaces
+
+__all__ = ["Streaming", "places", "refreshing"]
+
+WAIT_SECONDS = 90.0
+
+
+def places(kafka: KafkaSettings, redis: RedisSettings, store: BulkStore, checkpoints: Path) -> StreamPlaces:
+    return StreamPlaces(store, partial(KafkaBulkLog, kafka), partial(BulkSink, redis), kafka.java(), checkpoints)
+
+
+def refreshing(
+    spark: SparkSession, kafka: KafkaSettings, redis: RedisSettings, store: BulkStore, view: Any, **options: Any
+) -> Refresh:
+    """A refresh as a whole: what every stream must come to."""
+    return Refresh(
+        view,
+        store,
+        open_log=partial(KafkaBulkLog, kafka),
+        open_reader=partial(KafkaLogReader, kafka),
+        open_sink=partial(BulkSink, redis),
+        run=query_runner(spark),
+        options=RebuildOptions(**{"keep": 0, **options}),
+    )
+
+
+class Streaming:
+    """A stream in a thread of this process, until the block ends; `error` is what ended it before that."""
+
+    kind = QueryStream
+
+    def __init__(self, spark: SparkSession, view: QueryView[Any, Any], where: StreamPlaces, **options: Any) -> None:
+        self.told: list[tuple[str, Mapping[str, Any]]] = []
+        self.error: BaseException | None = None
+        self._stop, self._where = threading.Event(), where
+        self._stream = self.kind(
+            spark, view, where, every=0.05, keep=0, report=lambda what, told: self.told.append((what, told)), **options
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._where.store.close()
+
+    def heard(self, what: str) -> bool:
+        return what in [said for said, _ in self.told]
+
+    def wait_heard(self, what: str) -> None:
+        self._wait(lambda: self.heard(what), f"the stream never said {what!r}: {self.told}")
+
+    def wait_ended(self) -> BaseException:
+        self._wait(lambda: not self._thread.is_alive(), "the stream went on", ended=True)
+        assert self.error is not None, "the stream ended without a word"
+        return self.error
+
+    def _wait(self, reached: Any, why: str, *, ended: bool = False) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not reached():
+            assert ended or self._thread.is_alive(), f"the stream ended: {self.error!r}"
+            assert time.monotonic() < deadline, why
+            time.sleep(0.02)
+
+    def _run(self) -> None:
+        try:
+            self._stream.run(self._stop)
+        except BaseException as error:
+            self.error = error

@@ -1,0 +1,269 @@
+"""Incremental query views on real Kafka, Spark and Redis: whatever happens, they come to the batch answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leftfold.engine.rebuild_result import Agreement
+from leftfold.errors import ConfigurationError, Fenced
+from leftfold.flush import Generation
+from leftfold.kafka.client import KafkaClient
+from leftfold.position import Position
+from leftfold.query import QueryView
+from leftfold.redis import RedisViewStore
+from leftfold.spark.checkpoint import Checkpoint
+from leftfold.spark.computing import refreshed
+from leftfold.spark.query_stream import QueryStream
+from tests.ledger import Move, Moved, app
+from tests.spark.conftest import WAIT_SECONDS, Shop
+from tests.spark.queries import OwnerSums, balances, hourly, owner_sums, regions
+from tests.spark.query_streams import Streaming, places, refreshing
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(shop: Shop) -> Iterator[None]:
+    """Each test begins without generations of these views."""
+    yield
+    for name in (owner_sums.name, hourly.name, "regions"):
+        for generation in shop.store.registry(name).generations.values():
+            shop.store.unlink(generation)
+        shop.store._client.execute_command("DEL", f"view:{name}")
+
+
+def streaming(
+    shop: Shop, checkpoints: Path, view: QueryView[Any, Any] = owner_sums, kind: Any = Streaming
+) -> Streaming:
+    store = RedisViewStore(shop.redis)  # of its own, as in another process
+    made: Streaming = kind(shop.spark, view, places(shop.kafka, shop.redis, store, checkpoints))
+    return made
+
+
+def move(shop: Shop, owner: str, *amounts: str) -> Position:
+    commands = [Move(ledger=f"l-{owner}", owner=owner, amount=Decimal(amount)) for amount in amounts]
+    with KafkaClient(app.name, shop.kafka) as client:
+        *_, last = client.send_many(commands, timeout=WAIT_SECONDS)
+        return last.position  # type: ignore[union-attr]  # all are accepted
+
+
+def agreement(shop: Shop, view: QueryView[Any, Any] = owner_sums) -> Agreement:
+    """Whether the stream's rows are those of the batch at the very same position."""
+    refresh = refreshing(shop.spark, shop.kafka, shop.redis, shop.store, view, swap_anyway=True)
+    plan = refresh.plan()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not refresh.stands_at(plan):
+        assert time.monotonic() < deadline, f"the stream stays at {shop.views[view].describe().position}"
+        time.sleep(0.05)
+    return refresh.run(plan).agreement
+
+
+def caught_up(shop: Shop, position: Position, view: QueryView[Any, Any] = owner_sums) -> None:
+    shop.views[view].wait_reached(position, timeout=WAIT_SECONDS)
+
+
+def test_a_stream_gives_the_rows_of_the_batch(shop: Shop, tmp_path: Path) -> None:
+    with streaming(shop, tmp_path) as stream:
+        stream.wait_heard("generation live")
+        position = move(shop, "streamed", "1.25", "-0.50", "3.00")
+        row = shop.views[owner_sums].get("streamed", after=position, timeout=WAIT_SECONDS)
+        assert row == OwnerSums("streamed", 3, Decimal("3.75"), Decimal("-0.50"), Decimal("3.00"))
+        caught_up(shop, move(shop, "streamed", "1.00"))
+        assert shop.views[owner_sums].find(moves=4)["streamed"].total == Decimal("4.75")
+        assert agreement(shop) is Agreement.EQUAL
+
+
+def test_a_stream_whose_place_a_rebuild_took_ends(shop: Shop, tmp_path: Path) -> None:
+    with streaming(shop, tmp_path) as stream:
+        stream.wait_heard("generation live")
+        assert agreement(shop) is Agreement.EQUAL
+        move(shop, "replaced", "1.00")
+        error = stream.wait_ended()
+        assert isinstance(error, Fenced)
+        assert "is live instead of" in str(error)
+
+
+def test_a_stream_goes_on_where_it_stopped(shop: Shop, tmp_path: Path) -> None:
+    with streaming(shop, tmp_path) as stream:
+        stream.wait_heard("generation live")
+        caught_up(shop, move(shop, "stopped", "1.00"))
+    generation = shop.views[owner_sums].describe().generation
+    position = move(shop, "stopped", "2.00")
+    with streaming(shop, tmp_path) as again:
+        caught_up(shop, position)
+        assert again.heard("stream goes on")
+    found = shop.views[owner_sums].describe()
+    assert found.generation == generation
+    assert agreement(shop) is Agreement.EQUAL
+
+
+def newest(shop: Shop, checkpoints: Path, folder: str) -> list[Path]:
+    generation = shop.views[owner_sums].describe().generation
+    (home,) = (path for path in (checkpoints / owner_sums.name / generation).glob("*") if path.is_dir())
+    files = [path for path in (home / folder).glob("*") if path.name.isdecimal()]
+    return sorted(files, key=lambda path: -int(path.name))
+
+
+def drop(file: Path) -> None:
+    """Removes a file and Hadoop's checksum of it."""
+    file.unlink()
+    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(("lost", "goes_on"), [(1, True), (2, False)])
+def test_lost_commits_are_replayed_or_computed_anew(shop: Shop, tmp_path: Path, lost: int, goes_on: bool) -> None:
+    with streaming(shop, tmp_path) as stream:
+        stream.wait_heard("generation live")
+        for amount in ("1.00", "2.00", "4.00"):
+            caught_up(shop, move(shop, f"lost {lost}", amount))
+    for file in newest(shop, tmp_path, "commits")[:lost]:
+        drop(file)
+    position = move(shop, f"lost {lost}", "8.00")
+    with streaming(shop, tmp_path) as again:
+        caught_up(shop, position)
+        again.wait_heard("stream goes on" if goes_on else "computed from the start")
+    row = shop.views[owner_sums].get(f"lost {lost}")
+    assert row is not None
+    assert (row.moves, row.total) == (4, Decimal("15.00"))
+    assert agreement(shop) is Agreement.EQUAL
+
+
+def keys_of(shop: Shop) -> dict[bytes, bytes]:
+    client: Any = shop.store._client
+    names = [*client.keys("v:{owner_sums:*"), *client.keys("view:owner_sums")]
+    return {name: client.dump(name) for name in names}
+
+
+def put_back(shop: Shop, keys: dict[bytes, bytes]) -> None:
+    client: Any = shop.store._client
+    with client.pipeline() as pipe:
+        for name in keys_of(shop):
+            pipe.execute_command("DEL", name)
+        for name, dump in keys.items():
+            pipe.execute_command("RESTORE", name, 0, dump)
+        pipe.execute()
+
+
+class TrustingCheckpoint(Checkpoint):
+    """Goes on from wherever Spark's checkpoint is, whatever the marks say."""
+
+    def resumable(self, run: str, batch: int | None, files: Any) -> Path | None:
+        return self._of(run)
+
+
+class TrustingStream(QueryStream):
+    def checkpoint(self, generation: Generation) -> Checkpoint:
+        return TrustingCheckpoint(self._places.checkpoints, self._view.name, generation.id)
+
+
+class Trusting(Streaming):
+    kind = TrustingStream
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(Streaming, Agreement.EQUAL), (Trusting, Agreement.DIFFERENT)], ids=["marks", "twin"]
+)
+def test_a_redis_that_went_back_is_noticed_and_only_the_marks_can_tell(
+    shop: Shop, tmp_path: Path, kind: Any, expected: Agreement
+) -> None:
+    with streaming(shop, tmp_path) as stream:
+        stream.wait_heard("generation live")
+        caught_up(shop, move(shop, "back", "1.00"))
+        before = keys_of(shop)
+        caught_up(shop, move(shop, "forgotten", "2.00"))
+        caught_up(shop, move(shop, "forgotten", "3.00"))
+    put_back(shop, before)
+    position = move(shop, "back", "4.00")
+    with streaming(shop, tmp_path, kind=kind) as again:
+        caught_up(shop, position)
+        assert again.heard("computed from the start" if kind is Streaming else "stream goes on")
+    assert agreement(shop) is expected
+
+
+@pytest.mark.parametrize("flushed", [False, True], ids=["rolled back", "flushed"])
+def test_a_redis_that_loses_what_was_written_ends_the_run_and_the_next_begins_anew(
+    shop: Shop, tmp_path: Path, flushed: bool
+) -> None:
+    with streaming(shop, tmp_path) as stream:
+        stream.wait_heard("generation live")
+        before = {} if flushed else keys_of(shop)
+        caught_up(shop, move(shop, "under", "1.00"))
+        put_back(shop, before)
+        position = move(shop, "under", "2.00")
+        assert isinstance(stream.wait_ended(), Fenced)
+    with streaming(shop, tmp_path) as again:
+        again.wait_heard("generation live")
+        caught_up(shop, position)
+    assert agreement(shop) is Agreement.EQUAL
+
+
+def test_of_two_streams_in_one_spark_the_older_gives_way(shop: Shop, tmp_path: Path) -> None:
+    with streaming(shop, tmp_path) as older:
+        older.wait_heard("generation live")
+        with streaming(shop, tmp_path) as younger:
+            assert isinstance(older.wait_ended(), Fenced)
+            caught_up(shop, move(shop, "two", "1.00"))
+            assert younger.heard("stream goes on")
+    assert agreement(shop) is Agreement.EQUAL
+
+
+def test_a_reference_file_that_changed_begins_anew(shop: Shop, tmp_path: Path) -> None:
+    file = tmp_path / "owners.csv"
+    file.write_text("owner,region\no/1,north\n")
+    view = regions(file)
+    with streaming(shop, tmp_path / "c", view) as stream:
+        stream.wait_heard("generation live")
+    file.write_text("owner,region\no/1,south\n")
+    with streaming(shop, tmp_path / "c", view) as again:
+        again.wait_heard("generation live")
+        assert again.heard("computed from the start")
+    assert set(dict(shop.views[view].items())) == {"south", "nowhere"}
+    assert agreement(shop, view) is Agreement.EQUAL
+
+
+def test_two_groups_with_one_key_end_the_stream(shop: Shop, tmp_path: Path) -> None:
+    def first(row: OwnerSums) -> str:
+        return row.owner[:1]
+
+    view = QueryView("owner_sums", events=Moved, row=OwnerSums, key=first, query=owner_sums.query)
+    with streaming(shop, tmp_path, view) as stream:
+        assert "the query gives several rows for the key o" in str(stream.wait_ended())
+
+
+def test_a_view_that_waits_for_late_events_leaves_later_ones_out_and_says_so(shop: Shop, tmp_path: Path) -> None:
+    noon = datetime(2040, 1, 1, 12, tzinfo=UTC)
+    with streaming(shop, tmp_path, hourly) as stream, KafkaClient(app.name, shop.kafka) as client:
+        stream.wait_heard("generation live")
+        for hours in (-1, 0, 9, -1, 10):  # the fourth is ten hours late when it comes
+            command = Move(ledger="l-late", owner="late", amount=Decimal(1))
+            at = noon + timedelta(hours=hours)
+            caught_up(shop, client.send(command, at=at, timeout=WAIT_SECONDS).position, hourly)
+        reader = shop.views[hourly]
+        found = {hours: reader.get(noon + timedelta(hours=hours)) for hours in (-1, 0, 9, 10)}
+        assert {hours: row.moves for hours, row in found.items() if row} == {-1: 1, 0: 1, 9: 1, 10: 1}
+        assert reader.describe().approximate
+    assert agreement(shop, hourly) is Agreement.UNKNOWN, "the batch counts the late event, which is no error"
+    row = reader.get(noon - timedelta(hours=1))
+    assert row is not None
+    assert row.moves == 2
+
+
+def test_waiting_for_late_events_is_for_streams_only(shop: Shop) -> None:
+    parts: dict[str, Any] = {"events": Moved, "row": OwnerSums, "key": lambda r: r.owner, "late": timedelta(hours=1)}
+    batch = QueryView("v", query="SELECT owner FROM Moved", **parts)
+    with pytest.raises(ConfigurationError, match="view v: late= is for what a stream keeps, and it has no GROUP BY"):
+        refreshed(shop.spark, batch)
+    with pytest.raises(ConfigurationError, match="view v: late= is about _time, which the query never mentions"):
+        refreshed(shop.spark, QueryView("v", query="SELECT owner, count(*) AS n FROM Moved GROUP BY owner", **parts))
+
+
+def test_a_query_that_no_stream_can_keep_is_refused(shop: Shop, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="view balances cannot be kept by a stream: it has WITH"):
+        streaming(shop, tmp_path, balances)
