@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from leftfold.flush import Generation
 from leftfold.position import Position
+from leftfold.waiters import Waiters
 
 __all__ = ["Bells", "LoopBell", "ThreadBell"]
 
@@ -63,11 +64,12 @@ AnyBell: TypeAlias = ThreadBell | LoopBell
 
 
 class Bells:
-    """Who listens to which generation, and what each still waits for."""
+    """Who listens to which generation, and what each still waits for; any thread may hang, take and ring."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._hung: dict[AnyBell, tuple[Generation, Position | None]] = {}
+        self._hung: dict[AnyBell, tuple[str, str]] = {}
+        self._waiters: dict[tuple[str, str], Waiters[AnyBell]] = {}
 
     def thread_bell(self, generation: Generation, wanted: Position | None) -> ThreadBell:
         """A bell for a thread, rung by what happens from now on."""
@@ -84,35 +86,38 @@ class Bells:
     def take(self, bell: AnyBell) -> None:
         """Nobody listens to it any more."""
         with self._lock:
-            self._hung.pop(bell, None)
+            name = self._hung.pop(bell, None)
+            if name is not None:
+                self._waiters[name].remove(bell)
+                if not self._waiters[name]:
+                    del self._waiters[name]
 
-    def generations(self) -> dict[tuple[str, str], Generation]:
-        """Those that somebody listens to, by view and id."""
+    def generations(self) -> list[Generation]:
+        """Those that somebody listens to."""
         with self._lock:
-            return {(g.view, g.id): g for g, _ in self._hung.values()}
+            return [waiters.generation for waiters in self._waiters.values()]
+
+    def is_awaited(self, view: str, id_: str) -> bool:
+        """Whether anybody listens to a generation."""
+        return (view, id_) in self._waiters
 
     def reached(self, view: str, id_: str, position: Position) -> None:
         """A flush brought a generation there: rings for everybody who now has all that was waited for."""
         with self._lock:
-            due = []
-            for bell, (generation, wanted) in self._hung.items():
-                if generation.id != id_ or generation.view != view:
-                    continue
-                left = None if wanted is None else wanted.beyond(position)
-                if left is None or not left.offsets:
-                    due.append(bell)
-                elif left != wanted:
-                    self._hung[bell] = generation, left
+            waiters = self._waiters.get((view, id_))
+            due = waiters.reached(position) if waiters else []
         for bell in due:
             bell.ring()
 
     def changed(self, view: str) -> None:
         """Something else happened to a view: rings for everybody who waits for any of its generations."""
         with self._lock:
-            due = [bell for bell, (generation, _) in self._hung.items() if generation.view == view]
+            due = [b for name, waiters in self._waiters.items() if name[0] == view for b in waiters.everybody()]
         for bell in due:
             bell.ring()
 
     def _hang(self, bell: AnyBell, generation: Generation, wanted: Position | None) -> None:
+        name = generation.view, generation.id
         with self._lock:
-            self._hung[bell] = generation, wanted
+            self._hung[bell] = name
+            self._waiters.setdefault(name, Waiters(generation)).add(bell, wanted)

@@ -149,7 +149,10 @@ class Recent:
 
 @dataclass(frozen=True)
 class Changes(Question[Recent]):
-    """Entries of the change streams of some buckets: behind an id, or backwards from before an id ('' = the end)."""
+    """Entries of the change streams of some buckets: from an id on, or backwards from before an id ('' = the end).
+
+    The entry of the id comes first, so whoever reads on sees whether it is still there; if not, others may be gone too.
+    """
 
     generation: Generation
     ids: Mapping[int, str]

@@ -96,7 +96,7 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
             and the fold then sees each stream in order. With a key, order holds only within a source partition, so
             the fold must give the same row for every interleaving (`leftfold.testing.check_interleavings` proves it).
         evolve: the row after one more event, from None for the first; None deletes the row.
-        indexes: fields that `find` can ask for.
+        indexes: fields that `find`, `between`, `top` and `count` can ask for.
         version: raised whenever `evolve` changes meaning.
     """
 

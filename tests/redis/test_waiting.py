@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from leftfold import InfrastructureError, Position, StaleViewError
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
+from leftfold.contracts.buckets import flush_of, mark, new_generation
 from leftfold.flush import Generation, Registry
 from leftfold.ports import AsyncBell
 from leftfold.reading import Reader
@@ -24,6 +23,7 @@ from leftfold.redis.subscriber import Subscriber
 from tests.core.folding import TOPIC, FoldBench, out
 from tests.core.shop import Spend, household_spend, open_baskets
 from tests.core.watches import bench_on
+from tests.redis.commandstats import calls, counted
 from tests.redis.server import RedisServer, wait_until
 
 pytestmark = pytest.mark.servers
@@ -45,21 +45,6 @@ def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _looks_away(self: Subscriber, generation: Generation) -> None:
     pass
-
-
-def calls(server: RedisServer) -> dict[str, int]:
-    """How often each command was called so far."""
-    with server.client() as client:
-        found: dict[str, Any] = client.info("commandstats")
-    return {name.removeprefix("cmdstat_"): told["calls"] for name, told in found.items()}
-
-
-@contextmanager
-def counted(server: RedisServer) -> Iterator[dict[str, int]]:
-    """What is called within the block."""
-    before, counts = calls(server), dict[str, int]()
-    yield counts
-    counts |= {name: count - before.get(name, 0) for name, count in calls(server).items()}
 
 
 def subscribers(server: RedisServer) -> int:
@@ -212,28 +197,6 @@ def test_a_flush_wakes_only_those_whose_position_it_reached(store: RedisViewStor
         assert min(await asyncio.gather(*(took(bell, 0.3) for bell in bells[30:]))) >= 0.3
 
     asyncio.run(hear())
-
-
-def test_a_steady_flush_costs_one_notice_and_one_addition_per_changed_bucket(
-    server: RedisServer, store: RedisViewStore
-) -> None:
-    generation = new_generation(buckets=8)
-    assert store.create_marks(generation, {bucket: mark("", 0) for bucket in range(8)})
-
-    def flush(number: int, changed: int) -> None:
-        before = f"t{number - 1}" if number else ""
-        rows = [(row(f"r{number}"),) if bucket < changed else () for bucket in range(8)]
-        flushes = [flush_of(generation, bucket, before, f"t{number}", *rows[bucket], at=number) for bucket in range(8)]
-        assert store.flush(flushes)
-
-    flush(0, 8)
-    for number, changed in enumerate((0, 1, 5, 8), 1):
-        with counted(server) as counts:
-            flush(number, changed)
-        assert (counts.get("xadd", 0), counts["publish"]) == (changed, 1)
-        assert (counts["multi"], counts["exec"], counts["hset"]) == (1, 1, 8 + changed)
-        others = counts.keys() - {"xadd", "publish", "multi", "exec", "hset", "zadd", "watch", "hget", "info"}
-        assert not [name for name in others if counts[name] and not name.startswith(("client", "hello", "config"))]
 
 
 def test_a_subscription_that_was_cut_is_made_again(server: RedisServer, store: RedisViewStore) -> None:

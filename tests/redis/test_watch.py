@@ -45,10 +45,12 @@ def test_changes_that_are_not_kept_any_more_are_told_and_a_watch_from_now_goes_o
     store = RedisViewStore(server.settings.model_copy(update={"history": 1}))
     bench = bench_on(store, household_spend)
     tail, reader = bench.settle(), bench.views[household_spend]
-    start = reader.describe().position
+    start, away = reader.describe().position, reader.watch(timeout=10.0)
     for number in range(250):
         bench.write(out(f"b{number}", "h", p=1))
         bench.settle(tail)
+    with pytest.raises(ChangesNotKept):
+        next(away)
     with pytest.raises(ChangesNotKept, match=r"take describe\(\).position, then read all rows with items\(\)"):
         reader.watch(after=start)
     watch = reader.watch(after=reader.describe().position, timeout=0.0)
@@ -77,6 +79,7 @@ def test_a_store_that_went_back_in_time_is_watched_on(server: RedisServer) -> No
     whole = Spend(Decimal(7), "base")
     bench.until(tail, lambda: steps(tail) and reader.get("h1") == whole, seconds=20.0)
     assert [one.row for one in reader.watch(after=second.position, timeout=0.0)] == [whole]
+    assert next(watch).row == whole, "the entry seen last is gone, so it finds its place by position"
     watch.close()
     store.close()
 

@@ -127,13 +127,15 @@ class ReadingContract:
         assert store.flush([flush_of(whole, 0, "t1", "t2", changed("a", b"red", b"blue"), deleted("%20"), at=5)])
         recent = store.ask(Changes(whole, begin, 9))
         told = [(entry.position, entry.keys) for entry in recent.entries[0]]
-        assert told == [(mark("", 3).position, ("a", "%20")), (mark("", 5).position, ("a", "%20"))]
-        assert recent.entries[1] == ()
+        assert recent.entries[0][0].id == begin[0]
+        assert told[1:] == [(mark("", 3).position, ("a", "%20")), (mark("", 5).position, ("a", "%20"))]
+        assert [entry.id for entry in recent.entries[1]] == [begin[1]]
         assert recent.positions[0] == mark("", 5).position
         assert recent.positions[1] == mark("", 3).position
         assert recent.live == whole.id
-        behind = store.ask(Changes(whole, {0: recent.entries[0][0].id}, 9)).entries[0]
-        assert behind == recent.entries[0][1:]
+        later = store.ask(Changes(whole, {0: recent.entries[0][1].id}, 9)).entries[0]
+        assert later == recent.entries[0][1:]
+        assert store.ask(Changes(whole, begin, 2)).entries[0] == recent.entries[0][:2]
 
     def test_a_flush_that_does_not_land_tells_nothing(self, store: ViewStore, whole: Generation) -> None:
         before = self._entries(store, whole)

@@ -92,7 +92,7 @@ def _entries(changes: tuple[Changed, ...], asked: Changes, id_: str) -> tuple[Ch
     if asked.backwards:
         found = tuple(change for change in reversed(changes) if not id_ or int(change.id) < int(id_))
     else:
-        found = tuple(change for change in changes if int(change.id) > int(id_))
+        found = tuple(change for change in changes if int(change.id) >= int(id_))
     return found[: asked.limit]
 
 

@@ -66,6 +66,9 @@ class Watch(Generic[Row, K]):
             if recent.live != generation.id or not recent.positions.keys() >= self._ids.keys():
                 yield from self._leave(generation)
                 continue
+            if not self._is_unbroken(recent):
+                self._generation = None
+                continue
             changes = yield from self._changes(generation, recent)
             if changes:
                 return changes
@@ -75,28 +78,35 @@ class Watch(Generic[Row, K]):
             if self._generation is not None and not any(map(_is_full, recent.entries.values())):
                 yield from self._ear.wait(generation, None, left)
 
+    def _is_unbroken(self, recent: Recent) -> bool:
+        """Whether every stream still has the entry seen last; else only the position tells what there was behind it."""
+        return all(
+            recent.entries[bucket][:1] and recent.entries[bucket][0].id == id_ for bucket, id_ in self._ids.items()
+        )
+
     def _enter(self, generation: Generation, deadline: float) -> Steps[None]:
         """Goes back in the streams of a generation to the last entries that the position covers."""
         buckets = self._buckets(generation)
         ids, open_ = dict[int, str](), dict.fromkeys(buckets, "")
+        after = None if self._after is None else dict.fromkeys(buckets, self._after)
         while open_:
             recent = yield from ask(Changes(generation, open_, _PAGE, backwards=True))
             if recent.live != generation.id or not recent.positions.keys() >= open_.keys():
                 yield from self._live.moved(generation, deadline)
                 return
-            if self._after is None:
-                self._after = _least(generation, buckets, recent.positions)
-            after = self._after
+            after = after or dict(recent.positions)
             for bucket in list(open_):
-                found = recent.entries.get(bucket, ())
-                seen = next((e.id for e in found if _covers(generation, bucket, after, e.position)), None)
+                found = recent.entries[bucket]
+                seen = next((e.id for e in found if _covers(generation, bucket, after[bucket], e.position)), None)
                 if seen is not None:
                     ids[bucket] = seen
                     del open_[bucket]
                 elif not found:
-                    raise self._too_old(generation, bucket, after)
+                    raise self._too_old(generation, bucket, after[bucket])
                 else:
                     open_[bucket] = found[-1].id
+        if self._after is None and after is not None:
+            self._after = _least(generation, buckets, after)
         self._generation, self._ids = generation, ids
 
     def _changes(self, generation: Generation, recent: Recent) -> Steps[list[Change[Row, K]]]:
@@ -110,7 +120,7 @@ class Watch(Generic[Row, K]):
                 return []
             rows = snapshot.rows
         self._after = before | self._consumed(generation, recent)
-        self._ids.update((bucket, entries[-1].id) for bucket, entries in recent.entries.items() if entries)
+        self._ids.update((bucket, entries[-1].id) for bucket, entries in recent.entries.items())
         return self._told(places, rows, before, self._after)
 
     def _leave(self, generation: Generation) -> Steps[None]:
@@ -122,7 +132,7 @@ class Watch(Generic[Row, K]):
         """Whose rows changed, each once, in the order of their last changes."""
         places: dict[tuple[int, str], None] = {}
         for bucket, entries in recent.entries.items():
-            for entry in entries:
+            for entry in entries[1:]:
                 for key in entry.keys:
                     if self._keys is None or key in self._keys:
                         places.pop((bucket, key), None)
@@ -132,7 +142,7 @@ class Watch(Generic[Row, K]):
     def _consumed(self, generation: Generation, recent: Recent) -> Position:
         """Up to where nothing is left: a bucket's mark, or its last entry where there are more behind it."""
         reached = {
-            bucket: entries[-1].position if _is_full(entries := recent.entries.get(bucket, ())) else position
+            bucket: entries[-1].position if _is_full(entries := recent.entries[bucket]) else position
             for bucket, position in recent.positions.items()
         }
         return _least(generation, tuple(self._ids), reached)

@@ -48,7 +48,7 @@ class Recently:
     def _page(self, stream: bytes, id_: str) -> Command:
         if self._asked.backwards:
             return ("XREVRANGE", stream, f"({id_}" if id_ else "+", "-", "COUNT", self._asked.limit)
-        return ("XRANGE", stream, f"({id_}", "+", "COUNT", self._asked.limit)
+        return ("XRANGE", stream, id_, "+", "COUNT", self._asked.limit)
 
 
 def _changed(entry: Sequence[Any]) -> Changed:

@@ -26,8 +26,7 @@ def seal(client: Client, generation: Generation, marks: Mapping[int, Mark], hist
     Raises:
         ContractError: the marks are not those of all buckets.
         Fenced: a bucket is not `bulk` any more.
-        InfrastructureError: a bucket holds another number of rows than its mark says: the server lost some, or a
-            task did not finish.
+        InfrastructureError: a bucket holds another number of rows than its mark says; something was lost or unfinished.
     """
     if set(marks) != set(range(generation.buckets)):
         raise ContractError(f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(marks)}")

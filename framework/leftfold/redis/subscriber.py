@@ -92,14 +92,14 @@ class Subscriber:
 
     def _told(self, name: bytes, message: bytes) -> None:
         view, id_ = self._heard.get(name, ("", ""))
-        if (view, id_) in self.bells.generations():
+        if self.bells.is_awaited(view, id_):
             self.bells.reached(view, id_, Position.from_json(message))
 
     async def _look_after(self) -> None:
         """Looks at the marks for those who wait, connects again when the line is lost, and hangs up in the end."""
         while not self._is_over():
             await asyncio.sleep(self._seconds)
-            awaited = list(self.bells.generations().values())
+            awaited = self.bells.generations()
             if awaited:
                 await asyncio.gather(self._reconnect(awaited), *map(self._look, awaited))
         await self._hang_up()
