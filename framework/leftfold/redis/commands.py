@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
-__all__ = ["Client", "Part", "Pipeline"]
+__all__ = ["AsyncClient", "AsyncPipeline", "Client", "Part", "Pipeline"]
 
 Part: TypeAlias = bytes | str | int
 
@@ -41,4 +41,33 @@ class Client(_Commands, Protocol):
     """A pooled client."""
 
     def close(self) -> None:
+        """Closes the pool."""
+
+
+class AsyncPipeline(Protocol):
+    """Commands sent together."""
+
+    def execute_command(self, *parts: Part) -> Any:
+        """Queues a command."""
+
+    async def execute(self) -> list[Any]:
+        """Sends what was queued and returns the replies."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class AsyncClient(Protocol):
+    """A pooled client of one event loop."""
+
+    async def execute_command(self, *parts: Part) -> Any:
+        """Sends a command."""
+
+    def pipeline(self, transaction: bool = True) -> AsyncPipeline:
+        """Commands sent together."""
+
+    async def aclose(self) -> None:
         """Closes the pool."""

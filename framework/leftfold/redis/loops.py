@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import TypeAlias
 
-import redis.asyncio
-
 from leftfold.redis.clients import open_async_client
+from leftfold.redis.commands import AsyncClient
 from leftfold.redis.settings import RedisSettings
+from leftfold.redis.topology import Topology
 
 __all__ = ["LoopClients"]
 
-_Held: TypeAlias = AsyncGenerator[redis.asyncio.Redis, None]
+_Held: TypeAlias = AsyncGenerator[AsyncClient, None]
 
 
 class LoopClients:
@@ -23,11 +23,11 @@ class LoopClients:
     it closes the loop, which is the only moment when connections of a loop can be closed properly.
     """
 
-    def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
-        self._clients: dict[asyncio.AbstractEventLoop, tuple[redis.asyncio.Redis, _Held]] = {}
+    def __init__(self, settings: RedisSettings, topology: Topology | None = None) -> None:
+        self._settings, self._topology = settings, topology
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[AsyncClient, _Held]] = {}
 
-    async def get(self) -> redis.asyncio.Redis:
+    async def get(self) -> AsyncClient:
         """The client of this loop, opened at the first call."""
         loop = asyncio.get_running_loop()
         found = self._clients.get(loop)
@@ -38,7 +38,7 @@ class LoopClients:
         return found[0]
 
     async def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
-        client = open_async_client(self._settings)
+        client = open_async_client(self._settings, self._topology)
         try:
             yield client
         finally:

@@ -1,4 +1,9 @@
-"""One read: the live pointer, then marks, then rows, in one pipeline, so that no row is older than its mark."""
+"""One read: marks, then rows, in one pipeline, so that no row is older than its mark; the live pointer beside them.
+
+Whoever removes a generation takes the pointer away first, then marks, then rows. In a cluster the pointer is on another
+node and says nothing of the moment when the rows were read. So the marks are looked at once more behind the rows: rows
+between two marks were all there.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +28,17 @@ class Question:
         self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.hash}")]
         self.commands += (("HGETALL", place.mark) for place in self._places.values())
         self.commands += (("HGETALL", self._places[bucket].row(key)) for bucket, key in keys)
+        self.commands += (("HEXISTS", place.mark, "token") for place in self._places.values())
 
     def snapshot(self, replies: Sequence[Any]) -> Snapshot:
         """What the replies say."""
         count = len(self._places)
+        live, before, rows, behind = replies[0], replies[1 : 1 + count], replies[1 + count : -count], replies[-count:]
+        found = {b: fields for b, fields, there in zip(self._places, before, behind, strict=False) if there}
         return Snapshot(
-            live=(replies[0] or b"").decode(),
-            marks=read_marks(self._generation, dict(zip(self._places, replies[1 : 1 + count], strict=True))),
-            rows=tuple(fields or None for fields in replies[1 + count :]),
+            live=(live or b"").decode(),
+            marks=read_marks(self._generation, found),
+            rows=tuple(fields or None for fields in rows),
         )
 
 

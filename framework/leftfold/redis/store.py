@@ -1,28 +1,31 @@
-"""The ViewStore port on one Redis server."""
+"""The ViewStore port on Redis: one server, a master that sentinels watch, or a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import redis
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot
 from leftfold.ports import Flushing
 from leftfold.redis.clients import open_client
+from leftfold.redis.creation import create_each, create_marks
 from leftfold.redis.failures import translated
 from leftfold.redis.flushers import Flushers
 from leftfold.redis.keys import BucketKeys
 from leftfold.redis.loops import LoopClients
-from leftfold.redis.marks import encode_mark
 from leftfold.redis.registry import change_registry, read_registry
-from leftfold.redis.seal import seal
+from leftfold.redis.routed import settled
+from leftfold.redis.seal import check_complete, seal
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.snapshots import Question, read_marks
-from leftfold.redis.unlink import unlink
+from leftfold.redis.topology import topology_of
+from leftfold.redis.unlink import unlink_bucket
 from leftfold.redis.wire import Dial, dial
 
 __all__ = ["RedisViewStore"]
+
+T = TypeVar("T")
 
 
 class RedisViewStore:
@@ -33,9 +36,10 @@ class RedisViewStore:
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
         self._settings = settings
-        self._client = open_client(settings)
-        self._loops = LoopClients(settings)
-        self._flushers = Flushers(settings, dial)
+        self._topology = topology_of(settings, dial)
+        self._client = open_client(settings, self._topology)
+        self._loops = LoopClients(settings, self._topology)
+        self._flushers = Flushers(settings, dial, topology=self._topology)
 
     def registry(self, view: str) -> Registry:
         """The generations of a view and which is live for each hash."""
@@ -45,7 +49,7 @@ class RedisViewStore:
     def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
         """Replaces the registry if it is still `before`; False when someone else was faster."""
         with translated(self._settings):
-            return change_registry(self._client, view, before, after)
+            return self._settled(partial(change_registry, self._client, view, before, after))
 
     def marks(self, generation: Generation) -> dict[int, Mark]:
         """The marks of a generation's buckets, without those that are missing."""
@@ -56,29 +60,25 @@ class RedisViewStore:
 
     def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
         """Writes the marks of a new generation if none of them is there; False when one is."""
-        names = {bucket: BucketKeys(generation, bucket).mark for bucket in marks}
-        try:
-            with translated(self._settings), self._client.pipeline() as pipe:
-                pipe.watch(*names.values())
-                if pipe.execute_command("EXISTS", *names.values()):
-                    return False
-                pipe.multi()
-                for bucket, mark in marks.items():
-                    pipe.execute_command("HSET", names[bucket], *encode_mark(mark))
-                pipe.execute()
-        except redis.WatchError:
-            return False
-        return True
+        with translated(self._settings):
+            if self._topology.spread:
+                return create_each(self._client, generation, marks, self._settled)
+            return create_marks(self._client, generation, marks)
 
     def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
-        """Ends a bulk load: all buckets' marks at once, with the phase `sealed`; late chunks raise Fenced from here on.
+        """Ends a bulk load: all marks get the phase `sealed`; late chunks of a sealed bucket raise Fenced.
+
+        In a cluster the buckets are sealed one after another; when one cannot be, those before it stay sealed.
 
         Raises:
             Fenced: a bucket is not `bulk` any more.
             InfrastructureError: a bucket holds another number of rows than its mark says.
         """
+        check_complete(generation, marks)
+        parts = [{bucket: mark} for bucket, mark in marks.items()] if self._topology.spread else [marks]
         with translated(self._settings):
-            seal(self._client, generation, marks)
+            for part in parts:
+                self._settled(partial(seal, self._client, generation, part))
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """The rows named by (bucket, encoded key), their buckets' marks and the live generation, in one round trip."""
@@ -99,10 +99,11 @@ class RedisViewStore:
                 return question.snapshot(await pipe.execute())
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
-        """Sends rows, index moves and marks of many buckets of one generation, to be written all or none.
+        """Sends rows, index moves and marks of many buckets of one generation.
 
-        It lands as False when a token is not the expected one, a mark is missing or the connection was lost, even if
-        only the answer was: read the marks again, they tell what happened.
+        They are written all or none, in a cluster each bucket by itself. It lands as False when a token is not the
+        expected one, a mark is missing, a connection was lost, even if only the answer was, or a slot is on the move:
+        read the marks again, they tell what happened.
         """
         return self._flushers.of(flushes[0].generation).begin(flushes) if flushes else NOTHING_TO_FLUSH
 
@@ -126,7 +127,8 @@ class RedisViewStore:
     def unlink(self, generation: Generation) -> None:
         """Removes every key of a generation."""
         with translated(self._settings):
-            unlink(self._client, generation)
+            for bucket in range(generation.buckets):
+                self._settled(partial(unlink_bucket, self._client, BucketKeys(generation, bucket)))
         self._flushers.forget(generation)
 
     def close(self) -> None:
@@ -138,6 +140,9 @@ class RedisViewStore:
         """`close`, and the connections of the running event loop too, for a loop that lives on."""
         await self._loops.aclose()
         self.close()
+
+    def _settled(self, work: Callable[[], T]) -> T:
+        return settled(self._settings.timeout, work)
 
     def _lexical(self, name: bytes, start: bytes, end: bytes, *options: bytes) -> list[bytes]:
         with translated(self._settings):
