@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from leftfold.redis import RedisSettings
-from tests.redis.server import RedisServer, wait_until
+from tests.redis.server import RedisServer, offset, wait_until
 
 __all__ = ["ClusterSet"]
 
@@ -32,16 +32,17 @@ OPTIONS = {
 class ClusterSet:
     """Six nodes; tests find out who is what, for that changes."""
 
-    def __init__(self, directory: Path) -> None:
-        self.nodes = [
-            RedisServer(directory / str(n), options=OPTIONS, port=_port_with_bus()) for n in range(2 * MASTERS)
-        ]
+    def __init__(self, directory: Path, password: str | None = None) -> None:
+        self.password = password
+        ports = [_port_with_bus() for _ in range(2 * MASTERS)]
+        self.nodes = [RedisServer(directory / str(p), password, options=OPTIONS, port=p) for p in ports]
 
     @property
     def settings(self) -> RedisSettings:
         """How to reach it, by two of its nodes."""
         places = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes[-2:])
-        return RedisSettings(url=f"redis+cluster://{places}", timeout=5.0, connect_timeout=1.0)
+        login = f":{self.password}@" if self.password else ""
+        return RedisSettings(url=f"redis+cluster://{login}{places}", timeout=5.0, connect_timeout=1.0)
 
     def start(self) -> None:
         """Starts every node and makes them a cluster."""
@@ -114,6 +115,7 @@ class ClusterSet:
     def lose(self, master: RedisServer, happens: Callable[[], object]) -> None:
         """Lets something happen that a master never tells its replica, and kills the master."""
         replica = self.replica_of(master)
+        self.wait_replicated(master)
         with master.client() as client:
             client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
             client.client_kill_filter(_type="replica")
@@ -121,6 +123,33 @@ class ClusterSet:
             happens()
         master.kill()
         self.wait_promoted(replica)
+
+    def wait_replicated(self, master: RedisServer) -> None:
+        """Waits until a master's replica has everything."""
+        replica = self.replica_of(master)
+        wait_until(lambda: offset(master) == offset(replica), "the replica to have everything")
+
+    def empty(self) -> None:
+        """Removes every key."""
+        for node in self.nodes:
+            if self._is_master(node):
+                with node.client() as client:
+                    client.flushall()
+
+    @contextmanager
+    def without(self, slot: int) -> Iterator[None]:
+        """A slot that nobody owns, until the block ends."""
+        owner = self.owner(slot)
+        for node in self.nodes:
+            with node.client() as client:
+                client.execute_command("CLUSTER DELSLOTS", slot)
+        wait_until(lambda: not any(self._owner_by(node, slot) for node in self.nodes), f"slot {slot} to be nobody's")
+        try:
+            yield
+        finally:
+            with owner.client() as client:
+                client.execute_command("CLUSTER ADDSLOTS", slot)
+            self.wait_settled()
 
     def bring_back(self) -> None:
         """Starts what was killed and waits until it follows."""
@@ -136,8 +165,10 @@ class ClusterSet:
         target = next(node for node in self.nodes if node is not source and self._is_master(node))
         move = Move(self, slot, source, target)
         move.begin()
-        yield move
-        move.end()
+        try:
+            yield move
+        finally:
+            move.end()
 
     def _is_master(self, node: RedisServer) -> bool:
         return node.runs and any("myself" in line[2] and "master" in line[2] for line in self.table(node))
@@ -180,11 +211,12 @@ class Move:
         self._set(self.source, "MIGRATING", self._cluster.id_of(self.target))
 
     def carry(self, *keys: bytes) -> None:
-        """Moves some keys."""
+        """Moves some keys; one that was removed meanwhile needs none."""
         with self.source.client() as client:
-            assert client.execute_command("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys) == b"OK"
+            moved = client.execute_command("MIGRATE", "127.0.0.1", self.target.port, "", 0, 5000, "KEYS", *keys)
+            assert moved in (b"OK", b"NOKEY"), moved
 
-    def keys(self, count: int = 1000) -> list[bytes]:
+    def left(self, count: int = 1000) -> list[bytes]:
         """Keys of the slot that are still at the source."""
         with self.source.client() as client:
             found: list[bytes] = client.execute_command("CLUSTER GETKEYSINSLOT", self.slot, count)
@@ -192,7 +224,7 @@ class Move:
 
     def end(self) -> None:
         """Moves what is left and tells every node."""
-        while keys := self.keys():
+        while keys := self.left():
             self.carry(*keys)
         id_ = self._cluster.id_of(self.target)
         others = [node for node in self._cluster.nodes if node not in (self.source, self.target)]

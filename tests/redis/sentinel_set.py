@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
 from redis import Redis
 from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
-from tests.redis.server import RedisServer, binary, free_port, wait_until
+from tests.redis.server import RedisServer, binary, free_port, offset, wait_until
 
 __all__ = ["Sentinel", "SentinelSet"]
 
@@ -22,8 +23,8 @@ QUORUM = 2
 class Sentinel:
     """One sentinel, which rewrites its own configuration as it learns."""
 
-    def __init__(self, directory: Path, master: int) -> None:
-        self.port, self._directory = free_port(), directory
+    def __init__(self, directory: Path, master: int, password: str | None = None) -> None:
+        self.port, self._directory, self._password = free_port(), directory, password
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True)
         lines = (
@@ -33,12 +34,13 @@ class Sentinel:
             f"sentinel monitor {SERVICE} 127.0.0.1 {master} {QUORUM}",
             f"sentinel down-after-milliseconds {SERVICE} 600",
             f"sentinel failover-timeout {SERVICE} 3000",
+            *((f"requirepass {password}", f"sentinel auth-pass {SERVICE} {password}") if password else ()),
         )
         (directory / "sentinel.conf").write_text("\n".join(lines) + "\n")
 
     def client(self) -> Redis:
         """A plain client of it."""
-        return Redis(port=self.port)
+        return Redis(port=self.port, password=self._password)
 
     def start(self) -> None:
         """Starts it and waits until it answers."""
@@ -62,20 +64,23 @@ class Sentinel:
 
 
 class SentinelSet:
-    """Two servers, of which one leads, and the sentinels that see to it."""
+    """Two servers, of which one leads, and the sentinels that see to it; they have one password, if any."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, password: str | None = None) -> None:
+        self.password = password
         fast = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0", "repl-ping-replica-period": "1"}
-        first = RedisServer(directory / "0", options=fast)
+        first = RedisServer(directory / "0", password, options=fast)
         follows = {"replicaof": f"127.0.0.1 {first.port}"}
-        self.servers = [first, RedisServer(directory / "1", options=fast | follows)]
-        self.sentinels = [Sentinel(directory / f"sentinel-{n}", first.port) for n in range(3)]
+        self.servers = [first, RedisServer(directory / "1", password, options=fast | follows)]
+        self.sentinels = [Sentinel(directory / f"sentinel-{n}", first.port, password) for n in range(3)]
 
     @property
     def settings(self) -> RedisSettings:
         """How to reach whoever leads; short timeouts, for tests kill servers."""
         places = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
-        return RedisSettings(url=f"redis+sentinel://{places}/{SERVICE}/0", timeout=5.0, connect_timeout=1.0)
+        login, secret = (f":{self.password}@", SecretStr(self.password)) if self.password else ("", None)
+        url = f"redis+sentinel://{login}{places}/{SERVICE}/0"
+        return RedisSettings(url=url, sentinel_password=secret, timeout=5.0, connect_timeout=1.0)
 
     def start(self) -> None:
         """Starts everything and waits until every sentinel knows the others and the replica."""
@@ -117,6 +122,7 @@ class SentinelSet:
     def lose(self, happens: Callable[[], object]) -> None:
         """Lets something happen that the master never tells its replica, and kills the master."""
         master, replica = self.master, self.replica
+        wait_until(lambda: offset(master) == offset(replica), "the replica to have everything")
         with master.client() as client:
             client.execute_command("ACL", "SETUSER", "default", "-psync", "-sync")
             client.client_kill_filter(_type="replica")
@@ -129,6 +135,8 @@ class SentinelSet:
         """Starts what was killed and waits until it follows."""
         for server in self.servers:
             if not server.runs:
+                # Otherwise it would come back as a master, and sentinels take their time to believe that.
+                server.options["replicaof"] = f"127.0.0.1 {self.master.port}"
                 server.start()
         self.wait_settled()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
 
-__all__ = ["RedisServer", "binary", "free_port", "wait_until"]
+__all__ = ["RedisServer", "binary", "free_port", "offset", "wait_until"]
 
 DEADLINE = 20.0
 
@@ -31,7 +30,7 @@ def wait_until(condition: Callable[[], bool], awaited: str, seconds: float = DEA
 
 
 class RedisServer:
-    """A server that can be killed, frozen, started again and given an older append-only file.
+    """A server that can be killed, started again and given an older append-only file.
 
     Args:
         options: further lines of its configuration. port: instead of one that is free.
@@ -45,7 +44,8 @@ class RedisServer:
         options: Mapping[str, str] | None = None,
         port: int | None = None,
     ) -> None:
-        self.directory, self.password, self._options = directory, password, dict(options or {})
+        self.directory, self.password = directory, password
+        self.options = dict(options or {})
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True)
@@ -79,7 +79,7 @@ class RedisServer:
             **({"requirepass": self.password, "masterauth": self.password} if self.password else {}),
         }
         lines = [f'{name} "{value}"' for name, value in options.items()]
-        lines += (f"{name} {value}" for name, value in self._options.items())
+        lines += (f"{name} {value}" for name, value in self.options.items())
         (self.directory / "redis.conf").write_text("\n".join(lines) + "\n")
         with (self.directory / "redis.log").open("ab") as log:
             command = [binary(), str(self.directory / "redis.conf")]
@@ -93,16 +93,6 @@ class RedisServer:
             self._process.wait()
             self._process = None
         self.unix_socket.unlink(missing_ok=True)
-
-    def freeze(self) -> None:
-        """Stops it without ending it, as a machine that hangs."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Lets it go on."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
     @property
     def runs(self) -> bool:
@@ -130,6 +120,13 @@ class RedisServer:
                 return bool(client.ping())
         except NotConnected:
             return False
+
+
+def offset(server: RedisServer) -> int:
+    """How much of the replication stream a master has written, or a replica has read."""
+    with server.client() as client:
+        found = client.info("replication")
+    return int(found["master_repl_offset"] if found["role"] == "master" else found["slave_repl_offset"])
 
 
 def binary() -> str:

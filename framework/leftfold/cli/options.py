@@ -25,7 +25,12 @@ KafkaOption: TypeAlias = Annotated[
 ]
 RedisOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--redis", metavar="URL", help="Redis; else the environment, else what `leftfold up` started."),
+    typer.Option(
+        "--redis",
+        metavar="URL",
+        help="Redis: redis://host, redis+sentinel://host,host/service or redis+cluster://host,host (rediss for TLS); "
+        "else the environment, else what `leftfold up` started.",
+    ),
 ]
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 LogsOption: TypeAlias = Annotated[

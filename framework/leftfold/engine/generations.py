@@ -14,7 +14,7 @@ from leftfold.ports import ViewStore
 from leftfold.position import Position
 from leftfold.view import View
 
-__all__ = ["BUCKETS", "change", "empty_marks", "followed", "new_generation", "open_generation", "topics_of"]
+__all__ = ["BUCKETS", "birth", "change", "empty_marks", "followed", "new_generation", "open_generation", "topics_of"]
 
 BUCKETS = 16
 
@@ -34,6 +34,11 @@ def new_generation(
     return Generation(
         view.name, f"{number}-{secrets.token_hex(2)}", view.hash, view.stream_keyed, count, dict(topics), phase, created
     )
+
+
+def birth(generation: Generation) -> tuple[str, int]:
+    """What orders the generations of a view by their age."""
+    return generation.created, int(generation.id.split("-")[0])
 
 
 def empty_marks(generation: Generation) -> dict[int, Mark]:

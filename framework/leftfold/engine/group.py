@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from leftfold.engine.decoded import Decoded, EventDecoder, whole_decisions
 from leftfold.engine.follower import Follower
+from leftfold.engine.generations import birth
 from leftfold.ports import LogReader
 from leftfold.position import Position
 
@@ -14,6 +15,8 @@ __all__ = ["Group"]
 
 IDLE_SECONDS = 0.1
 """How often marks move when only transaction markers went by."""
+CONFIRM_SECONDS = 1.0
+"""How often a group without anything to flush sees whether what it flushed is still there."""
 
 
 class Group:
@@ -24,11 +27,15 @@ class Group:
         self.followers: list[Follower] = []
         self._rest: list[Decoded] = []
         self._flushed, self._at = Position(), 0.0
+        self._confirmed = time.monotonic()
         self.seek(followers)
 
     def seek(self, followers: Sequence[Follower]) -> None:
-        """Starts over with these followers at the least of their positions."""
-        self.followers = list(followers)
+        """Starts over with these followers at the least of their positions.
+
+        Of one view the newest generation comes first: the next to go live is never behind the one that is live.
+        """
+        self.followers = sorted(followers, key=lambda follower: birth(follower.generation), reverse=True)
         self._decoder = EventDecoder([f.view for f in self.followers])
         self._rest = []
         start = Position()
@@ -48,8 +55,8 @@ class Group:
         reached = self._reached()
         now = time.monotonic()
         if not whole and (reached == self._flushed or now - self._at < IDLE_SECONDS):
-            return 0, []
-        self._at = now
+            return 0, self._unconfirmed(now)
+        self._at = self._confirmed = now
         try:
             left = [f for f in self.followers if not f.stopped and not f.fold(whole, reached)]
         except BaseException:
@@ -59,6 +66,19 @@ class Group:
         self.followers = [f for f in self.followers if f not in left]
         self._flushed = reached
         return len(whole), left
+
+    def _unconfirmed(self, now: float) -> list[Follower]:
+        """The followers whose marks are not those they wrote any more; they leave.
+
+        Who flushes finds that out by flushing. A store that went back in time while nothing happens would otherwise
+        keep its older rows until the next event.
+        """
+        if now - self._confirmed < CONFIRM_SECONDS:
+            return []
+        self._confirmed = now
+        left = [f for f in self.followers if not f.stopped and not f.is_confirmed()]
+        self.followers = [f for f in self.followers if f not in left]
+        return left
 
     def _reached(self) -> Position:
         """Where the log goes on, or the first record held back where a decision is not whole yet."""

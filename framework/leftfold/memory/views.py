@@ -20,6 +20,10 @@ class _Bucket:
     rows: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
     indexed: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    def counts_in(self, generation: Generation) -> bool:
+        """Whether the bucket is sealed, if its generation is."""
+        return self.mark.phase is not Phase.BULK or generation.phase is Phase.BULK
+
 
 class MemoryViewStore:
     """Keeps views in this process; one thread uses it."""
@@ -40,9 +44,9 @@ class MemoryViewStore:
         return True
 
     def marks(self, generation: Generation) -> dict[int, Mark]:
-        """The marks that are there."""
+        """The marks that are there and have their seal."""
         found = ((b, self._of(generation, b)) for b in range(generation.buckets))
-        return {number: bucket.mark for number, bucket in found if bucket is not None}
+        return {number: bucket.mark for number, bucket in found if bucket is not None and bucket.counts_in(generation)}
 
     def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
         """Writes first marks if none is there."""
@@ -57,7 +61,7 @@ class MemoryViewStore:
         buckets = {number: self._of(generation, number) for number, _ in keys}
         return Snapshot(
             self.registry(generation.view).live.get(generation.hash, ""),
-            {number: bucket.mark for number, bucket in buckets.items() if bucket is not None},
+            {n: bucket.mark for n, bucket in buckets.items() if bucket is not None and bucket.counts_in(generation)},
             tuple(bucket.rows.get(key) if (bucket := buckets[number]) else None for number, key in keys),
         )
 

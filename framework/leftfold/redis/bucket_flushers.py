@@ -56,7 +56,8 @@ class BucketFlushers:
             InfrastructureError: a node cannot be reached; nothing was written.
         """
         pairs = [(self._of(flush.bucket), [flush]) for flush in flushes]
-        if not all(flusher.is_ready(flush) for flusher, flush in pairs):
+        ready = [flusher.is_ready(flush) for flusher, flush in pairs]
+        if not all(ready):
             return NOTHING_WRITTEN
         flights: list[Flushing] = []
         errors: list[Exception] = []

@@ -64,6 +64,9 @@ def translated(settings: RedisSettings) -> Iterator[None]:
         raise refused(settings, error) from error
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
         raise unreachable(settings, error) from error
+    except redis.exceptions.AskError as error:
+        why = f"slot {error.slot_id} has been on the move for {settings.timeout:g} s"
+        raise InfrastructureError(f"redis at {settings.address}: {why}; {_next_step(settings)}") from error
     except redis.RedisError as error:
         raise refused(settings, error) from error
 

@@ -81,6 +81,8 @@ class Flusher:
     def is_ready(self, flushes: Sequence[BucketFlush]) -> bool:
         """Whether `begin` would send this: no flush is under way any more, and the tokens are the expected ones.
 
+        Tokens that are not are read anew by the next call.
+
         Raises:
             InfrastructureError: as `begin`.
         """
@@ -93,7 +95,10 @@ class Flusher:
                 self._look(wire, flight.marks)
             if isinstance(flight.outcome, BaseException):
                 raise flight.outcome
-            return flight.outcome is None and self.still_mine(flushes, self._seen)
+            ready = flight.outcome is None and self.still_mine(flushes, self._seen)
+            if not ready:
+                self._seen = {}
+            return ready
 
     def land(self, flight: Flight) -> None:
         """Waits for the answers to a flight, unless they are known."""

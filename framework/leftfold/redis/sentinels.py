@@ -70,6 +70,10 @@ class Sentinels:
             self._master = None
         return True
 
+    def told(self) -> str:
+        """The master of the moment."""
+        return f"{self.settings.address}: master {self.server(b'').address}"
+
     def _asked(self) -> Node:
         found: list[tuple[int, Node]] = []
         silent: list[str] = []

@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any
 
 import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 
 from leftfold.errors import InfrastructureError
@@ -68,6 +69,15 @@ class Slots:
         else:
             return isinstance(error, (redis.exceptions.AskError, redis.exceptions.TryAgainError))
         return True
+
+    def told(self) -> str:
+        """How many masters share the slots."""
+        with self._lock:
+            self._owners = self._asked()
+            masters, missing = {owner.url for owner in self._owners.values()}, SLOTS - len(self._owners)
+        if missing:
+            raise ConnectionError(f"{missing} of its {SLOTS} slots have no owner")
+        return f"{self.settings.address}: {len(masters)} masters"
 
     def _move(self, slot: int, node: Node) -> None:
         """A node that does not know its own name sends none; then the whole map is asked for again."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from leftfold.flush import Generation, Mark, Snapshot
+from leftfold.flush import Generation, Mark, Phase, Snapshot
 from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.redis.marks import read_mark
 
@@ -43,9 +43,10 @@ class Question:
 
 
 def read_marks(generation: Generation, hashes: Mapping[int, Mapping[bytes, bytes]]) -> dict[int, Mark]:
-    """The marks of some buckets from their hashes, without those that are missing."""
-    return {
+    """The marks of some buckets from their hashes, without those that are missing or have lost their seal."""
+    marks = {
         bucket: read_mark(fields, f"bucket {bucket} of {generation.view} {generation.id}")
         for bucket, fields in hashes.items()
         if fields
     }
+    return {b: mark for b, mark in marks.items() if mark.phase is not Phase.BULK or generation.phase is Phase.BULK}

@@ -41,6 +41,11 @@ class RedisViewStore:
         self._loops = LoopClients(settings, self._topology)
         self._flushers = Flushers(settings, dial, topology=self._topology)
 
+    def servers(self) -> str:
+        """Which servers there are at the moment, for people."""
+        with translated(self._settings):
+            return self._topology.told()
+
     def registry(self, view: str) -> Registry:
         """The generations of a view and which is live for each hash."""
         with translated(self._settings):

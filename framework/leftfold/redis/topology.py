@@ -34,6 +34,9 @@ class Topology(Protocol):
     def met(self, error: BaseException) -> bool:
         """Learns from an error of a server; True when it says that a key may be somewhere else now."""
 
+    def told(self) -> str:
+        """Which servers there are at the moment, for people; raises OSError when something of it is missing."""
+
 
 class OneServer:
     """The topology of a single server: nothing to find out, nothing to learn."""
@@ -58,6 +61,10 @@ class OneServer:
     def met(self, error: BaseException) -> bool:
         """Never: there is no other place."""
         return False
+
+    def told(self) -> str:
+        """The one server."""
+        return self.settings.address
 
 
 def topology_of(settings: RedisSettings, dial: Dial = dial) -> Topology:
