@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from threading import Lock
 
 from leftfold.flush import BucketFlush, Landed
 from leftfold.ports import Flushing
-from leftfold.redis.flusher import Flusher
+from leftfold.redis.flusher import Flight, Flusher
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.topology import Topology
 from leftfold.redis.wire import Dial
@@ -15,20 +16,26 @@ from leftfold.redis.wire import Dial
 __all__ = ["BucketFlushers", "Flights"]
 
 NOTHING_WRITTEN = Landed(written=False)
+_LEAST = 0.05
+"""Seconds for an answer that is there already, when others have used the patience up."""
 
 
 class Flights:
-    """The flushes of several buckets, each of which lands or not by itself."""
+    """The flushes of several buckets, each of which lands or not by itself.
 
-    def __init__(self, flights: Sequence[Flushing], errors: Sequence[Exception]) -> None:
-        self._flights, self._errors = flights, list(errors)
+    Args:
+        errors: of buckets that could not even be sent. patience: seconds for all of them together.
+    """
+
+    def __init__(self, flights: Sequence[Flight], errors: Sequence[Exception], patience: float) -> None:
+        self._flights, self._errors, self._patience = flights, list(errors), patience
 
     def landed(self) -> bool:
         """Waits for all of them: True when everything is written; what is written otherwise, the marks tell."""
-        landed = []
+        landed, deadline = [], time.monotonic() + self._patience
         for flight in self._flights:
             try:
-                landed.append(flight.landed())
+                landed.append(flight.landed(max(_LEAST, deadline - time.monotonic())))
             except Exception as error:  # noqa: BLE001  # raised below, when nothing is under way any more
                 self._errors.append(error)
         if self._errors:
@@ -56,17 +63,16 @@ class BucketFlushers:
             InfrastructureError: a node cannot be reached; nothing was written.
         """
         pairs = [(self._of(flush.bucket), [flush]) for flush in flushes]
-        ready = [flusher.is_ready(flush) for flusher, flush in pairs]
-        if not all(ready):
+        if not self._are_ready(pairs):
             return NOTHING_WRITTEN
-        flights: list[Flushing] = []
+        flights: list[Flight] = []
         errors: list[Exception] = []
         for flusher, flush in pairs:
             try:
                 flights.append(flusher.begin(flush))
             except Exception as error:  # noqa: BLE001  # raised by `landed`: the others are under way
                 errors.append(error)
-        return Flights(flights, errors)
+        return Flights(flights, errors, self._settings.timeout)
 
     def close(self) -> None:
         """Closes every connection."""
@@ -74,6 +80,15 @@ class BucketFlushers:
             flushers, self._flushers = list(self._flushers.values()), {}
         for flusher in flushers:
             flusher.close()
+
+    def _are_ready(self, pairs: Sequence[tuple[Flusher, Sequence[BucketFlush]]]) -> bool:
+        """Whether all are; the tokens of all are looked at, for those that differ are read anew the next time."""
+        ready = True
+        for flusher, flush in pairs:
+            ready = flusher.is_ready(flush) and ready
+            if not flusher.connected:
+                return False  # a node that hangs has no more answers for its other buckets
+        return ready
 
     def _of(self, bucket: int) -> Flusher:
         with self._lock:

@@ -26,9 +26,13 @@ class Flight:
         self._flusher, self.marks, self.sent, self.replies = flusher, marks, sent, replies
         self.outcome: bool | BaseException | None = None
 
-    def landed(self) -> bool:
-        """Waits for the answer: True when everything is written, False when nothing is or nobody knows."""
-        self._flusher.land(self)
+    def landed(self, within: float | None = None) -> bool:
+        """Waits for the answer: True when everything is written, False when nothing is or nobody knows.
+
+        Args:
+            within: seconds instead of those in the settings.
+        """
+        self._flusher.land(self, within)
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return bool(self.outcome)
@@ -100,7 +104,7 @@ class Flusher:
                 self._seen = {}
             return ready
 
-    def land(self, flight: Flight) -> None:
+    def land(self, flight: Flight, within: float | None = None) -> None:
         """Waits for the answers to a flight, unless they are known."""
         with self._lock:
             if flight.outcome is not None:
@@ -109,9 +113,14 @@ class Flusher:
             with self._settling(flight):
                 if self._wire is None:
                     raise ConnectionResetError("closed")
-                replies = flight.replies + self._wire.receive()
+                replies = flight.replies + self._wire.receive(within=within)
                 self._remember(flight.marks, replies)
                 flight.outcome = executed(replies[flight.sent - 1])
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection of which nothing bad is known."""
+        return self._wire is not None
 
     def close(self) -> None:
         """Closes the connection."""
