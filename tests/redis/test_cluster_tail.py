@@ -15,8 +15,10 @@ from leftfold.engine.bulk_log import SteadyLog
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.engine.tail import Tail
+from leftfold.errors import ViewNotBuilt
 from leftfold.flush import Generation
 from leftfold.memory import World
+from leftfold.reading import Views
 from leftfold.redis import BulkSink, RedisViewStore
 from leftfold.redis.flusher import Flusher
 from leftfold.redis.flushers import Flushers
@@ -24,7 +26,6 @@ from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.redis.wire import dial
 from tests.ledger import Move, Open, app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
 from tests.redis.twins import Blind, Repeating
 from tests.redis.watched import KEY, busy, watched, working
@@ -134,18 +135,10 @@ def lose_flushes(cluster: ClusterSet, store: RedisViewStore, world: World, made:
 
     happen(world, 1)
     settle(tail)
-    cluster.lose(loaded(cluster, store), more)
+    cluster.lose(cluster.owner(slot_of(live(store), 0)), more)
     happen(world, 3, count=2)
     settle(tail)
     tail.close()
-
-
-def loaded(cluster: ClusterSet, store: RedisViewStore) -> RedisServer:
-    """A master that has buckets of the summaries but not their registry: that is another failure."""
-    generation = live(store)
-    owners = [cluster.owner(slot_of(generation, bucket)) for bucket in range(generation.buckets)]
-    registries = {cluster.owner(registry_key(view.name)) for view in app.views}
-    return next((owner for owner in owners if owner not in registries), owners[0])
 
 
 def test_a_node_dies_under_a_running_tail_and_nobody_reads_anything_older(
@@ -205,6 +198,29 @@ def rebuild(world: World, cluster: ClusterSet, store: RedisViewStore, view: Any)
         open_sink=lambda: BulkSink(cluster.settings),
         options=RebuildOptions(keep=0, patience=0.5),
     )
+
+
+def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    """The registry names the generation that was replaced and removed; a tail finds it gone and builds another."""
+    tail = tail_on(world, store)
+    begin(world, tail)
+    before, outcomes = live(store), list[str]()
+
+    def swap() -> None:
+        outcomes.append(rebuild(world, cluster, store, summary).run().generation)
+
+    cluster.lose(cluster.owner(registry_key(summary.name)), swap)
+    assert live(store) == before
+    assert len(store.marks(before)) < before.buckets
+    with pytest.raises(ViewNotBuilt):
+        Views(store)[summary].describe()
+    happen(world, 5)
+    settle(tail)
+    assert live(store).id not in (before.id, *outcomes)
+    assert_equal_to_the_log(world, store)
+    tail.close()
 
 
 def test_views_are_rebuilt_while_a_tail_flushes_and_nobody_reads_anything_missing_mixed_or_older(

@@ -20,7 +20,7 @@ PAUSE = 0.02
 """Seconds between looks at a slot that is on the move."""
 _ELSEWHERE = (redis.exceptions.AskError, redis.exceptions.TryAgainError)
 _LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
-_KEYLESS = frozenset(("TIME", "PING", "PUBLISH", "ROLE", "INFO", "EVAL", "XREAD"))
+_KEYLESS = frozenset(("TIME", "PING", "PUBLISH", "ROLE", "INFO"))
 
 
 def key_of(command: Command) -> bytes:
@@ -30,8 +30,6 @@ def key_of(command: Command) -> bytes:
         case "XREAD":
             parts = [part.decode() if isinstance(part, bytes) else str(part) for part in command]
             key: Part = command[[part.upper() for part in parts].index("STREAMS") + 1]
-        case "EVAL":
-            key = command[3]
         case _:
             key = "" if name in _KEYLESS or len(command) < 2 else command[1]
     return key if isinstance(key, bytes) else str(key).encode()
