@@ -72,8 +72,10 @@ class Flushing(Protocol):
     def landed(self) -> bool:
         """Waits for it: True when everything is written.
 
-        False, with nothing written, when a bucket's token is not the one the flush expects; False too when nobody
-        knows because the connection was lost.
+        False when a bucket's token is not the one the flush expects, or nobody knows because a connection was lost.
+        What is written then, the marks tell: one bucket's rows and mark are written all or none, and so are all
+        buckets of a flush where the store is one server. A store of several writes each bucket by itself. Who gets
+        False, or an error, reads the marks again and goes on from the least of them.
         """
 
 
@@ -107,7 +109,11 @@ class ViewStore(Protocol):
         """Replaces the registry if it is still `before`; False when someone else was faster."""
 
     def marks(self, generation: Generation) -> dict[int, Mark]:
-        """The marks of a generation's buckets, without those that are missing."""
+        """The marks of a generation's buckets, without those that are missing.
+
+        A mark that says `bulk` in a generation that is past it has lost its seal, and its bucket maybe rows: it is
+        missing, too. Snapshots leave such marks out as well.
+        """
 
     def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
         """Writes the marks of a new generation if none of them is there; False when one is."""
@@ -137,9 +143,10 @@ class ViewStore(Protocol):
         """`listen` for asyncio."""
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
-        """Sends rows, index moves and marks of many buckets of one generation; they are written all or none.
+        """Sends rows, index moves and marks of many buckets of one generation; each bucket is written all or none.
 
-        The next flush of the same generation waits for this one.
+        Nothing is sent when a token is known not to be the expected one. The next flush of the same generation waits
+        for this one.
         """
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:

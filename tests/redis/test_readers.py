@@ -14,8 +14,10 @@ import pytest
 from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import ContractError
 from leftfold.flush import BucketFlush, Generation, Phase, Registry
+from leftfold.questions import Glance
 from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
+from leftfold.redis.snapshots import Glimpse, Question
 from tests.redis.server import RedisServer, wait_until
 
 pytestmark = pytest.mark.servers
@@ -68,6 +70,36 @@ def test_no_row_is_older_than_its_mark(store: RedisViewStore, generation: Genera
             fields = snapshot.rows[0]
             assert int(fields[b"color"] if fields else 0) >= at
             seen.add(at)
+
+
+def test_rows_read_while_their_generation_is_removed_are_not_taken_for_missing(
+    store: RedisViewStore, generation: Generation
+) -> None:
+    """In a cluster the live pointer is on another node and may still say live; the second look at the mark tells."""
+    assert store.flush([numbered(generation, 1)])
+    question = Question(generation, [(0, "a")])
+    pointer_and_marks, rest = question.commands[:2], question.commands[2:]
+    replies = [store._client.execute_command(*command) for command in pointer_and_marks]
+    store.unlink(generation)
+    replies += [store._client.execute_command(*command) for command in rest]
+    assert question.answer(replies).rows == (None,)
+    assert question.answer(replies).marks == {}
+    twin = question.answer([*replies[:-1], 1])
+    assert (twin.rows, twin.marks) == ((None,), {0: mark("t1", 1)}), "without it the row would be told as absent"
+
+
+def test_a_glance_at_a_generation_that_is_removed_meanwhile_does_not_call_its_bucket_whole(
+    store: RedisViewStore, generation: Generation
+) -> None:
+    assert store.flush([numbered(generation, 1)])
+    question = Glimpse(Glance(generation, 0, "a"))
+    pointer, row_, mark_ = question.commands
+    assert question.answer([store._client.execute_command(*command) for command in question.commands]).whole
+    live, early = (store._client.execute_command(*command) for command in (pointer, mark_))
+    store.unlink(generation)
+    fields, late = (store._client.execute_command(*command) for command in (row_, mark_))
+    assert question.answer([live, fields, late])[1:] == (False, None)
+    assert question.answer([live, fields, early])[1:] == (True, None), "a look before the row would tell it as absent"
 
 
 def test_pages_hold_every_row_that_was_there_before(store: RedisViewStore, generation: Generation) -> None:

@@ -23,13 +23,13 @@ class Fatal(BulkSink):
     sent = 0
     last = 0
 
-    def _send(self, commands: list[bytes]) -> None:
+    def _send(self, mark: bytes, commands: list[bytes]) -> None:
         Fatal.sent += 1
         if Fatal.sent == Fatal.last:
             # What is written is in a transaction that never ends.
-            super()._send(commands[: len(commands) // 2])
+            super()._send(mark, commands[: len(commands) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
-        super()._send(commands)
+        super()._send(mark, commands)
 
 
 def main(kafka: str, redis: str, view: str, last: int) -> None:

@@ -79,15 +79,15 @@ class Examination:
         return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) or "none needed"
 
     def _look_at_redis(self) -> str:
-        settings = redis_settings(self._redis)
-        store = ring("leftfold.redis").RedisViewStore(settings)
+        store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))
         try:
+            servers = store.servers()
             began = time.perf_counter()
             store.registry("leftfold doctor")
             took = (time.perf_counter() - began) * 1000
         finally:
             store.close()
-        return f"{settings.address}: answered in {took:.0f} ms"
+        return f"{servers}: answered in {took:.0f} ms"
 
 
 def _python() -> str:

@@ -32,7 +32,12 @@ KafkaOption: TypeAlias = Annotated[
 ]
 RedisOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--redis", metavar="URL", help="Redis; else the environment, else what `leftfold up` started."),
+    typer.Option(
+        "--redis",
+        metavar="URL",
+        help="Redis: redis://host, redis+sentinel://host,host/service or redis+cluster://host,host (rediss for TLS); "
+        "else the environment, else what `leftfold up` started.",
+    ),
 ]
 MasterOption: TypeAlias = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark's master; else LEFTFOLD_SPARK_MASTER, or local[*].")

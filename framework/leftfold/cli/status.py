@@ -16,7 +16,7 @@ __all__ = ["EXAMPLES", "status"]
 EXAMPLES = examples("leftfold status", "leftfold status --json | jq 'select(.kind == \"view\") | .lag'")
 
 _COLUMNS = {
-    "server": ("server", "address", "pid", "uptime", "state"),
+    "server": ("server", "address", "topology", "pid", "uptime", "state"),
     "decider": ("decider", "version", "partitions", "workers", "offsets"),
     "view": ("view", "generation", "phase", "tails", "rows", "lag", "behind", "parked", "last event", "position"),
 }

@@ -42,7 +42,7 @@ class Survey:
         environment = ring("leftfold.servers").Environment()
         configured = {"kafka": self._kafka or environment.kafka, "redis": self._redis or environment.redis}
         rows = [
-            {"kind": "server", "name": name, "address": _without_login(address), "state": "configured"}
+            {"kind": "server", "name": name, **_place(name, address), "state": "configured"}
             for name, address in configured.items()
             if address
         ]
@@ -57,7 +57,7 @@ class Survey:
         for server in found.servers if found is not None else ():
             if server.name in wanted:
                 wanted.remove(server.name)
-                row = {"address": server.address, "pid": server.pid, "uptime": round(server.uptime, 1)}
+                row = {**_place(server.name, server.address), "pid": server.pid, "uptime": round(server.uptime, 1)}
                 rows.append({"kind": "server", "name": server.name, **row, "state": "up" if server.up else "down"})
                 self.missing = self.missing or not server.up
                 if not server.up:
@@ -169,6 +169,12 @@ class Survey:
 
 def _categories(app: App) -> list[str]:
     return list(dict.fromkeys([*(d.name for d in app.deciders), *(c for v in app.views for c in v.categories)]))
+
+
+def _place(name: str, address: str) -> Row:
+    """Where a server is, and for Redis whether that is one server, a master behind sentinels or a cluster."""
+    topology = {"topology": address.partition("://")[0].partition("+")[2] or "server"} if name == "redis" else {}
+    return {"address": _without_login(address), **topology}
 
 
 def _without_login(address: str) -> str:

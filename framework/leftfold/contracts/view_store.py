@@ -59,7 +59,7 @@ class ViewStoreContract(ReadingContract):
         assert store.registry(new_generation().view) == Registry()
 
     def test_marks_come_back_whole(self, store: ViewStore) -> None:
-        generation = new_generation(buckets=2)
+        generation = new_generation(buckets=2).in_phase(Phase.BULK)
         parked = Parked("shop.events", 1, 7, "ValueError: é\r\n\0", waiting=3)
         whole = replace(
             mark("t", 5),
@@ -71,6 +71,14 @@ class ViewStoreContract(ReadingContract):
         )
         assert store.create_marks(generation, {0: whole, 1: mark("", 0)})
         assert store.marks(generation) == {0: whole, 1: mark("", 0)}
+
+    def test_a_mark_that_lost_its_seal_is_none(self, store: ViewStore) -> None:
+        generation = new_generation(buckets=2).in_phase(Phase.BULK)
+        assert store.create_marks(generation, {0: replace(mark("", 0), phase=Phase.BULK), 1: mark("", 0)})
+        assert set(store.marks(generation)) == {0, 1}
+        for phase in (Phase.SEALED, Phase.LIVE, Phase.KEPT):
+            assert store.marks(generation.in_phase(phase)) == {1: mark("", 0)}
+            assert store.read(generation.in_phase(phase), [(0, "a"), (1, "b")]).marks == {1: mark("", 0)}
 
     def test_marks_are_created_once(self, store: ViewStore) -> None:
         generation = new_generation(buckets=2)

@@ -1,4 +1,4 @@
-"""What a rebuild writes to: rows of buckets while they are `bulk`, then every mark at once."""
+"""What a rebuild writes to: rows of buckets while they are `bulk`, then every mark."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class BulkStore(ViewStore, Protocol):
         """The buckets that are whole, while the generation is `bulk`."""
 
     def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
-        """Writes all marks at once with the phase `sealed`.
+        """Writes all marks with the phase `sealed`: at once on one server, bucket by bucket on several.
 
         Raises Fenced when a bucket is not `bulk` any more, InfrastructureError when it holds another number of rows
         than its mark says.

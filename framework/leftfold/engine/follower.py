@@ -101,6 +101,11 @@ class Follower:
                 f"build it again: leftfold rebuild {self.view.name}"
             )
 
+    def is_confirmed(self) -> bool:
+        """Whether the store still has the marks that were written last, by their tokens."""
+        found = self._store.marks(self.generation)
+        return all(bucket in found and found[bucket].token == mark.token for bucket, mark in self.marks.items())
+
     def position(self) -> Position:
         """Where reading must start so that no bucket misses an event: per partition the least of the marks."""
         return covered(self.generation, self.marks)

@@ -17,6 +17,7 @@ from leftfold.view import View
 
 __all__ = [
     "BUCKETS",
+    "birth",
     "change",
     "empty_marks",
     "followed",
@@ -49,6 +50,11 @@ def new_generation(
 def now() -> str:
     """This second, as registries write it."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def birth(generation: Generation) -> tuple[str, int]:
+    """What orders the generations of a view by their age."""
+    return generation.created, _number(generation.id)
 
 
 def empty_marks(generation: Generation) -> dict[int, Mark]:

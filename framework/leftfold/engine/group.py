@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from leftfold.engine.decoded import Decoded, EventDecoder, whole_decisions
 from leftfold.engine.follower import Follower
+from leftfold.engine.generations import birth
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
 
@@ -14,6 +15,8 @@ __all__ = ["Group"]
 
 IDLE_SECONDS = 0.1
 """How often marks move when only transaction markers went by."""
+CONFIRM_SECONDS = 1.0
+"""How often a group without anything to flush sees whether what it flushed is still there."""
 QUICK_SECONDS = 0.2
 MOST_BATCHES = 8
 
@@ -27,14 +30,19 @@ class Group:
     def __init__(self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore) -> None:
         self._open, self.log, self._store = open_log, open_log(), store
         self.followers: list[Follower] = []
+        self._early: list[Follower] = []
         self._rest: list[Decoded] = []
         self._flushed, self._flying, self._at = Position(), False, 0.0
         self._limit = 0
+        self._confirmed = time.monotonic()
         self.seek(followers)
 
     def seek(self, followers: Sequence[Follower]) -> None:
-        """Starts over with these followers at the least of their positions."""
-        self.followers = list(followers)
+        """Starts over with these followers at the least of their positions.
+
+        Of one view the newest generation comes first: the next to go live is never behind the one that is live.
+        """
+        self.followers = sorted(followers, key=lambda follower: birth(follower.generation), reverse=True)
         self._decoder = EventDecoder([f.view for f in self.followers])
         self._rest, self._flying = [], False
         start = Position()
@@ -65,8 +73,8 @@ class Group:
         reached = self._reached()
         now = time.monotonic()
         if not whole and (reached == self._flushed or now - self._at < IDLE_SECONDS):
-            return 0, left
-        self._at = now
+            return 0, left + self._unconfirmed(now)
+        self._at = self._confirmed = now
         try:
             self._send(whole, reached)
         except BaseException:
@@ -82,7 +90,7 @@ class Group:
             return []
         self._flying = False
         try:
-            left = [follower for follower in self.followers if not follower.landed()]
+            left = [f for f in self.followers if not f.landed() or f in self._early]
         except BaseException:
             self.seek(self.followers)
             raise
@@ -94,9 +102,26 @@ class Group:
         going = [follower for follower in self.followers if not follower.stopped]
         asked = [(follower.generation, missing) for follower in going if (missing := follower.look(whole))]
         found = iter(self._store.read_all(asked) if asked else ())
-        for follower in going:
+        self._early = []
+        for number, follower in enumerate(going):
+            # The newer generation of a view lands first: the one that is live must not be ahead of the next.
+            newer = [f for f in going[:number] if f.view is follower.view]
+            self._early += [f for f in newer if not f.landed()]
             follower.begin(next(found) if follower.missing else None, reached)
         self._target, self._flying = reached, True
+
+    def _unconfirmed(self, now: float) -> list[Follower]:
+        """The followers whose marks are not those they wrote any more; they leave.
+
+        Who flushes finds that out by flushing. A store that went back in time while nothing happens would otherwise
+        keep its older rows until the next event.
+        """
+        if now - self._confirmed < CONFIRM_SECONDS:
+            return []
+        self._confirmed = now
+        left = [f for f in self.followers if not f.stopped and not f.is_confirmed()]
+        self.followers = [f for f in self.followers if f not in left]
+        return left
 
     def _reached(self) -> Position:
         """Where the log goes on, or the first record held back where a decision is not whole yet."""

@@ -188,16 +188,16 @@ class Tail:
             self._waiting.append((time.monotonic() + random.uniform(0.0, 0.2), follower))
 
     def _return_waiting(self, now: float) -> None:
-        due = [f for at, f in self._waiting if at <= now]
-        self._waiting = [(at, f) for at, f in self._waiting if at > now]
-        for follower in due:
+        for waiting in [w for w in self._waiting if w[0] <= now]:
+            follower = waiting[1]
             try:
-                follower.reread()
+                follower.reread()  # may raise that the store is not there: then it goes on waiting
             except ViewNotBuilt as error:
                 self._known.pop((follower.view.name, follower.generation.id), None)
                 self._discard(follower.generation, error)
-                continue
-            self._groups.append(Group(self._open, [follower], self._store))
+            else:
+                self._groups.append(Group(self._open, [follower], self._store))
+            self._waiting.remove(waiting)
 
     def _settle(self) -> None:
         """Points at generations that reached their target, stops stopped ones and joins groups that caught up."""

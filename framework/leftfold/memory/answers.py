@@ -46,14 +46,15 @@ def _rows(store: MemoryViewStore, asked: Rows) -> Snapshot:
     buckets = {number: store.bucket(asked.generation, number) for number in numbers}
     return Snapshot(
         _live(store, asked.generation),
-        {number: bucket.mark for number, bucket in buckets.items() if bucket is not None},
+        {n: bucket.mark for n, bucket in buckets.items() if bucket is not None and bucket.counts_in(asked.generation)},
         tuple(bucket.rows.get(key) if (bucket := buckets[number]) else None for number, key in asked.keys),
     )
 
 
 def _glance(store: MemoryViewStore, asked: Glance) -> Seen:
     bucket = store.bucket(asked.generation, asked.bucket)
-    return Seen(_live(store, asked.generation), bucket is not None, bucket.rows.get(asked.key) if bucket else None)
+    whole = bucket is not None and bucket.counts_in(asked.generation)
+    return Seen(_live(store, asked.generation), whole, bucket.rows.get(asked.key) if bucket else None)
 
 
 def _listed(store: MemoryViewStore, asked: Listed) -> list[str]:

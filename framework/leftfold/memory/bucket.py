@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.flush import BucketFlush, Mark
+from leftfold.flush import BucketFlush, Generation, Mark, Phase
 from leftfold.questions import Changed, Range
 from leftfold.rows import Fields
 
@@ -28,6 +28,10 @@ class Bucket:
         self.finished: BucketResult | None = None
         self._last = 0
         self._tell(())
+
+    def counts_in(self, generation: Generation) -> bool:
+        """Whether the bucket is sealed, if its generation is."""
+        return self.mark.phase is not Phase.BULK or generation.phase is Phase.BULK
 
     def flush(self, flush: BucketFlush) -> None:
         """Applies a flush whose token was checked."""

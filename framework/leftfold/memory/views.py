@@ -48,13 +48,13 @@ class MemoryViewStore:
         return True
 
     def marks(self, generation: Generation) -> dict[int, Mark]:
-        """The marks that are there."""
+        """The marks that are there and have their seal."""
         found = ((b, self.bucket(generation, b)) for b in range(generation.buckets))
-        return {number: bucket.mark for number, bucket in found if bucket is not None}
+        return {number: bucket.mark for number, bucket in found if bucket is not None and bucket.counts_in(generation)}
 
     def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
         """Writes first marks if none is there."""
-        if self.marks(generation):
+        if any(self.bucket(generation, number) for number in marks):
             return False
         for number, mark in marks.items():
             self._buckets[generation.view, generation.id, number] = Bucket(mark, self._history)

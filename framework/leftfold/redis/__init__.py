@@ -1,7 +1,8 @@
-"""Redis as the store of views: rows, indexes, marks and generations on one server.
+"""Redis as the store of views: rows, indexes, marks and generations, on one server, behind sentinels or in a cluster.
 
 `RedisViewStore` implements the ViewStore port, `BulkSink` writes a generation that is being rebuilt. Everything of a
-bucket carries one hash tag, so nothing here asks for more than one slot except a flush of several buckets.
+bucket carries one hash tag, so nothing here asks for more than one slot except a flush of several buckets: that is one
+transaction on one server, and one per bucket in a cluster.
 """
 
 from leftfold.redis.settings import RedisSettings

@@ -13,6 +13,7 @@ from leftfold.flush import Generation
 from leftfold.position import Position
 from leftfold.redis.loops import LoopClient
 from leftfold.redis.settings import RedisSettings
+from leftfold.redis.topology import Topology
 
 __all__ = ["Background"]
 
@@ -22,8 +23,8 @@ A = TypeVar("A")
 class Background:
     """Hangs bells for threads; its own thread starts with the first of them and ends with `close`."""
 
-    def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: RedisSettings, topology: Topology) -> None:
+        self._settings, self._topology = settings, topology
         self._lock, self._closed = threading.Lock(), False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -66,7 +67,7 @@ class Background:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="leftfold redis", daemon=True)
                 self._thread.start()
-                self._client = self._run(_made(self._settings))
+                self._client = self._run(_made(self._settings, self._topology))
             return self._client
 
     def _run(self, work: Coroutine[Any, Any, A]) -> A:
@@ -77,6 +78,6 @@ class Background:
         return asyncio.run_coroutine_threadsafe(work, loop).result()
 
 
-async def _made(settings: RedisSettings) -> LoopClient:
+async def _made(settings: RedisSettings, topology: Topology) -> LoopClient:
     """A client that belongs to the loop this runs in."""
-    return LoopClient(settings)
+    return LoopClient(settings, topology)

@@ -1,38 +1,30 @@
-"""The redis-py client for what threads do besides flushing: pooled, never retrying on its own."""
+"""Clients for everything that is not a flush, whatever the URL speaks of."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from leftfold.redis.commands import Client
+from leftfold.redis.multiplexer import Multiplexer
+from leftfold.redis.pools import open_server
+from leftfold.redis.routed import RoutedClient
+from leftfold.redis.routed_async import RoutedAsyncClient
 from leftfold.redis.settings import RedisSettings
+from leftfold.redis.topology import Topology, topology_of
+from leftfold.redis.wording import Asker
 
-__all__ = ["open_client"]
-
-
-def open_client(settings: RedisSettings) -> Client:
-    """A client for threads; more readers than connections wait for one."""
-    pool: Any = redis.BlockingConnectionPool.from_url(
-        settings.url, retry=Retry(NoBackoff(), 0), **_connection(settings)
-    )
-    client: Client = redis.Redis.from_pool(pool)
-    return client
+__all__ = ["open_asker", "open_client"]
 
 
-def _connection(settings: RedisSettings) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        "max_connections": settings.connections,
-        "timeout": settings.timeout,
-        "socket_timeout": settings.timeout,
-        "socket_connect_timeout": settings.connect_timeout,
-        "protocol": 2,
-    }
-    if settings.password is not None:
-        options["password"] = settings.password.get_secret_value()
-    if settings.encrypted and settings.ca_file is not None:
-        options["ssl_ca_certs"] = str(settings.ca_file)
-    return options
+def open_client(settings: RedisSettings, topology: Topology | None = None) -> Client:
+    """A client for threads; more readers than connections wait for one.
+
+    Args:
+        topology: one to share what is found out with; made when there is none.
+    """
+    if settings.kind == "server":
+        return open_server(settings)
+    return RoutedClient(topology or topology_of(settings))
+
+
+def open_asker(settings: RedisSettings, topology: Topology) -> Asker:
+    """What asks for the coroutines of the running event loop; it connects when it is asked."""
+    return RoutedAsyncClient(topology) if topology.spread else Multiplexer(settings, topology)

@@ -12,12 +12,21 @@ import redis
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.redis.settings import RedisSettings
 
-__all__ = ["executed", "refuse_errors", "refused", "translated", "unreachable"]
+__all__ = ["Elsewhere", "executed", "refuse_errors", "refused", "translated", "unreachable"]
+
+_ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN")
+
+
+class Elsewhere(ConnectionError):
+    """A node of a cluster does not, or not alone, hold the slot of a key any more; nothing was done.
+
+    A connection to it is of no more use for that key, so this is one of the errors of a lost connection.
+    """
 
 
 def unreachable(settings: RedisSettings, why: object) -> InfrastructureError:
     """The error for a server that does not answer."""
-    return InfrastructureError(f"redis at {settings.address} is not reachable: {why}; start it: leftfold up")
+    return InfrastructureError(f"redis at {settings.address} is not reachable: {why}; {_next_step(settings)}")
 
 
 def refused(settings: RedisSettings, why: object) -> InfrastructureError:
@@ -26,9 +35,11 @@ def refused(settings: RedisSettings, why: object) -> InfrastructureError:
 
 
 def refuse_errors(settings: RedisSettings, replies: Iterable[Any]) -> None:
-    """Raises InfrastructureError for the first reply that is an error."""
+    """Raises for the first reply that is an error: Elsewhere or InfrastructureError."""
     for reply in replies:
         if isinstance(reply, hiredis.ReplyError):
+            if str(reply).startswith(_ELSEWHERE):
+                raise Elsewhere(str(reply))
             raise refused(settings, reply)
 
 
@@ -53,5 +64,19 @@ def translated(settings: RedisSettings) -> Iterator[None]:
         raise refused(settings, error) from error
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
         raise unreachable(settings, error) from error
+    except redis.exceptions.AskError as error:
+        why = f"slot {error.slot_id} has been on the move for {settings.timeout:g} s"
+        raise InfrastructureError(f"redis at {settings.address}: {why}; {_next_step(settings)}") from error
     except redis.RedisError as error:
         raise refused(settings, error) from error
+
+
+def _next_step(settings: RedisSettings) -> str:
+    host, port = settings.nodes[0] if settings.nodes else ("", 0)
+    match settings.kind:
+        case "server":
+            return "start it: leftfold up"
+        case "sentinel":
+            return f"who leads? redis-cli -h {host} -p {port} sentinel master {settings.service}"
+        case "cluster":
+            return f"which node is missing? redis-cli --cluster check {host}:{port}"

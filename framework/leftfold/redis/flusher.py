@@ -15,6 +15,7 @@ from leftfold.redis.keys import BucketKeys, channel
 from leftfold.redis.marks import encode_mark
 from leftfold.redis.packing import EXEC, MULTI, UNWATCH, RowPacker, SortedSets, packed
 from leftfold.redis.settings import RedisSettings
+from leftfold.redis.topology import Topology, topology_of
 from leftfold.redis.wire import Dial, Wire, dial
 
 __all__ = ["Flight", "Flusher", "commands_of", "notices"]
@@ -27,9 +28,13 @@ class Flight:
         self._flusher, self.marks, self.sent, self.replies = flusher, marks, sent, replies
         self.outcome: bool | BaseException | None = None
 
-    def landed(self) -> bool:
-        """Waits for the answer: True when everything is written, False when nothing is or nobody knows."""
-        self._flusher.land(self)
+    def landed(self, within: float | None = None) -> bool:
+        """Waits for the answer: True when everything is written, False when nothing is or nobody knows.
+
+        Args:
+            within: seconds instead of those in the settings.
+        """
+        self._flusher.land(self, within)
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return bool(self.outcome)
@@ -41,10 +46,14 @@ class Flusher:
     WATCH alone fences nobody: it says that nothing changed since the WATCH, not since this writer's last flush. So the
     token behind each WATCH is compared with the one the writer expects before anything is sent. EXEC ends every WATCH,
     therefore the next WATCH and token reads ride behind it in the same write.
+
+    Args:
+        topology: where the server is, shared with others; all buckets must be in one slot where that matters.
     """
 
-    def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
+    def __init__(self, settings: RedisSettings, dial: Dial = dial, topology: Topology | None = None) -> None:
         self._settings, self._dial = settings, dial
+        self._topology = topology or topology_of(settings, dial)
         self._lock = RLock()
         self._wire: Wire | None = None
         self._seen: dict[bytes, bytes | None] = {}
@@ -66,8 +75,8 @@ class Flusher:
         with self._lock:
             if self._flight is not None:
                 self.land(self._flight)
-            wire = self._connected()
             flight = Flight(self, [BucketKeys(f.generation, f.bucket).mark for f in flushes], 0, [])
+            wire = self._connected(flight.marks[0])
             with self._settling(flight):
                 self._send(wire, flight, flushes)
             if isinstance(flight.outcome, BaseException):
@@ -75,7 +84,29 @@ class Flusher:
             self._flight = flight if flight.outcome is None else None
             return flight
 
-    def land(self, flight: Flight) -> None:
+    def is_ready(self, flushes: Sequence[BucketFlush]) -> bool:
+        """Whether `begin` would send this: no flush is under way any more, and the tokens are the expected ones.
+
+        Tokens that are not are read anew by the next call.
+
+        Raises:
+            InfrastructureError: as `begin`.
+        """
+        with self._lock:
+            if self._flight is not None:
+                self.land(self._flight)
+            flight = Flight(self, [BucketKeys(f.generation, f.bucket).mark for f in flushes], 0, [])
+            wire = self._connected(flight.marks[0])
+            with self._settling(flight):
+                self._look(wire, flight.marks)
+            if isinstance(flight.outcome, BaseException):
+                raise flight.outcome
+            ready = flight.outcome is None and self.still_mine(flushes, self._seen)
+            if not ready:
+                self._seen = {}
+            return ready
+
+    def land(self, flight: Flight, within: float | None = None) -> None:
         """Waits for the answers to a flight, unless they are known."""
         with self._lock:
             if flight.outcome is not None:
@@ -84,9 +115,14 @@ class Flusher:
             with self._settling(flight):
                 if self._wire is None:
                     raise ConnectionResetError("closed")
-                replies = flight.replies + self._wire.receive()
+                replies = flight.replies + self._wire.receive(within=within)
                 self._remember(flight.marks, replies)
                 flight.outcome = executed(replies[flight.sent - 1])
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection of which nothing bad is known."""
+        return self._wire is not None
 
     def close(self) -> None:
         """Closes the connection."""
@@ -104,8 +140,7 @@ class Flusher:
 
     def _send(self, wire: Wire, flight: Flight, flushes: Sequence[BucketFlush]) -> None:
         marks = flight.marks
-        if self._seen.keys() != set(marks):
-            self._remember(marks, wire.exchange([UNWATCH, *_watch(marks)]))
+        self._look(wire, marks)
         tokens, self._seen = self._seen, {}
         if not self.still_mine(flushes, tokens):
             flight.outcome = False
@@ -116,16 +151,23 @@ class Flusher:
         flight.sent = len(commands)
         flight.replies = wire.begin(commands + _watch(marks))
 
+    def _look(self, wire: Wire, marks: Sequence[bytes]) -> None:
+        """Watches the marks and reads their tokens, unless that rode behind the flush before."""
+        if self._seen.keys() != set(marks):
+            self._remember(marks, wire.exchange([UNWATCH, *_watch(marks)]))
+
     @contextmanager
     def _settling(self, flight: Flight) -> Iterator[None]:
         """Writes down what a lost connection or a refusal makes of a flight, and drops the connection."""
         try:
             yield
-        except OSError:
+        except OSError as error:
             self._drop()
+            self._topology.met(error)
             flight.outcome = False
         except BaseException as error:
             self._drop()
+            self._topology.met(error)
             flight.outcome = error
             if not isinstance(error, Exception):
                 raise
@@ -134,11 +176,12 @@ class Flusher:
         refuse_errors(self._settings, replies)
         self._seen = dict(zip(marks, replies[-len(marks) :], strict=True))
 
-    def _connected(self) -> Wire:
+    def _connected(self, key: bytes) -> Wire:
         if self._wire is None:
             try:
-                self._wire = Wire(self._settings, self._dial)
+                self._wire = self._topology.wire(key, self._dial)
             except OSError as error:
+                self._topology.met(error)
                 raise unreachable(self._settings, error) from error
         return self._wire
 

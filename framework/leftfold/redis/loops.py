@@ -1,4 +1,4 @@
-"""What belongs to one event loop: its connection and its subscription, closed when the loop shuts down."""
+"""What belongs to one event loop: its connections and its subscription, closed when the loop shuts down."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import TypeAlias
 
-from leftfold.redis.multiplexer import Multiplexer
+from leftfold.redis.clients import open_asker
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.subscriber import Subscriber
+from leftfold.redis.topology import Topology
 
 __all__ = ["LoopClient", "LoopClients"]
 
 
 class LoopClient:
-    """The connection and the subscription of one event loop; neither is opened before it is used."""
+    """The connections and the subscription of one event loop; none is opened before it is used."""
 
-    def __init__(self, settings: RedisSettings) -> None:
-        self.multiplexer = Multiplexer(settings)
-        self.subscriber = Subscriber(settings, self.multiplexer)
+    def __init__(self, settings: RedisSettings, topology: Topology) -> None:
+        self.asker = open_asker(settings, topology)
+        self.subscriber = Subscriber(settings, self.asker, topology)
 
     async def aclose(self) -> None:
         """Closes both."""
         await self.subscriber.aclose()
-        await self.multiplexer.aclose()
+        await self.asker.aclose()
 
 
 _Held: TypeAlias = AsyncGenerator[LoopClient, None]
@@ -36,8 +37,8 @@ class LoopClients:
     it closes the loop, which is the only moment when connections of a loop can be closed properly.
     """
 
-    def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: RedisSettings, topology: Topology) -> None:
+        self._settings, self._topology = settings, topology
         self._clients: dict[asyncio.AbstractEventLoop, tuple[LoopClient, _Held]] = {}
 
     def found(self) -> LoopClient | None:
@@ -56,7 +57,7 @@ class LoopClients:
         return found[0]
 
     async def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
-        client = LoopClient(self._settings)
+        client = LoopClient(self._settings, self._topology)
         try:
             yield client
         finally:

@@ -6,12 +6,14 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from leftfold.redis.failures import refuse_errors, unreachable
 from leftfold.redis.line import Line
 from leftfold.redis.packing import packed
+from leftfold.redis.sentinels import ROLE, why_no_master
 from leftfold.redis.settings import RedisSettings
+from leftfold.redis.topology import Topology, topology_of
 from leftfold.redis.wire import greeting
 from leftfold.redis.wording import Wording
 
@@ -20,22 +22,30 @@ __all__ = ["Multiplexer", "open_line"]
 A = TypeVar("A")
 
 
-async def open_line(settings: RedisSettings, told: Callable[[bytes, bytes], None] | None = None) -> Line:
+async def open_line(
+    server: RedisSettings, told: Callable[[bytes, bytes], None] | None = None, *, leads: bool = False
+) -> Line:
     """Connects and logs in.
 
+    Args:
+        leads: the server is asked for its role, and refused unless it is a master.
+
     Raises:
-        InfrastructureError: the server cannot be reached, or refuses the login.
+        OSError: the server cannot be reached, or does not lead.
+        InfrastructureError: it refuses the login.
     """
-    line = Line(settings.timeout, told)
+    line = Line(server.timeout, told)
     try:
-        async with asyncio.timeout(settings.connect_timeout):
-            await _dial(settings, line)
-        hello = greeting(settings)
-        if hello:
-            refuse_errors(settings, await line.exchange(hello))
-    except OSError as error:
-        line.close()
-        raise unreachable(settings, str(error) or f"no answer for {settings.connect_timeout:g} s") from error
+        try:
+            async with asyncio.timeout(server.connect_timeout):
+                await _dial(server, line)
+        except TimeoutError as error:
+            raise TimeoutError(str(error) or f"no answer for {server.connect_timeout:g} s") from error
+        hello = [*greeting(server), *([ROLE] if leads else ())]
+        replies = await line.exchange(hello) if hello else []
+        refuse_errors(server, replies)
+        if leads and (why := why_no_master(replies[-1], server)):
+            raise ConnectionError(why)
     except BaseException:
         line.close()
         raise
@@ -57,13 +67,14 @@ async def _dial(settings: RedisSettings, line: Line) -> None:
 
 
 class Multiplexer:
-    """Asks for any number of coroutines of one loop over one connection; nothing is asked twice.
+    """Asks for any number of coroutines of one loop over one connection, to the one server or the master.
 
-    A question under way when the connection is lost fails; the next one connects again.
+    A question under way when the connection is lost fails, and the next one connects again. Behind sentinels it is
+    asked once more, of whoever leads then.
     """
 
-    def __init__(self, settings: RedisSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: RedisSettings, topology: Topology | None = None) -> None:
+        self._settings, self._topology = settings, topology or topology_of(settings)
         self._line: Line | None = None
         self._opening: asyncio.Task[Line] | None = None
 
@@ -73,15 +84,29 @@ class Multiplexer:
         Raises:
             InfrastructureError: the server cannot be reached, or refuses a command.
         """
-        line = self._line
-        if line is None or not line.usable:
-            line = await self._opened()
+        commands = [packed(*command) for command in wording.commands]
         try:
-            replies = await line.exchange([packed(*command) for command in wording.commands])
+            try:
+                replies = await self._exchange(commands)
+            except OSError as error:
+                if not await self._met(error):
+                    raise
+                replies = await self._exchange(commands)
         except OSError as error:
+            await self._met(error)
             raise unreachable(self._settings, error) from error
         refuse_errors(self._settings, replies)
         return wording.answer(replies)
+
+    async def _exchange(self, commands: list[bytes]) -> list[Any]:
+        line = self._line
+        if line is None or not line.usable:
+            line = await self._opened()
+        return await line.exchange(commands)
+
+    async def _met(self, error: OSError) -> bool:
+        """Whether another server may lead now; threads that find out hold the topology, so a thread waits for it."""
+        return self._settings.kind != "server" and await asyncio.to_thread(self._topology.met, error)
 
     async def aclose(self) -> None:
         """Closes the connection."""
@@ -101,7 +126,10 @@ class Multiplexer:
 
     async def _open(self) -> Line:
         try:
-            self._line = await open_line(self._settings)
+            server = self._topology.known(b"")
+            if server is None:
+                server = await asyncio.to_thread(self._topology.server, b"")
+            self._line = await open_line(server, leads=self._settings.kind == "sentinel")
             return self._line
         finally:
             self._opening = None

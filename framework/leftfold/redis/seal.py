@@ -1,4 +1,4 @@
-"""The end of a bulk load: all marks say sealed from one moment on, and late chunks find no `bulk` any more."""
+"""The end of a bulk load: marks say sealed from one moment on, and late chunks find no `bulk` any more."""
 
 from __future__ import annotations
 
@@ -15,21 +15,27 @@ from leftfold.redis.commands import Client, Pipeline
 from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.marks import encode_mark
 
-__all__ = ["seal"]
+__all__ = ["check_complete", "seal"]
 
 _ATTEMPTS = 5
 
 
+def check_complete(generation: Generation, marks: Mapping[int, Mark]) -> None:
+    """Raises ContractError when the marks are not those of all buckets."""
+    if set(marks) != set(range(generation.buckets)):
+        raise ContractError(f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(marks)}")
+
+
 def seal(client: Client, generation: Generation, marks: Mapping[int, Mark], history: int) -> None:
-    """Writes the marks of all buckets with the phase `sealed`, in one transaction; their change streams begin here.
+    """Writes the marks of some buckets with the phase `sealed`, in one transaction; in a cluster of one bucket.
+
+    Their change streams begin here. A bucket needs no other one for its seal: a late chunk is written under a WATCH of
+    its own bucket's mark, and nobody follows the generation before the registry says that all of it is sealed.
 
     Raises:
-        ContractError: the marks are not those of all buckets.
         Fenced: a bucket is not `bulk` any more.
         InfrastructureError: a bucket holds another number of rows than its mark says; something was lost or unfinished.
     """
-    if set(marks) != set(range(generation.buckets)):
-        raise ContractError(f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(marks)}")
     for _ in range(_ATTEMPTS):
         try:
             with client.pipeline() as pipe:

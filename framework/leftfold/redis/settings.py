@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from urllib.parse import quote
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-__all__ = ["RedisSettings"]
+from leftfold.redis.urls import Kind, Node, RedisUrl
 
-_SHAPES = "redis://[user:password@]host[:6379][/0], rediss://… for TLS, or unix:///path/to/socket[?db=0]"
-_DATABASE = re.compile(r"/?(\d*)")
+__all__ = ["RedisSettings"]
 
 
 class RedisSettings(BaseSettings):
-    """How to reach one Redis server; a password in the URL is moved into `password`, so that no message shows it.
+    """How to reach Redis; a password in the URL is moved into `password`, so that no message shows it.
 
     Args:
-        url: `redis://host:6379/0`, `rediss://…` for TLS, or `unix:///path?db=0`; `LEFTFOLD_REDIS_URL`.
-        password: instead of one in the URL; `LEFTFOLD_REDIS_PASSWORD`.
-        ca_file: certificates to trust instead of the system's, for `rediss://`.
+        url: one server, a master behind sentinels, or a cluster; `LEFTFOLD_REDIS_URL`.
+            `redis://host:6379/0`, `unix:///path?db=0`, `redis+sentinel://host:26379,host2:26379/service/0`,
+            `redis+cluster://host:6379,host2:6379`, or with `rediss` instead of `redis` for TLS to all of them.
+        password: of the servers, instead of one in the URL; `LEFTFOLD_REDIS_PASSWORD`.
+        sentinel_username, sentinel_password: of the sentinels themselves, where they want to be logged in to.
+        ca_file: certificates to trust instead of the system's, for `rediss`.
         connect_timeout, timeout: seconds for a connection, and for a reply on it.
-        connections: how many threads are served at a time per process; more of them wait.
+        connections: how many threads are served at a time per server and process, in a cluster also how many questions
+            per event loop; more of them wait.
         history: how many flushes with changes each bucket remembers for `watch`; `LEFTFOLD_REDIS_HISTORY`.
     """
 
@@ -34,6 +36,8 @@ class RedisSettings(BaseSettings):
 
     url: str = "redis://127.0.0.1:6379/0"
     password: SecretStr | None = None
+    sentinel_username: str | None = None
+    sentinel_password: SecretStr | None = None
     ca_file: Path | None = None
     connect_timeout: float = Field(default=2.0, gt=0)
     timeout: float = Field(default=10.0, gt=0)
@@ -46,69 +50,86 @@ class RedisSettings(BaseSettings):
         """Takes the password out of the URL and checks what is left."""
         if not isinstance(data, dict) or "url" not in data:
             return data
-        url, password = _without_password(str(data["url"]))
-        return {**data, "url": url, "password": data.get("password") or password}
+        url = RedisUrl.parse(str(data["url"]))
+        return {**data, "url": url.plain, "password": data.get("password") or url.password}
+
+    @property
+    def kind(self) -> Kind:
+        """Whether this is one server, a master behind sentinels or a cluster."""
+        return self._parts.kind
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The hosts and ports in the URL: the server, sentinels, or nodes of the cluster."""
+        return self._parts.nodes
+
+    @property
+    def service(self) -> str:
+        """What the sentinels call the master; '' where there are none."""
+        return self._parts.service
 
     @property
     def host(self) -> str:
         """The server's name or number, '' for a socket in the file system."""
-        return self._split.hostname or ""
+        return self.nodes[0][0] if self.nodes else ""
 
     @property
     def port(self) -> int:
         """The server's port."""
-        return self._split.port or 6379
+        return self.nodes[0][1] if self.nodes else 6379
 
     @property
     def username(self) -> str | None:
         """Whom to log in as; None is the server's default user."""
-        return unquote(self._split.username) if self._split.username else None
+        return self._parts.username
 
     @property
     def database(self) -> int:
         """The number of the database in the server."""
-        if self.socket_path is not None:
-            return int(parse_qs(self._split.query).get("db", ["0"])[0])
-        return int(self._split.path.strip("/") or 0)
+        return self._parts.database
 
     @property
     def socket_path(self) -> str | None:
         """The socket in the file system, if that is where the server is."""
-        return unquote(self._split.path) if self._split.scheme == "unix" else None
+        return self._parts.socket_path
 
     @property
     def encrypted(self) -> bool:
         """Whether connections use TLS."""
-        return self._split.scheme == "rediss"
+        return self._parts.encrypted
 
     @property
     def address(self) -> str:
-        """What messages call the server; never holds a password."""
-        return self.socket_path or f"{self.host}:{self.port}"
+        """What messages call it; never holds a password."""
+        places = ",".join(_netloc(node) for node in self.nodes)
+        match self.kind:
+            case "sentinel":
+                return f"{self.service} (sentinels {places})"
+            case "cluster":
+                return f"{places} (cluster)"
+            case "server":
+                return self.socket_path or f"{self.host}:{self.port}"
+
+    def at(self, node: Node) -> RedisSettings:
+        """The settings of one server among several."""
+        user = f"{quote(self.username, safe='')}@" if self.username else ""
+        return self.model_copy(update={"url": f"{self._scheme}://{user}{_netloc(node)}/{self.database}"})
+
+    def sentinel_at(self, node: Node) -> RedisSettings:
+        """The settings of one sentinel, which has a login of its own."""
+        user = f"{quote(self.sentinel_username, safe='')}@" if self.sentinel_username else ""
+        url = f"{self._scheme}://{user}{_netloc(node)}/0"
+        return self.model_copy(update={"url": url, "password": self.sentinel_password})
 
     @property
-    def _split(self) -> SplitResult:
-        return urlsplit(self.url)
+    def _scheme(self) -> str:
+        return "rediss" if self.encrypted else "redis"
+
+    @property
+    def _parts(self) -> RedisUrl:
+        return RedisUrl.parse(self.url)
 
 
-def _without_password(url: str) -> tuple[str, str | None]:
-    try:
-        split = urlsplit(url)
-        valid = _is_valid(split)
-    except ValueError:
-        valid = False
-    if not valid:
-        raise ValueError(f"the Redis URL must look like {_SHAPES}, with special characters in it percent-encoded")
-    login, _, place = split.netloc.rpartition("@")
-    user = login.partition(":")[0]
-    netloc = f"{user}@{place}" if user else place
-    return split._replace(netloc=netloc).geturl(), unquote(split.password) if split.password else None
-
-
-def _is_valid(split: SplitResult) -> bool:
-    if split.fragment:
-        return False
-    if split.scheme == "unix":
-        return bool(split.path) and re.fullmatch(r"(db=\d+)?", split.query) is not None
-    known = split.scheme in ("redis", "rediss") and split.hostname and split.port != 0
-    return bool(known) and not split.query and _DATABASE.fullmatch(split.path) is not None
+def _netloc(node: Node) -> str:
+    host, port = node
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
-from leftfold.errors import Fenced
+from leftfold.errors import Fenced, InfrastructureError
 from leftfold.flush import Generation, Phase
-from leftfold.redis.failures import executed, refuse_errors, translated
+from leftfold.redis.failures import Elsewhere, executed, refuse_errors, translated, unreachable
 from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.packing import EXEC, MULTI, UNWATCH, RowPacker, SortedSets, packed
+from leftfold.redis.routing import PAUSE
 from leftfold.redis.settings import RedisSettings
+from leftfold.redis.topology import topology_of
 from leftfold.redis.wire import Dial, Wire, dial
 from leftfold.rows import Fields
 
@@ -28,12 +32,17 @@ class BulkSink:
 
     Each chunk is a transaction under a WATCH of the mark. A chunk is packed while the server works on the one before,
     but never sent before the answer behind that one's EXEC said `bulk`: with two in flight, one could land behind a
-    seal. A task that is run again writes the same rows again, which changes nothing.
+    seal. A task that is run again writes the same rows again, which changes nothing. A chunk that met a moving slot of
+    a cluster was not written, and is sent again to where the bucket is then.
     """
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
         self._settings, self._dial = settings, dial
+        self._topology = topology_of(settings, dial)
         self._wire: Wire | None = None
+        self._at = ""
+        self._under_way: list[bytes] = []
+        """What was sent last, without the WATCH behind it."""
 
     def write(
         self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
@@ -44,20 +53,15 @@ class BulkSink:
             Fenced: the bucket is sealed or gone; the chunk under way was not written.
             InfrastructureError: the server cannot be reached or refuses; chunks up to some point are written.
         """
-        keys, count, completed = BucketKeys(generation, bucket), 0, False
-        packer, where, watch = RowPacker(keys, columns), _where(generation, bucket), _watch(keys)
-        try:
-            self._send([UNWATCH, *watch])
+        keys, count = BucketKeys(generation, bucket), 0
+        packer, where = RowPacker(keys, columns), _where(generation, bucket)
+        with self._watching(keys.mark):
             for chunk in _chunks(rows):
-                commands = [MULTI, *_packed_chunk(chunk, packer, SortedSets(keys, indexes)), EXEC, *watch]
-                self._confirm(where)
-                self._send(commands)
+                commands = [MULTI, *_packed_chunk(chunk, packer, SortedSets(keys, indexes)), EXEC]
+                self._confirm(keys.mark, where)
+                self._send(keys.mark, commands)
                 count += len(chunk)
-            self._confirm(where)
-            completed = True
-        finally:
-            if not completed:
-                self.close()
+            self._confirm(keys.mark, where)
         return count
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
@@ -67,10 +71,10 @@ class BulkSink:
             Fenced: the bucket is sealed or gone.
         """
         keys, where = BucketKeys(generation, result.bucket), _where(generation, result.bucket)
-        self._send([UNWATCH, *_watch(keys)])
-        self._confirm(where)
-        self._send([MULTI, packed(b"HSET", keys.mark, FINISHED, result.to_json().encode()), EXEC, *_watch(keys)])
-        self._confirm(where)
+        with self._watching(keys.mark):
+            self._confirm(keys.mark, where)
+            self._send(keys.mark, [MULTI, packed(b"HSET", keys.mark, FINISHED, result.to_json().encode()), EXEC])
+            self._confirm(keys.mark, where)
         return result
 
     def close(self) -> None:
@@ -91,13 +95,58 @@ class BulkSink:
         """Whether a bucket in this phase takes bulk rows."""
         return phase == Phase.BULK.value.encode()
 
-    def _send(self, commands: list[bytes]) -> None:
+    @contextmanager
+    def _watching(self, mark: bytes) -> Iterator[None]:
+        """Work on the bucket of a mark, which is watched first; what fails leaves no connection behind."""
+        completed = False
+        try:
+            self._go_to(mark)
+            self._send(mark, [UNWATCH])
+            yield
+            completed = True
+        except InfrastructureError as error:
+            self._topology.met(error.__cause__ or error)
+            raise
+        finally:
+            if not completed:
+                self.close()
+
+    def _go_to(self, mark: bytes) -> None:
+        """Leaves a server that the next bucket is not on."""
+        with translated(self._settings):
+            server = self._topology.server(mark).url
+        if server != self._at:
+            self.close()
+            self._at = server
+
+    def _send(self, mark: bytes, commands: list[bytes]) -> None:
+        """Sends commands, and behind them the WATCH under which the next ones go."""
+        self._under_way = commands
         with translated(self._settings):
             if self._wire is None:
-                self._wire = Wire(self._settings, self._dial)
-            self._wire.send(commands)
+                self._wire = self._topology.wire(mark, self._dial)
+            self._wire.send([*commands, packed(b"WATCH", mark), packed(b"HGET", mark, b"phase")])
 
-    def _confirm(self, where: str) -> None:
+    def _confirm(self, mark: bytes, where: str) -> None:
+        """Waits until what is under way is done; what met a moving slot did nothing and is sent again."""
+        deadline, chunk, again = time.monotonic() + self._settings.timeout, self._under_way, False
+        while True:
+            try:
+                if again:
+                    self._send(mark, [UNWATCH])
+                    self._check(where)
+                    self._send(mark, chunk)
+                self._check(where)
+                return
+            except Elsewhere as error:
+                self.close()
+                self._topology.met(error)
+                if time.monotonic() > deadline:
+                    raise unreachable(self._settings, error) from error
+                again = True
+                time.sleep(PAUSE)
+
+    def _check(self, where: str) -> None:
         """Waits for the answers [… EXEC or UNWATCH, WATCH, phase] and checks them."""
         with translated(self._settings):
             replies = self._wire.receive() if self._wire is not None else []
@@ -112,10 +161,6 @@ class BulkSink:
 
 def _where(generation: Generation, bucket: int) -> str:
     return f"bucket {bucket} of {generation.view} {generation.id}"
-
-
-def _watch(keys: BucketKeys) -> list[bytes]:
-    return [packed(b"WATCH", keys.mark), packed(b"HGET", keys.mark, b"phase")]
 
 
 def _packed_chunk(chunk: Iterable[BulkRow], packer: RowPacker, sets: SortedSets) -> Iterator[bytes]:

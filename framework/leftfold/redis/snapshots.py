@@ -1,17 +1,24 @@
-"""One read: the live pointer, then marks, then rows, in one pipeline, so that no row is older than its mark."""
+"""One read: marks, then rows, in one pipeline, so that no row is older than its mark; the live pointer beside them.
+
+Whoever removes a generation takes the pointer away first, then marks, then rows. In a cluster the pointer is on another
+node and says nothing of the moment when the rows were read. So the marks are looked at once more behind the rows: rows
+between two marks were all there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from leftfold.flush import Generation, Mark, Snapshot
+from leftfold.flush import Generation, Mark, Phase, Snapshot
 from leftfold.questions import Glance, Seen
 from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.redis.marks import read_mark
 from leftfold.redis.wording import Command, hash_of
 
 __all__ = ["Glimpse", "Question", "read_marks"]
+
+PHASE, BULK = b"phase", Phase.BULK.value.encode()
 
 
 class Question:
@@ -20,39 +27,48 @@ class Question:
     def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]], buckets: Sequence[int] = ()) -> None:
         self._generation = generation
         places = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
+        behind: dict[int, Command] = {}
         for bucket, _ in keys:
             if bucket not in places:
                 places[bucket] = BucketKeys(generation, bucket)
-        self._buckets = list(places)
+            if bucket not in behind:
+                behind[bucket] = ("HEXISTS", places[bucket].mark, "token")
+        self._buckets, self._behind = list(places), list(behind)
         self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.pointer}")]
         self.commands += [("HGETALL", place.mark) for place in places.values()]
         self.commands += [("HGETALL", places[bucket].row(key)) for bucket, key in keys]
+        self.commands += behind.values()
 
     def answer(self, replies: Sequence[Any]) -> Snapshot:
         """What the replies say."""
-        count = len(self._buckets)
+        count, rows = len(self._buckets), len(replies) - len(self._behind)
+        found = dict(zip(self._buckets, replies[1 : 1 + count], strict=True))
+        for bucket, there in zip(self._behind, replies[rows:], strict=True):
+            if not there:
+                del found[bucket]
         return Snapshot(
             live=(replies[0] or b"").decode(),
-            marks=read_marks(self._generation, dict(zip(self._buckets, replies[1 : 1 + count], strict=True))),
-            rows=tuple([hash_of(reply) or None for reply in replies[1 + count :]]),
+            marks=read_marks(self._generation, found),
+            rows=tuple([hash_of(reply) or None for reply in replies[1 + count : rows]]),
         )
 
 
 class Glimpse:
-    """`Glance` in Redis' words."""
+    """`Glance` in Redis' words; a mark behind the row is enough where nobody asks how far it is."""
 
     def __init__(self, asked: Glance) -> None:
+        self._generation = asked.generation
         keys = BucketKeys(asked.generation, asked.bucket)
         self.commands: list[Command] = [
             ("HGET", registry_key(asked.generation.view), f"live:{asked.generation.pointer}"),
-            ("EXISTS", keys.mark),
             ("HGETALL", keys.row(asked.key)),
+            ("HGET", keys.mark, PHASE),
         ]
 
     def answer(self, replies: Sequence[Any]) -> Seen:
         """What the replies say."""
-        live, whole, fields = replies
-        return Seen((live or b"").decode(), bool(whole), hash_of(fields) or None)
+        live, fields, phase = replies
+        return Seen((live or b"").decode(), _counts(self._generation, phase), hash_of(fields) or None)
 
 
 class _Marks(Mapping[int, Mark]):
@@ -60,26 +76,32 @@ class _Marks(Mapping[int, Mark]):
 
     def __init__(self, generation: Generation, replies: Mapping[int, Any]) -> None:
         self._generation = generation
-        self._replies = {bucket: reply for bucket, reply in replies.items() if reply}
+        hashes = {bucket: hash_of(reply) for bucket, reply in replies.items() if reply}
+        self._hashes = {b: fields for b, fields in hashes.items() if _counts(generation, fields.get(PHASE, b""))}
         self._marks: dict[int, Mark] = {}
 
     def __getitem__(self, bucket: int) -> Mark:
         mark = self._marks.get(bucket)
         if mark is None:
             where = f"bucket {bucket} of {self._generation.view} {self._generation.id}"
-            mark = self._marks[bucket] = read_mark(hash_of(self._replies[bucket]), where)
+            mark = self._marks[bucket] = read_mark(self._hashes[bucket], where)
         return mark
 
     def __contains__(self, bucket: object) -> bool:
-        return bucket in self._replies
+        return bucket in self._hashes
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._replies)
+        return iter(self._hashes)
 
     def __len__(self) -> int:
-        return len(self._replies)
+        return len(self._hashes)
 
 
 def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[int, Mark]:
-    """The marks of some buckets from the replies to HGETALL, without those that are missing."""
+    """The marks of some buckets from the replies to HGETALL, without those that are missing or have lost their seal."""
     return _Marks(generation, replies)
+
+
+def _counts(generation: Generation, phase: bytes | None) -> bool:
+    """Whether a bucket is there, and sealed if its generation is."""
+    return phase is not None and (phase != BULK or generation.phase is Phase.BULK)

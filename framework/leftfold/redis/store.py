@@ -1,38 +1,39 @@
-"""The ViewStore port on one Redis server."""
+"""The ViewStore port on Redis: one server, a master that sentinels watch, or a cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-import redis
-
 from leftfold.bells import LoopBell, ThreadBell
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Phase, Registry, Snapshot
+from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot
 from leftfold.ports import Flushing
 from leftfold.position import Position
 from leftfold.questions import Listed, Matching, Question, Range, Registered, Rows
 from leftfold.redis.attendance import attend
 from leftfold.redis.background import Background
-from leftfold.redis.changestream import addition
 from leftfold.redis.clients import open_client
+from leftfold.redis.creation import create_each, create_marks
 from leftfold.redis.failures import translated
 from leftfold.redis.flushers import Flushers
 from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.loops import LoopClients
-from leftfold.redis.marks import encode_mark
 from leftfold.redis.registry import change_registry
-from leftfold.redis.seal import seal
+from leftfold.redis.routed import settled
+from leftfold.redis.seal import check_complete, seal
 from leftfold.redis.settings import RedisSettings
-from leftfold.redis.unlink import unlink
+from leftfold.redis.topology import topology_of
+from leftfold.redis.unlink import unlink_bucket
 from leftfold.redis.wire import Dial, dial
 from leftfold.redis.wordings import worded
 
 __all__ = ["RedisViewStore"]
 
 A = TypeVar("A")
+T = TypeVar("T")
 
 
 class RedisViewStore:
@@ -43,9 +44,15 @@ class RedisViewStore:
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
         self._settings = settings
-        self._client = open_client(settings)
-        self._loops, self._background = LoopClients(settings), Background(settings)
-        self._flushers = Flushers(settings, dial)
+        self._topology = topology_of(settings, dial)
+        self._client = open_client(settings, self._topology)
+        self._loops, self._background = LoopClients(settings, self._topology), Background(settings, self._topology)
+        self._flushers = Flushers(settings, dial, topology=self._topology)
+
+    def servers(self) -> str:
+        """Which servers there are at the moment, for people."""
+        with translated(self._settings):
+            return self._topology.told()
 
     def registry(self, view: str) -> Registry:
         """The generations of a view and which is live for each hash."""
@@ -54,7 +61,7 @@ class RedisViewStore:
     def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
         """Replaces the registry if it is still `before`; False when someone else was faster."""
         with translated(self._settings):
-            return change_registry(self._client, view, before, after)
+            return self._settled(partial(change_registry, self._client, view, before, after))
 
     def marks(self, generation: Generation) -> dict[int, Mark]:
         """The marks of a generation's buckets, without those that are missing."""
@@ -62,22 +69,11 @@ class RedisViewStore:
 
     def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
         """Writes the marks of a new generation if none of them is there; False when one is."""
-        names = {bucket: BucketKeys(generation, bucket).mark for bucket in marks}
-        try:
-            with translated(self._settings), self._client.pipeline() as pipe:
-                pipe.watch(*names.values())
-                if pipe.execute_command("EXISTS", *names.values()):
-                    return False
-                pipe.multi()
-                for bucket, mark in marks.items():
-                    pipe.execute_command("HSET", names[bucket], *encode_mark(mark))
-                    if mark.phase is not Phase.BULK:
-                        stream = BucketKeys(generation, bucket).changes
-                        pipe.execute_command(*addition(stream, mark.position, (), self._settings.history))
-                pipe.execute()
-        except redis.WatchError:
-            return False
-        return True
+        history = self._settings.history
+        with translated(self._settings):
+            if self._topology.spread:
+                return create_each(self._client, generation, marks, history, self._settled)
+            return create_marks(self._client, generation, marks, history)
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
         """The buckets that are whole, while the generation is `bulk`."""
@@ -88,14 +84,19 @@ class RedisViewStore:
         return {bucket: BucketResult.from_json(text) for bucket, text in enumerate(told) if text}
 
     def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
-        """Ends a bulk load: all buckets' marks at once, with the phase `sealed`; late chunks raise Fenced from here on.
+        """Ends a bulk load: all marks get the phase `sealed`; late chunks of a sealed bucket raise Fenced.
+
+        In a cluster the buckets are sealed one after another; when one cannot be, those before it stay sealed.
 
         Raises:
             Fenced: a bucket is not `bulk` any more.
             InfrastructureError: a bucket holds another number of rows than its mark says.
         """
+        check_complete(generation, marks)
+        parts = [{bucket: mark} for bucket, mark in marks.items()] if self._topology.spread else [marks]
         with translated(self._settings):
-            seal(self._client, generation, marks, self._settings.history)
+            for part in parts:
+                self._settled(partial(seal, self._client, generation, part, self._settings.history))
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """The rows named by (bucket, encoded key), their buckets' marks and the live generation, in one round trip."""
@@ -124,9 +125,9 @@ class RedisViewStore:
             return wording.answer(pipe.execute())
 
     async def aask(self, question: Question[A], /) -> A:
-        """`ask` for asyncio, over a connection of the running loop that is closed when the loop shuts down."""
+        """`ask` for asyncio, over connections of the running loop that are closed when the loop shuts down."""
         client = self._loops.found() or await self._loops.get()
-        return await client.multiplexer.ask(worded(question))
+        return await client.asker.ask(worded(question))
 
     def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
         """A bell that rings from now on when a flush brings the generation to `wanted`; None = at every flush."""
@@ -145,10 +146,11 @@ class RedisViewStore:
         return bell
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
-        """Sends rows, index moves and marks of many buckets of one generation, to be written all or none.
+        """Sends rows, index moves and marks of many buckets of one generation.
 
-        It lands as False when a token is not the expected one, a mark is missing or the connection was lost, even if
-        only the answer was: read the marks again, they tell what happened.
+        They are written all or none, in a cluster each bucket by itself. It lands as False when a token is not the
+        expected one, a mark is missing, a connection was lost, even if only the answer was, or a slot is on the move:
+        read the marks again, they tell what happened.
         """
         return self._flushers.of(flushes[0].generation).begin(flushes) if flushes else NOTHING_TO_FLUSH
 
@@ -168,7 +170,8 @@ class RedisViewStore:
     def unlink(self, generation: Generation) -> None:
         """Removes every key of a generation."""
         with translated(self._settings):
-            unlink(self._client, generation)
+            for bucket in range(generation.buckets):
+                self._settled(partial(unlink_bucket, self._client, BucketKeys(generation, bucket)))
         self._flushers.forget(generation)
 
     def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
@@ -186,3 +189,6 @@ class RedisViewStore:
         """`close`, and the connections of the running event loop too, for a loop that lives on."""
         await self._loops.aclose()
         self.close()
+
+    def _settled(self, work: Callable[[], T]) -> T:
+        return settled(self._settings.timeout, work)

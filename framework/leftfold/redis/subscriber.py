@@ -15,9 +15,11 @@ from leftfold.questions import Rows
 from leftfold.redis.failures import refuse_errors, unreachable
 from leftfold.redis.keys import channel
 from leftfold.redis.line import Line
-from leftfold.redis.multiplexer import Multiplexer, open_line
+from leftfold.redis.multiplexer import open_line
 from leftfold.redis.packing import packed
 from leftfold.redis.settings import RedisSettings
+from leftfold.redis.topology import Topology
+from leftfold.redis.wording import Asker
 from leftfold.redis.wordings import worded
 
 __all__ = ["Subscriber"]
@@ -36,8 +38,8 @@ class Subscriber:
         net: seconds between two looks at the marks.
     """
 
-    def __init__(self, settings: RedisSettings, multiplexer: Multiplexer, net: float = NET_SECONDS) -> None:
-        self._settings, self._multiplexer, self._seconds = settings, multiplexer, net
+    def __init__(self, settings: RedisSettings, asker: Asker, topology: Topology, net: float = NET_SECONDS) -> None:
+        self._settings, self._asker, self._topology, self._seconds = settings, asker, topology, net
         self.bells = Bells()
         self._line: Line | None = None
         self._opening = asyncio.Lock()
@@ -83,12 +85,23 @@ class Subscriber:
         try:
             if self._line is None or not self._line.usable:
                 names, self._heard = self._heard | names, {}
-                self._line = await open_line(self._settings, self._told)
+                self._line = await self._connected()
             replies = await self._line.exchange([packed(b"SUBSCRIBE", name) for name in names])
         except OSError as error:
             raise unreachable(self._settings, error) from error
         refuse_errors(self._settings, replies)
         self._heard |= names
+
+    async def _connected(self) -> Line:
+        """A connection to the first server that answers of those that hear everything."""
+        leads, failure = self._settings.kind == "sentinel", OSError("nobody is there")
+        for server in await asyncio.to_thread(self._topology.hearers):
+            try:
+                return await open_line(server, self._told, leads=leads)
+            except OSError as error:
+                await asyncio.to_thread(self._topology.met, error)
+                failure = error
+        raise failure
 
     def _told(self, name: bytes, message: bytes) -> None:
         view, id_ = self._heard.get(name, ("", ""))
@@ -114,7 +127,7 @@ class Subscriber:
     async def _look(self, generation: Generation) -> None:
         try:
             whole = tuple(range(generation.buckets))
-            snapshot = await self._multiplexer.ask(worded(Rows(generation, (), whole)))
+            snapshot = await self._asker.ask(worded(Rows(generation, (), whole)))
         except LeftfoldError:
             self.bells.changed(generation.view)  # whoever waits reads again, and is told of it there
             return

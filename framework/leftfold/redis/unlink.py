@@ -1,26 +1,22 @@
-"""Removing a generation without looking at anybody else's keys."""
+"""Removing a bucket without looking at anybody else's keys."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from leftfold.flush import Generation
 from leftfold.redis.commands import Client
 from leftfold.redis.keys import BucketKeys
 
-__all__ = ["unlink"]
+__all__ = ["unlink_bucket"]
 
 _CHUNK = 500
 
 
-def unlink(client: Client, generation: Generation) -> None:
-    """Removes every key of a generation; when interrupted, running it again removes the rest."""
-    for bucket in range(generation.buckets):
-        _unlink_bucket(client, BucketKeys(generation, bucket))
+def unlink_bucket(client: Client, keys: BucketKeys) -> None:
+    """Removes every key of a bucket; when interrupted, running it again removes the rest.
 
-
-def _unlink_bucket(client: Client, keys: BucketKeys) -> None:
-    """Removes the mark first, which fences every writer; then the indexes, which are named after fields of the rows."""
+    The mark goes first, which fences every writer; then the indexes, which are named after fields of the rows.
+    """
     client.execute_command("UNLINK", keys.mark, keys.changes)
     while listed := _first(client, keys):
         rows = [keys.rows + key for key in listed]

@@ -49,10 +49,10 @@ class Wire:
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
         self._reader = hiredis.Reader(protocolError=ConnectionError)
-        self._owed = 0
+        self._owed, self._timeout = 0, settings.timeout
         self._socket = dial(settings)
         try:
-            self._socket.settimeout(settings.timeout)
+            self._socket.settimeout(self._timeout)
             refuse_errors(settings, self.exchange(greeting(settings)))
         except BaseException:
             self.close()
@@ -63,8 +63,14 @@ class Wire:
         self._socket.sendall(b"".join(commands))
         self._owed += len(commands)
 
-    def receive(self, count: int | None = None) -> list[Any]:
-        """Waits for replies to what was sent, all that are owed or so many; errors of commands are among them."""
+    def receive(self, count: int | None = None, *, within: float | None = None) -> list[Any]:
+        """Waits for replies to what was sent, all that are owed or so many; errors of commands are among them.
+
+        Args:
+            within: seconds for each part of them to come, instead of those in the settings.
+        """
+        if within is not None:
+            self._socket.settimeout(within)
         replies: list[Any] = []
         wanted, gets = self._owed if count is None else count, self._reader.gets
         while len(replies) < wanted:
@@ -74,6 +80,8 @@ class Wire:
             else:
                 replies.append(reply)
         self._owed -= wanted
+        if within is not None:
+            self._socket.settimeout(self._timeout)
         return replies
 
     def exchange(self, commands: Sequence[bytes]) -> list[Any]:

@@ -9,8 +9,9 @@ from typing_extensions import TypeVar
 
 from leftfold.redis.commands import Part
 
-__all__ = ["Command", "Wording", "hash_of"]
+__all__ = ["Asker", "Command", "Wording", "hash_of"]
 
+A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
 Command: TypeAlias = tuple[Part, ...]
 
@@ -24,6 +25,16 @@ class Wording(Protocol[A_co]):
 
     def answer(self, replies: Sequence[Any], /) -> A_co:
         """What one reply per command says; errors were raised before."""
+
+
+class Asker(Protocol):
+    """Asks questions for the coroutines of one event loop."""
+
+    async def ask(self, wording: Wording[A]) -> A:
+        """The answer to a question; raises InfrastructureError when a server cannot be reached or refuses."""
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
 
 
 def hash_of(reply: Any) -> Mapping[bytes, bytes]:

@@ -1,0 +1,244 @@
+"""Tails, rebuilds and readers in a cluster that changes under them: rows end as the log's, and are never seen older."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from leftfold import memory
+from leftfold.engine.bulk_log import SteadyLog
+from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.tail import Tail
+from leftfold.errors import ViewNotBuilt
+from leftfold.flush import Generation
+from leftfold.memory import World
+from leftfold.reading import Views
+from leftfold.redis import BulkSink, RedisViewStore
+from leftfold.redis.flusher import Flusher
+from leftfold.redis.flushers import Flushers
+from leftfold.redis.keys import BucketKeys, registry_key
+from leftfold.redis.wire import dial
+from tests.ledger import Move, Open, app, by_owner, by_tag, summary
+from tests.redis.cluster_set import ClusterSet
+from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
+from tests.redis.twins import Blind, Repeating
+from tests.redis.watched import KEY, busy, watched, working
+
+pytestmark = pytest.mark.servers
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def everything_runs(cluster: ClusterSet) -> None:
+    """Every test begins with a cluster that is whole and empty."""
+    cluster.bring_back()
+    cluster.empty()
+
+
+@pytest.fixture
+def store(cluster: ClusterSet) -> Iterator[RedisViewStore]:
+    """A store on it."""
+    store = RedisViewStore(cluster.settings)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A log of its own."""
+    with memory(app, now=NOW) as world:
+        yield world
+
+
+def live(store: RedisViewStore) -> Generation:
+    """The live generation of the summaries."""
+    found = store.registry(summary.name).live_of(summary.hash)
+    assert found is not None
+    return found
+
+
+def slot_of(generation: Generation, bucket: int) -> int:
+    """Where a bucket is."""
+    return int(key_slot(BucketKeys(generation, bucket).mark))
+
+
+def begin(world: World, tail: Tail, count: int = 100) -> None:
+    """A history, and the row that is watched."""
+    world.client.send(Open(ledger=KEY, owner="o"))
+    happen(world, 1, count)
+    settle(tail)
+
+
+def move_on(world: World, number: int) -> None:
+    """The watched row and some others change."""
+    world.client.send(Move(ledger=KEY, owner="o", amount=Decimal(1)))
+    happen(world, number, 5)
+
+
+def test_a_tail_follows_the_log(store: RedisViewStore, world: World) -> None:
+    tail = tail_on(world, store)
+    for seed in range(3):
+        happen(world, seed)
+        settle(tail)
+        assert_equal_to_the_log(world, store)
+    tail.close()
+
+
+def test_two_tails_of_one_view_do_no_harm(cluster: ClusterSet, store: RedisViewStore, world: World) -> None:
+    """Each lands some buckets that the other then finds taken: marks part, and meet again."""
+    other_store = RedisViewStore(cluster.settings)
+    one, other = tail_on(world, store), tail_on(world, other_store)
+    for seed in range(4):
+        happen(world, seed)
+        for _ in range(20):
+            one.step(0.0)
+            other.step(0.0)
+    other.close()
+    other_store.close()
+    happen(world, 9)
+    settle(one)
+    assert_equal_to_the_log(world, store)
+    one.close()
+
+
+@pytest.mark.parametrize("made", [Flusher, Repeating])
+def test_a_tail_heals_when_a_promoted_replica_lacks_the_last_writes(
+    cluster: ClusterSet, store: RedisViewStore, world: World, made: type[Flusher]
+) -> None:
+    lose_flushes(cluster, store, world, made)
+    assert_equal_to_the_log(world, store)
+
+
+def test_twin_without_tokens_the_rows_of_the_lost_writes_stay_wrong(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    lose_flushes(cluster, store, world, Blind)
+    with pytest.raises(AssertionError):
+        assert_equal_to_the_log(world, store)
+
+
+def lose_flushes(cluster: ClusterSet, store: RedisViewStore, world: World, made: type[Flusher]) -> None:
+    """Folds three histories, of which one node's replica lacks the second when it is promoted."""
+    store._flushers = Flushers(cluster.settings, dial, made, store._topology)
+    tail = tail_on(world, store)
+
+    def more() -> None:
+        happen(world, 2)
+        settle(tail)
+
+    happen(world, 1)
+    settle(tail)
+    cluster.lose(cluster.owner(slot_of(live(store), 0)), more)
+    happen(world, 3, count=2)
+    settle(tail)
+    tail.close()
+
+
+def test_a_node_dies_under_a_running_tail_and_nobody_reads_anything_older(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    """Its replica is up to date: what was acknowledged is there, and the tail goes on."""
+    tail = tail_on(world, store)
+    begin(world, tail)
+    victim = cluster.owner(slot_of(live(store), 0))
+    replica = cluster.replica_of(victim)
+    with watched(cluster) as watch:
+        with working(tail):
+            for number in range(10):
+                move_on(world, number)
+        settle(tail)
+        cluster.wait_replicated(victim)
+        victim.kill()
+        cluster.wait_promoted(replica)
+        with working(tail):
+            for number in range(10, 20):
+                move_on(world, number)
+        settle(tail)
+    assert watch.seen
+    assert_equal_to_the_log(world, store)
+    tail.close()
+
+
+def test_slots_move_under_a_running_tail_and_nobody_reads_anything_missing_mixed_or_older(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    tail = tail_on(world, store)
+    begin(world, tail)
+    generation = live(store)
+    slots = [slot_of(generation, bucket) for bucket in range(generation.buckets)]
+    slots += [int(key_slot(registry_key(summary.name)))]
+    with watched(cluster) as watch, working(tail):
+        for number, slot in enumerate(slots):
+            with cluster.moving(slot) as move:
+                move_on(world, 2 * number)
+                for key in move.left():
+                    move.carry(key)
+                    move_on(world, 2 * number + 1)
+    settle(tail)
+    assert len(watch.seen) > 20
+    assert watch.unreachable == 0
+    assert_equal_to_the_log(world, store)
+    tail.close()
+
+
+def rebuild(world: World, cluster: ClusterSet, store: RedisViewStore, view: Any) -> Rebuild:
+    """A rebuild in this process, of the log in memory into the cluster."""
+    return Rebuild(
+        view,
+        store,
+        open_log=lambda: SteadyLog(world.log.reader()),
+        open_reader=world.log.reader,
+        open_sink=lambda: BulkSink(cluster.settings),
+        options=RebuildOptions(keep=0, patience=0.5),
+    )
+
+
+def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    """The registry names the generation that was replaced and removed; a tail finds it gone and builds another."""
+    tail = tail_on(world, store)
+    begin(world, tail)
+    before, outcomes = live(store), list[str]()
+
+    def swap() -> None:
+        outcomes.append(rebuild(world, cluster, store, summary).run().generation)
+
+    cluster.lose(cluster.owner(registry_key(summary.name)), swap)
+    assert live(store) == before
+    assert len(store.marks(before)) < before.buckets
+    with pytest.raises(ViewNotBuilt):
+        Views(store)[summary].describe()
+    happen(world, 5)
+    settle(tail)
+    assert live(store).id not in (before.id, *outcomes)
+    assert_equal_to_the_log(world, store)
+    tail.close()
+
+
+def test_views_are_rebuilt_while_a_tail_flushes_and_nobody_reads_anything_missing_mixed_or_older(
+    cluster: ClusterSet, store: RedisViewStore, world: World
+) -> None:
+    """`keep=0`: the replaced generation is unlinked at once, under the readers."""
+    own = RedisViewStore(cluster.settings)
+    tail = tail_on(world, own)
+    begin(world, tail, 300)
+    before = {view.name: store.registry(view.name).live_of(view.hash) for view in app.views}
+    with watched(cluster) as watch, working(tail), busy(lambda number: move_on(world, number)):
+        for view in (summary, summary, by_owner, by_tag):
+            result = rebuild(world, cluster, store, view).run()
+            assert result.swapped, str(result)
+            assert result.agreement in (Agreement.EQUAL, Agreement.UNKNOWN)
+    settle(tail)
+    assert watch.seen
+    assert all(store.registry(view.name).live_of(view.hash) != before[view.name] for view in app.views)
+    assert_equal_to_the_log(world, store)
+    tail.close()
+    own.close()

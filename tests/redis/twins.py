@@ -1,0 +1,27 @@
+"""Flushers that lack what the real one has, for tests of what that is good for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leftfold.flush import BucketFlush
+from leftfold.redis.flusher import Flight, Flusher
+
+__all__ = ["Blind", "Repeating"]
+
+
+class Repeating(Flusher):
+    """Sends a flush once more when it does not know what became of it, as clients that retry do."""
+
+    def begin(self, flushes: Sequence[BucketFlush]) -> Flight:
+        """Waits for the outcome, and begins anew unless it is good."""
+        flight = super().begin(flushes)
+        return flight if flight.landed() else super().begin(flushes)
+
+
+class Blind(Repeating):
+    """Does not compare tokens either."""
+
+    def still_mine(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
+        """Whatever is there will do."""
+        return True
