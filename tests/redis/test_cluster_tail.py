@@ -92,7 +92,7 @@ def test_a_tail_follows_the_log(store: RedisViewStore, world: World) -> None:
 
 
 def test_two_tails_of_one_view_do_no_harm(cluster: ClusterSet, store: RedisViewStore, world: World) -> None:
-    """Each lands some buckets that the other then finds taken: marks part, and meet again."""
+    """They share the buckets, whose marks part when one of them leaves; the other takes its share over."""
     other_store = RedisViewStore(cluster.settings)
     one, other = tail_on(world, store), tail_on(world, other_store)
     for seed in range(4):

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import ContractError
 from leftfold.flush import BucketFlush, Generation, Phase, Registry
-from leftfold.questions import Glance
-from leftfold.redis import RedisViewStore
+from leftfold.questions import Changes, Counting, Glance, Matching, Question, Range
+from leftfold.redis import RedisViewStore, snapshots
 from leftfold.redis.keys import BucketKeys
-from leftfold.redis.snapshots import Glimpse, Question
+from leftfold.redis.snapshots import Glimpse
+from leftfold.redis.wordings import worded
 from tests.redis.server import RedisServer, wait_until
 
 pytestmark = pytest.mark.servers
@@ -77,7 +79,7 @@ def test_rows_read_while_their_generation_is_removed_are_not_taken_for_missing(
 ) -> None:
     """In a cluster the live pointer is on another node and may still say live; the second look at the mark tells."""
     assert store.flush([numbered(generation, 1)])
-    question = Question(generation, [(0, "a")])
+    question = snapshots.Question(generation, [(0, "a")])
     pointer_and_marks, rest = question.commands[:2], question.commands[2:]
     replies = [store._client.execute_command(*command) for command in pointer_and_marks]
     store.unlink(generation)
@@ -100,6 +102,36 @@ def test_a_glance_at_a_generation_that_is_removed_meanwhile_does_not_call_its_bu
     fields, late = (store._client.execute_command(*command) for command in (row_, mark_))
     assert question.answer([live, fields, late])[1:] == (False, None)
     assert question.answer([live, fields, early])[1:] == (True, None), "a look before the row would tell it as absent"
+
+
+@pytest.mark.parametrize("asked", [Matching, Counting])
+def test_what_is_found_in_a_generation_that_is_removed_meanwhile_is_not_called_live_in_a_cluster(
+    store: RedisViewStore, generation: Generation, asked: Callable[[Generation, tuple[Range, ...]], Question[Any]]
+) -> None:
+    assert store.flush([numbered(generation, 1)])
+    assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
+    question = asked(generation, (Range("color"),))
+    plain, guarded = worded(question), worded(question, spread=True)
+    assert guarded.answer([store._client.execute_command(*command) for command in guarded.commands]) == store.ask(
+        question
+    )
+    live = store._client.execute_command(*guarded.commands[0])
+    store.unlink(generation)
+    replies = [live, *(store._client.execute_command(*command) for command in guarded.commands[1:])]
+    assert guarded.answer(replies).live == ""
+    assert plain.answer(replies[: len(plain.commands)]).live == generation.id, "nothing would tell that rows are gone"
+
+
+def test_changes_read_while_their_generation_is_removed_are_not_called_live_in_a_cluster(
+    store: RedisViewStore, generation: Generation
+) -> None:
+    assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
+    guarded = worded(Changes(generation, {0: ""}, 9, backwards=True), spread=True)
+    before = [store._client.execute_command(*command) for command in guarded.commands[:2]]
+    assert guarded.answer([*before, *(store._client.execute_command(*c) for c in guarded.commands[2:])]).live
+    store.unlink(generation)
+    recent = guarded.answer([*before, *(store._client.execute_command(*c) for c in guarded.commands[2:])])
+    assert (recent.live, recent.entries) == ("", {0: ()})
 
 
 def test_pages_hold_every_row_that_was_there_before(store: RedisViewStore, generation: Generation) -> None:

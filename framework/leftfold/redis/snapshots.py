@@ -16,7 +16,7 @@ from leftfold.redis.keys import BucketKeys, registry_key
 from leftfold.redis.marks import read_mark
 from leftfold.redis.wording import Command, hash_of
 
-__all__ = ["Glimpse", "Question", "read_marks"]
+__all__ = ["Glimpse", "Question", "counts_in", "read_marks"]
 
 PHASE, BULK = b"phase", Phase.BULK.value.encode()
 
@@ -68,7 +68,7 @@ class Glimpse:
     def answer(self, replies: Sequence[Any]) -> Seen:
         """What the replies say."""
         live, fields, phase = replies
-        return Seen((live or b"").decode(), _counts(self._generation, phase), hash_of(fields) or None)
+        return Seen((live or b"").decode(), counts_in(self._generation, phase), hash_of(fields) or None)
 
 
 class _Marks(Mapping[int, Mark]):
@@ -77,7 +77,7 @@ class _Marks(Mapping[int, Mark]):
     def __init__(self, generation: Generation, replies: Mapping[int, Any]) -> None:
         self._generation = generation
         hashes = {bucket: hash_of(reply) for bucket, reply in replies.items() if reply}
-        self._hashes = {b: fields for b, fields in hashes.items() if _counts(generation, fields.get(PHASE, b""))}
+        self._hashes = {b: fields for b, fields in hashes.items() if counts_in(generation, fields.get(PHASE, b""))}
         self._marks: dict[int, Mark] = {}
 
     def __getitem__(self, bucket: int) -> Mark:
@@ -102,6 +102,6 @@ def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[in
     return _Marks(generation, replies)
 
 
-def _counts(generation: Generation, phase: bytes | None) -> bool:
+def counts_in(generation: Generation, phase: bytes | None) -> bool:
     """Whether a bucket is there, and sealed if its generation is."""
     return phase is not None and (phase != BULK or generation.phase is Phase.BULK)

@@ -118,7 +118,7 @@ class RedisViewStore:
 
     def ask(self, question: Question[A], /) -> A:
         """The answer to a question of a reader, in one round trip."""
-        wording = worded(question)
+        wording = worded(question, spread=self._topology.spread)
         with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
             for command in wording.commands:
                 pipe.execute_command(*command)
@@ -127,7 +127,7 @@ class RedisViewStore:
     async def aask(self, question: Question[A], /) -> A:
         """`ask` for asyncio, over connections of the running loop that are closed when the loop shuts down."""
         client = self._loops.found() or await self._loops.get()
-        return await client.asker.ask(worded(question))
+        return await client.asker.ask(worded(question, spread=self._topology.spread))
 
     def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
         """A bell that rings from now on when a flush brings the generation to `wanted`; None = at every flush."""

@@ -21,6 +21,7 @@ from leftfold.questions import (
 )
 from leftfold.redis import snapshots
 from leftfold.redis.changestream import Recently
+from leftfold.redis.guarded import Guarded, Spread
 from leftfold.redis.keys import BucketKeys, escaped, registry_key, told
 from leftfold.redis.registry import decoded
 from leftfold.redis.wording import Command, Wording, hash_of
@@ -30,9 +31,16 @@ __all__ = ["worded"]
 A = TypeVar("A")
 
 
-def worded(question: Question[A]) -> Wording[A]:
-    """The commands of a question, and how to read their replies."""
+def worded(question: Question[A], *, spread: bool = False) -> Wording[A]:
+    """The commands of a question, and how to read their replies.
+
+    Args:
+        spread: keys are on several servers, which do not answer in one order.
+    """
     wording: Wording[A] = _WORDINGS[type(question)](question)
+    if spread and isinstance(question, Spread):
+        guarded: Any = Guarded(question, wording)
+        wording = guarded
     return wording
 
 
