@@ -125,6 +125,15 @@ def test_a_cursor_carries_its_generation_and_says_when_it_is_gone(bench: FoldBen
         reader(bench).scan(cursor=cursor)
 
 
+def test_a_scan_does_not_end_early_where_rows_are_being_removed(bench: FoldBench) -> None:
+    cursor = reader(bench).scan(limit=5).cursor
+    assert cursor is not None
+    bench.store.unlink(bench.live(household_spend))
+    for place in (cursor, ""):
+        with pytest.raises(ViewNotBuilt, match="is gone; start the scan over"):
+            reader(bench).scan(cursor=place)
+
+
 @pytest.mark.parametrize("cursor", ["x", "1-a", "1-a:x:", ":", "1-a:-1:k"])
 def test_a_cursor_that_is_none_is_refused(bench: FoldBench, cursor: str) -> None:
     with pytest.raises((ContractError, ViewNotBuilt)):

@@ -39,7 +39,9 @@ class Pages(Generic[Row, K]):
         rows: list[tuple[K, Row]] = []
         while bucket < generation.buckets and len(rows) < limit:
             keys = yield from ask(Listed(generation, bucket, last, limit - len(rows)))
-            snapshot = yield from ask(Rows(generation, tuple([(bucket, key) for key in keys])))
+            snapshot = yield from ask(Rows(generation, tuple([(bucket, key) for key in keys]), (bucket,)))
+            if bucket not in snapshot.marks:
+                raise self._gone(generation.id)
             for key, fields in zip(keys, snapshot.rows, strict=True):
                 if fields is not None:
                     rows.append((self._view.keys.decode(key), self._view.rows.decode(fields)))
@@ -57,5 +59,8 @@ class Pages(Generic[Row, K]):
         registry = yield from ask(Registered(self._view.name))
         generation = registry.generations.get(id_)
         if generation is None or generation.hash != self._view.hash:
-            raise ViewNotBuilt(f"generation {id_} of view {self._view.name} is gone; start the scan over")
+            raise self._gone(id_)
         return generation, int(bucket), last
+
+    def _gone(self, id_: str) -> ViewNotBuilt:
+        return ViewNotBuilt(f"generation {id_} of view {self._view.name} is gone; start the scan over")
