@@ -9,6 +9,7 @@ import pytest
 from redis.crc import key_slot
 
 from leftfold.contracts.buckets import COLUMNS, mark, new_generation
+from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.flush import Generation, Phase
@@ -66,6 +67,23 @@ def test_buckets_on_every_node_are_loaded_and_sealed(
     assert store.marks(generation) == {bucket: final(count) for bucket, count in enumerate(counts)}
     assert [len(store.keys(generation, bucket, "", 9999)) for bucket in range(BUCKETS)] == counts
     assert len(store.found(generation, 2, "color", "=red")) == 412
+
+
+def test_what_is_whole_is_noted_on_every_node_and_follows_a_slot_that_moved(
+    cluster: ClusterSet, store: RedisViewStore, sink: BulkSink, generation: Generation
+) -> None:
+    results = {bucket: BucketResult(bucket, rows=9, time="2026-01-01T00:00:00Z") for bucket in range(BUCKETS)}
+    for bucket, result in results.items():
+        sink.write(generation, bucket, COLUMNS, INDEXES, bulk_rows(9))
+        with cluster.moving(slot_of(generation, bucket)):
+            pass
+        assert sink.finish(generation, result) == result
+    assert store.finished(generation) == results
+    assert [len(store.keys(generation, bucket, "", 99)) for bucket in range(BUCKETS)] == [9] * BUCKETS
+    store.seal(generation, dict.fromkeys(range(BUCKETS), final(9)))
+    assert store.finished(generation) == {}
+    with pytest.raises(Fenced, match="bucket 1 .* is sealed, not bulk"):
+        sink.finish(generation, results[1])
 
 
 def test_a_late_task_is_fenced_by_the_seal_of_its_own_bucket(
