@@ -1,4 +1,4 @@
-"""The code of docs/queries.md, run as it stands."""
+"""The code of docs/reading.md, run as it stands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from leftfold import App, Command, Decider, Event, FoldView, Position, memory
 
-TEXT = (Path(__file__).parents[2] / "docs" / "queries.md").read_text("utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "reading.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
