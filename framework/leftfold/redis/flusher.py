@@ -156,10 +156,11 @@ def _watch(marks: Sequence[bytes]) -> list[bytes]:
 
 def notices(flushes: Sequence[BucketFlush]) -> Iterator[bytes]:
     """What tells those who wait that a generation came further, and how far; one message for all buckets."""
-    generations = {(flush.generation.view, flush.generation.id) for flush in flushes}
-    for view, id_ in generations:
-        reached = Position.union(f.mark.position for f in flushes if f.generation.id == id_)
-        yield packed(b"PUBLISH", channel(view, id_), reached.to_json().encode())
+    reached: dict[bytes, list[Position]] = {}
+    for flush in flushes:
+        reached.setdefault(channel(flush.generation.view, flush.generation.id), []).append(flush.mark.position)
+    for name, positions in reached.items():
+        yield packed(b"PUBLISH", name, Position.union(positions).to_json().encode())
 
 
 def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from leftfold.redis.failures import refuse_errors, unreachable
 from leftfold.redis.line import Line
 from leftfold.redis.packing import packed
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.wire import greeting
-from leftfold.redis.wording import Wording
+from leftfold.redis.wording import Command, Wording
 
 __all__ = ["Multiplexer", "open_line"]
 
@@ -73,15 +73,23 @@ class Multiplexer:
         Raises:
             InfrastructureError: the server cannot be reached, or refuses a command.
         """
-        line = self._line
-        if line is None or not line.usable:
-            line = await self._opened()
         try:
-            replies = await line.exchange([packed(*command) for command in wording.commands])
+            replies = await self.exchange(wording.commands)
         except OSError as error:
             raise unreachable(self._settings, error) from error
         refuse_errors(self._settings, replies)
         return wording.answer(replies)
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """Sends commands and returns their replies, errors of commands among them.
+
+        Raises:
+            OSError: the connection is lost. InfrastructureError: there is none to be had.
+        """
+        line = self._line
+        if line is None or not line.usable:
+            line = await self._opened()
+        return await line.exchange([packed(*command) for command in commands])
 
     async def aclose(self) -> None:
         """Closes the connection."""

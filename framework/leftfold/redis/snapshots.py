@@ -7,9 +7,9 @@ from typing import Any
 
 from leftfold.flush import Generation, Mark, Snapshot
 from leftfold.questions import Glance, Seen
-from leftfold.redis.keys import BucketKeys, registry_key
+from leftfold.redis.keys import BucketKeys
 from leftfold.redis.marks import read_mark
-from leftfold.redis.wording import Command, hash_of
+from leftfold.redis.wording import Command, ask_live, hash_of, live_in
 
 __all__ = ["Glimpse", "Question", "read_marks"]
 
@@ -24,7 +24,7 @@ class Question:
             if bucket not in places:
                 places[bucket] = BucketKeys(generation, bucket)
         self._buckets = list(places)
-        self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.pointer}")]
+        self.commands: list[Command] = [ask_live(generation)]
         self.commands += [("HGETALL", place.mark) for place in places.values()]
         self.commands += [("HGETALL", places[bucket].row(key)) for bucket, key in keys]
 
@@ -32,27 +32,27 @@ class Question:
         """What the replies say."""
         count = len(self._buckets)
         return Snapshot(
-            live=(replies[0] or b"").decode(),
+            live=live_in(replies[0]),
             marks=read_marks(self._generation, dict(zip(self._buckets, replies[1 : 1 + count], strict=True))),
             rows=tuple([hash_of(reply) or None for reply in replies[1 + count :]]),
         )
 
 
 class Glimpse:
-    """`Glance` in Redis' words."""
+    """`Glance` in Redis' words; the mark is looked for behind the row, for whoever removes rows removes marks first."""
 
     def __init__(self, asked: Glance) -> None:
         keys = BucketKeys(asked.generation, asked.bucket)
         self.commands: list[Command] = [
-            ("HGET", registry_key(asked.generation.view), f"live:{asked.generation.pointer}"),
-            ("EXISTS", keys.mark),
+            ask_live(asked.generation),
             ("HGETALL", keys.row(asked.key)),
+            ("EXISTS", keys.mark),
         ]
 
     def answer(self, replies: Sequence[Any]) -> Seen:
         """What the replies say."""
-        live, whole, fields = replies
-        return Seen((live or b"").decode(), bool(whole), hash_of(fields) or None)
+        live, fields, whole = replies
+        return Seen(live_in(live), bool(whole), hash_of(fields) or None)
 
 
 class _Marks(Mapping[int, Mark]):
