@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from leftfold.cli.archives import archive_of
 from leftfold.cli.embedded import local_settings
 from leftfold.cli.trouble import Trouble
 from leftfold.connection import kafka_settings, redis_settings, ring
@@ -16,6 +17,7 @@ from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, Lef
 from leftfold.logs import Report
 from leftfold.ports import ViewStore
 from leftfold.query import QueryView
+from leftfold.wholelog import open_bulk
 
 __all__ = ["ViewStream", "checkpoints"]
 
@@ -66,7 +68,7 @@ class ViewStream(threading.Thread):
         try:
             where = batches.StreamPlaces(
                 store=store,
-                open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, kafka),
+                open_log=open_bulk(kafka, archive_of(None)),
                 open_sink=partial(adapters.BulkSink, redis),
                 kafka=kafka.java(),
                 checkpoints=checkpoints(),
