@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from leftfold.cli import check, dev, doctor, down, events, get, new, rebuild, run, send, state, status, topics, up
+from leftfold.cli.plan import EXAMPLES as PLAN_EXAMPLES
+from leftfold.cli.plan import plan
 from leftfold.version import __version__
 
 __all__ = ["app"]
@@ -59,5 +61,6 @@ _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
 )
 for _function, _examples in _COMMANDS:
     app.command(epilog=_examples)(_function)
+app.command(epilog=PLAN_EXAMPLES)(plan)
 app.add_typer(topics.app, name="topics")
 app.add_typer(state.state, name="state")

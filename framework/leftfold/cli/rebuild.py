@@ -50,7 +50,9 @@ def rebuild(
     master: MasterOption = None,
     py_files: PyFilesOption = None,
     cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="Tasks at once.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and do nothing.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the plan and do nothing; see `leftfold plan`, too.")
+    ] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Go live even if the rows differ.")] = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
