@@ -38,3 +38,9 @@ def test_a_view_that_is_not_there_is_met_with_the_nearest(typed: Callable[..., T
     told = typed("plan", "basket_sumary", *APP)
     assert told.code == 2
     assert "basket_summary" in told.err
+
+
+def test_what_is_sparks_is_refused_for_a_tail(typed: Callable[..., Typed]) -> None:
+    told = typed("run", "basket_summary", "--trigger", "5", *APP)
+    assert told.code == 2
+    assert "say --engine spark" in told.err
