@@ -19,7 +19,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.names import events
 from leftfold.partitioner import partition_of
 
-__all__ = ["PARTITIONS", "Moved", "balances", "movement_headers", "write_movements"]
+__all__ = ["PARTITIONS", "Balance", "Moved", "balances", "movement_headers", "write_movements"]
 
 PARTITIONS, OPEN, LENGTH, DECISION = 12, 5_000, 12, 5_000
 
