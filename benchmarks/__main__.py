@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from benchmarks.figure import Figure
 from leftfold.local import LocalSettings, embedded
 
-NAMES = ("commands", "latency", "sink", "rebuild", "year")
+NAMES = ("commands", "latency", "sink", "tail", "freshness", "overhead", "rebuild", "together", "year")
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.engine.bulk_local import run_here
+from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
 from leftfold.engine.rebuild_result import RebuildResult
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
@@ -17,7 +18,22 @@ from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 from leftfold.spark.runner import spark_runner
 from leftfold.view import View
 
-__all__ = ["timed_rebuild"]
+__all__ = ["rebuild_of", "timed_rebuild"]
+
+
+def rebuild_of(
+    view: View[Any, Any], store: RedisViewStore, kafka: KafkaSettings, redis: RedisSettings, run: Runner = run_here
+) -> Rebuild:
+    """A rebuild that waits for no tail."""
+    return Rebuild(
+        view,
+        store,
+        open_log=partial(KafkaBulkLog, kafka),
+        open_reader=partial(KafkaLogReader, kafka),
+        open_sink=partial(BulkSink, redis),
+        run=run,
+        options=RebuildOptions(patience=0.0),
+    )
 
 
 def timed_rebuild(
@@ -26,15 +42,7 @@ def timed_rebuild(
     """Rebuilds a view; the seconds that it took, and what came of it."""
     store = RedisViewStore(redis)
     began = time.perf_counter()
-    result = Rebuild(
-        view,
-        store,
-        open_log=partial(KafkaBulkLog, kafka),
-        open_reader=partial(KafkaLogReader, kafka),
-        open_sink=partial(BulkSink, redis),
-        run=spark_runner(spark),
-        options=RebuildOptions(patience=0.0),
-    ).run()
+    result = rebuild_of(view, store, kafka, redis, spark_runner(spark)).run()
     seconds = time.perf_counter() - began
     store.close()
     return seconds, result
