@@ -11,7 +11,7 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from leftfold.description import Description, describe
-from leftfold.engine.follower import bucket_of
+from leftfold.engine.places import bucket_of
 from leftfold.errors import ConfigurationError, ContractError, StaleViewError, ViewNotBuilt
 from leftfold.flush import Generation, Mark, Parked, Snapshot
 from leftfold.ordered import ordered
