@@ -19,7 +19,7 @@ from leftfold.process import tuned_gc
 __all__ = ["Committed", "commit_steadily"]
 
 INTERVAL_SECONDS = 0.005
-SAMPLED = 4
+SAMPLED = 2
 """One event of every so many transactions is followed to its reader."""
 
 
