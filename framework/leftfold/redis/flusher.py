@@ -98,6 +98,12 @@ class Flusher:
         expected = {BucketKeys(f.generation, f.bucket).mark: f.expected.encode() for f in flushes}
         return tokens == expected
 
+    def commands(self, flushes: Sequence[BucketFlush]) -> list[bytes]:
+        """Everything that these flushes write and tell, as one transaction."""
+        history = self._settings.history
+        changes = [command for flush in flushes for command in commands_of(flush, history)]
+        return self.at_once([*changes, *notices(flushes)])
+
     def at_once(self, commands: list[bytes]) -> list[bytes]:
         """Commands as one transaction."""
         return [MULTI, *commands, EXEC]
@@ -110,9 +116,7 @@ class Flusher:
         if not self.still_mine(flushes, tokens):
             flight.outcome = False
             return
-        history = self._settings.history
-        changes = [command for flush in flushes for command in commands_of(flush, history)]
-        commands = self.at_once([*changes, *notices(flushes)])
+        commands = self.commands(flushes)
         flight.sent = len(commands)
         flight.replies = wire.begin(commands + _watch(marks))
 
