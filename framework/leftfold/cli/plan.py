@@ -64,7 +64,7 @@ def _views(app: App, names: list[str]) -> Iterator[View[Any, Any]]:
     for name in names:
         if name not in {view.name for view in app.views}:
             raise unknown(f"view in app {app.name} called", name, (view.name for view in app.views))
-    return (view for view in app.views if not names or view.name in names)
+    return (view for view in app.views if view.folded and (not names or view.name in names))
 
 
 def _tell(found: list[tuple[str, Workload, Forecast]], on: Hardware, *, as_json: bool) -> None:
