@@ -20,4 +20,6 @@ ENV PYTHONPATH=/app PYTHONUNBUFFERED=1 PYSPARK_PYTHON=python
 
 RUN useradd --create-home --uid 1000 leftfold && chown leftfold /app
 USER leftfold
+# Runs whatever it is told, and knows what Spark on Kubernetes means by `executor` and `driver`.
+ENTRYPOINT ["python", "-m", "leftfold.cli.pod"]
 CMD ["leftfold", "run"]

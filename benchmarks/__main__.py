@@ -17,7 +17,10 @@ from rich.table import Column, Table
 from benchmarks.figure import Figure
 from leftfold.local import LocalSettings, embedded
 
-NAMES = ("commands", "latency", "sink", "async_reads", "freshness", "rebuild", "archive", "streaming", "year")
+NAMES = (
+    "commands", "latency", "sink", "async_reads", "waiting", "tail", "freshness", "overhead", "rebuild", "together",
+    "archive", "streaming", "slope", "year",
+)  # fmt: skip
 RESULTS = Path(__file__).parent / "results" / "latest.json"
 
 

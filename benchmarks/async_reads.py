@@ -13,8 +13,8 @@ import redis.asyncio
 
 from benchmarks.figure import Figure
 from leftfold import Event, FoldView
-from leftfold.engine.follower import bucket_of
 from leftfold.engine.generations import change, open_generation
+from leftfold.engine.places import bucket_of
 from leftfold.flush import BucketFlush, Generation, Mark, Phase, RowChange
 from leftfold.local import Servers
 from leftfold.position import Position

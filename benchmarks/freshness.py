@@ -1,123 +1,145 @@
-"""How long after a flush a reader that waits for it has its row: woken by notice, and by looking every few ms."""
+"""How soon a reader sees an event: from the return of its commit to the row, with everything on one machine.
+
+The writer commits as a lane does, every 5 ms, in a process of its own; the tail is another, the one that `leftfold run`
+starts; the reader asks for the row of a sampled event with `get(after=its position)`. What it asks late because it
+still waited for the sample before counts as freshness too.
+"""
 
 from __future__ import annotations
 
-import queue
+import multiprocessing
+import os
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+from typing import Any
 
 from benchmarks.figure import Figure
-from leftfold import Event, FoldView, Position
-from leftfold.engine.generations import change, open_generation
-from leftfold.flush import BucketFlush, Generation, Mark, Phase, RowChange
+from benchmarks.purses import TOPIC, Total, create, purses
+from benchmarks.steady import Committed, commit_steadily
+from benchmarks.tailing import forget_views
+from leftfold.cli.following import follow
+from leftfold.errors import ViewNotBuilt
+from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
-from leftfold.reading import Reader, Views
+from leftfold.position import Position
+from leftfold.process import tuned_gc
+from leftfold.reading import Reader
 from leftfold.redis import RedisSettings, RedisViewStore
 
 __all__ = ["run"]
 
-TOPIC, FLUSHES = "visits.events", 500
-FIRST_PAUSE, LAST_PAUSE = 0.0005, 0.004
+RATES, SECONDS, WARM_SECONDS = (5_000, 20_000), 20.0, 2.0
+P50_GOAL, P99_GOAL = 5.0, 20.0
+START_SECONDS, LATEST_SECONDS = 60.0, 30.0
 
 
-class Seen(Event, category="visits", key="visit"):
-    """Somebody was seen."""
-
-    visit: str
-
-
-@dataclass(frozen=True)
-class Count:
-    """How often."""
-
-    times: int
-
-
-def _never(row: Count | None, event: Seen) -> Count | None:
-    return row
+def run(servers: Servers, seconds: float = SECONDS) -> list[Figure]:
+    """Each rate with a tail of its own, after two seconds of the same to warm up."""
+    create(KafkaSettings(bootstrap_servers=servers.kafka), TOPIC)
+    figures: list[Figure] = []
+    for rate in RATES:
+        forget_views(servers)
+        with _followed(servers) as reader:
+            _measured(servers, reader, rate, WARM_SECONDS)
+            times, achieved = _measured(servers, reader, rate, seconds)
+        figures += _figures(rate, times, achieved)
+    return figures
 
 
-view = FoldView("visits", events=Seen, row=Count, evolve=_never)
-
-
-def run(servers: Servers) -> list[Figure]:
-    """Flushes in one thread while another waits for each; ours, then the pauses that readers made before."""
-    store = RedisViewStore(RedisSettings(url=servers.redis))
-    try:
-        generation = open_generation(store, view, {TOPIC: 1}, Phase.SEALED)
-        change(store, view.name, lambda registry: registry.pointed(generation))
-        times = {
-            name: sorted(_times(store, generation, Views(store, pause)[view]))
-            for name, pause in (("notice", None), ("pauses", Pauses()))
-        }
-    finally:
-        store.close()
-    medians = {name: statistics.median(some) * 1000 for name, some in times.items()}
-    note = "peer: looks after 0.5 ms, then ever more rarely, up to every 4 ms"
+def _figures(rate: int, times: list[float], achieved: float) -> list[Figure]:
+    """Median and 99th percentile; without a goal when the writer did not keep the rate up."""
+    kept = achieved >= 0.95 * rate
+    note = f"{achieved:,.0f} events/s, {len(times):,} samples, {os.cpu_count()} cores"
+    note += "" if kept else "; too slow a writer to compare with the goal"
+    found = {"p50": (statistics.median(times), P50_GOAL), "p99": (times[int(len(times) * 0.99)], P99_GOAL)}
     return [
         Figure(
-            "reads.after_a_flush_p50", medians["notice"], "ms", peer=medians["pauses"], goal=1, smaller=True, note=note
-        ),
-        Figure("reads.after_a_flush_p99", times["notice"][int(FLUSHES * 0.99)] * 1000, "ms"),
+            f"freshness.{rate // 1000}k_{name}",
+            seconds * 1000,
+            "ms",
+            goal=goal if kept else None,
+            smaller=True,
+            note=note,
+        )
+        for name, (seconds, goal) in found.items()
     ]
 
 
-class Pauses:
-    """Waits as readers once did: each time twice as long, up to 4 ms, from the start for each position."""
-
-    def __init__(self) -> None:
-        self._pause, self._last = FIRST_PAUSE, 0.0
-
-    def __call__(self, seconds: float) -> None:
-        """One pause; a reader that was away for longer than a pause has begun to wait for something else."""
-        if time.monotonic() - self._last > LAST_PAUSE / 2:
-            self._pause = FIRST_PAUSE
-        time.sleep(min(seconds, self._pause))
-        self._pause = min(self._pause * 2, LAST_PAUSE)
-        self._last = time.monotonic()
-
-
-def _times(store: RedisViewStore, generation: Generation, reader: Reader[Count]) -> Iterator[float]:
-    token = store.marks(generation)[0].token
-    start = store.marks(generation)[0].position.next_offset(TOPIC, 0)
-    with _waiting(reader) as (wanted, found):
-        for number in range(start + 1, start + FLUSHES + 1):
-            position = Position.at(TOPIC, 0, number)
-            wanted.put(position)
-            time.sleep(0.006)  # the reader is waiting by now, wherever it is between two looks
-            token = _flush(store, generation, token, position, number)
-            flushed = time.perf_counter()
-            yield max(0.0, found.get(timeout=10.0) - flushed)
-
-
 @contextmanager
-def _waiting(reader: Reader[Count]) -> Iterator[tuple[queue.Queue[Position | None], queue.Queue[float]]]:
-    """A thread that reads after each position it is given, and says when it had the row."""
-    wanted: queue.Queue[Position | None] = queue.Queue()
-    found: queue.Queue[float] = queue.Queue()
-
-    def read() -> None:
-        while (position := wanted.get()) is not None:
-            reader.get("v", after=position, timeout=10.0)
-            found.put(time.perf_counter())
-
-    thread = threading.Thread(target=read, name="reader")
-    thread.start()
+def _followed(servers: Servers) -> Iterator[Reader[Total, str]]:
+    """A reader of the view, while a process follows it."""
+    context = multiprocessing.get_context("spawn")
+    done = context.Event()
+    tail = context.Process(target=_follow, args=(servers.kafka, servers.redis, done))
+    tail.start()
+    store = RedisViewStore(RedisSettings(url=servers.redis))
     try:
-        yield wanted, found
+        reader = Reader(purses, store)
+        _wait_live(reader)
+        yield reader
     finally:
-        wanted.put(None)
-        thread.join()
+        done.set()
+        tail.join()
+        store.close()
 
 
-def _flush(store: RedisViewStore, generation: Generation, expected: str, position: Position, number: int) -> str:
-    fields = view.rows.encode(Count(number))
-    some = (RowChange("v", fields, number, None if number == 1 else (), ()),)
-    mark = Mark(position, token=f"f-{number}", rows=1)
-    if not store.flush([BucketFlush(generation, 0, expected, mark, view.rows.columns, (), some)]):
-        raise RuntimeError("somebody else writes this view")
-    return mark.token
+def _follow(kafka: str, redis: str, done: Event) -> None:
+    stop = threading.Event()
+
+    def stopped() -> None:
+        done.wait()
+        stop.set()
+
+    def report(what: str, details: Mapping[str, Any]) -> None:
+        """Nobody reads what it says."""
+
+    threading.Thread(target=stopped, daemon=True).start()
+    tuned_gc()
+    settings = KafkaSettings(bootstrap_servers=kafka), RedisSettings(url=redis)
+    follow([purses], *settings, stop, report, member="tail", folds={})
+
+
+def _wait_live(reader: Reader[Total, str]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            reader.describe()
+        except ViewNotBuilt as error:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"no tail within {START_SECONDS} s: {error}") from error
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _measured(servers: Servers, reader: Reader[Total, str], rate: int, seconds: float) -> tuple[list[float], float]:
+    """Sorted seconds from commit to row of every sample, and the rate that the writer really had."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    writer = context.Process(target=commit_steadily, args=(servers.kafka, rate, seconds, there))
+    writer.start()
+    there.close()
+    times: list[float] = []
+    try:
+        count, took = _sampled(reader, here, times)
+    finally:
+        writer.join()
+    return sorted(times), count / took
+
+
+def _sampled(reader: Reader[Total, str], samples: Connection, times: list[float]) -> tuple[int, float]:
+    """Follows every sample; returns the writer's last word, how many events in how many seconds."""
+    while True:
+        told = samples.recv()
+        if not isinstance(told, Committed):
+            count, took = told
+            return count, took
+        after = Position.at(TOPIC, told.partition, told.next_offset)
+        if reader.get(told.key, after=after, timeout=LATEST_SECONDS) is None:
+            raise SystemExit(f"{told.key} has no row after {after}")
+        times.append(time.monotonic() - told.at)

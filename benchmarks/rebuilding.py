@@ -8,7 +8,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.engine.bulk_local import run_here
+from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
 from leftfold.engine.rebuild_result import RebuildResult
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
@@ -16,7 +17,28 @@ from leftfold.spark.runner import spark_runner
 from leftfold.view import View
 from leftfold.wholelog import open_bulk, open_reader
 
-__all__ = ["timed_rebuild"]
+__all__ = ["rebuild_of", "timed_rebuild"]
+
+
+def rebuild_of(
+    view: View[Any, Any],
+    store: RedisViewStore,
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    run: Runner = run_here,
+    *,
+    archive: str = "",
+) -> Rebuild:
+    """A rebuild that waits for no tail."""
+    return Rebuild(
+        view,
+        store,
+        open_log=open_bulk(kafka, archive),
+        open_reader=open_reader(kafka, archive),
+        open_sink=partial(BulkSink, redis),
+        run=run,
+        options=RebuildOptions(patience=0.0),
+    )
 
 
 def timed_rebuild(
@@ -30,15 +52,7 @@ def timed_rebuild(
     """Rebuilds a view; the seconds that it took, and what came of it."""
     store = RedisViewStore(redis)
     began = time.perf_counter()
-    result = Rebuild(
-        view,
-        store,
-        open_log=open_bulk(kafka, archive),
-        open_reader=open_reader(kafka, archive),
-        open_sink=partial(BulkSink, redis),
-        run=spark_runner(spark),
-        options=RebuildOptions(patience=0.0),
-    ).run()
+    result = rebuild_of(view, store, kafka, redis, spark_runner(spark), archive=archive).run()
     seconds = time.perf_counter() - began
     store.close()
     return seconds, result

@@ -6,20 +6,19 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
-from uuid import UUID
 
 from confluent_kafka import Producer
 
+from benchmarks.headers import lane_headers
 from leftfold import Event, FoldView
-from leftfold.codec import MessageCodec, event_id
+from leftfold.codec import MessageCodec
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.configs import EVENTS
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.names import events
 from leftfold.partitioner import partition_of
 
-__all__ = ["PARTITIONS", "Moved", "balances", "movement_headers", "write_movements"]
+__all__ = ["PARTITIONS", "Balance", "Moved", "balances", "write_movements"]
 
 PARTITIONS, OPEN, LENGTH, DECISION = 12, 5_000, 12, 5_000
 
@@ -62,7 +61,7 @@ def write_movements(settings: KafkaSettings, count: int) -> None:
     producer.begin_transaction()
     for number, (version, event) in enumerate(_movements(count), 1):
         key = event.account.encode()
-        headers = movement_headers(event, codec.types[Moved], number, version)
+        headers = lane_headers(event, event.account, codec.types[Moved], number, version)
         producer.produce(events("movements"), codec.encode(event), key, partition_of(key, PARTITIONS), headers=headers)
         if number % DECISION == 0:
             producer.commit_transaction(60)
@@ -85,21 +84,3 @@ def _movements(count: int) -> Iterator[tuple[int, Moved]]:
                 amount=amount,
             ),
         )
-
-
-def movement_headers(event: Moved, type_: bytes, number: int, version: int) -> Any:
-    """All headers that a lane writes, for an event that is a decision of its own."""
-    command = str(UUID(int=number)).encode()
-    return [
-        ("ce_specversion", b"1.0"),
-        ("ce_id", event_id("movements", event.account, command.decode(), 0).encode()),
-        ("ce_source", b"/benchmarks/movements"),
-        ("ce_type", type_),
-        ("ce_subject", event.account.encode()),
-        ("ce_time", b"2026-01-01T00:00:00.%06dZ" % (number % 1_000_000)),
-        ("ce_sequence", b"%d" % version),
-        ("ce_decision", b"1/1"),
-        ("ce_correlationid", command),
-        ("ce_causationid", command),
-        ("content-type", b"application/json"),
-    ]

@@ -14,7 +14,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from benchmarks.figure import Figure
-from benchmarks.small_events import PARTITIONS, Moved, balances, movement_headers
+from benchmarks.headers import lane_headers
+from benchmarks.small_events import PARTITIONS, Moved, balances
 from leftfold import names
 from leftfold.codec import MessageCodec
 from leftfold.engine.batch_course import BatchCourse
@@ -86,7 +87,9 @@ class Trickle:
             account = f"account-{self._number % 5_000:07d}"
             event = Moved(account=account, reason="trickle", count=1, amount=Decimal("1.00"))
             key = account.encode()
-            headers: Any = movement_headers(event, self._codec.types[Moved], self._number, 1 + self._number // 5_000)
+            headers: Any = lane_headers(
+                event, event.account, self._codec.types[Moved], self._number, 1 + self._number // 5_000
+            )
             self._producer.produce(
                 TOPIC, self._codec.encode(event), key, partition_of(key, PARTITIONS), headers=headers
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from leftfold.position import Position
 from leftfold.rows import Fields
@@ -140,8 +141,7 @@ class Snapshot:
     rows: tuple[Mapping[bytes, bytes] | None, ...]
 
 
-@dataclass(frozen=True)
-class RowChange:
+class RowChange(NamedTuple):
     """A row's new fields (None = deleted) with its index entries before and after (None = no row)."""
 
     key: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from leftfold.errors import ContractError
 
@@ -48,13 +49,10 @@ class Position:
     def only(self, topics: Iterable[str], partition: int | None = None) -> Position:
         """This position restricted to some topics, and to one partition of each if named."""
         wanted = set(topics)
-        return Position(
-            {
-                topic: {p: o for p, o in partitions.items() if partition is None or p == partition}
-                for topic, partitions in self.offsets.items()
-                if topic in wanted
-            }
-        )
+        found = {topic: partitions for topic, partitions in self.offsets.items() if topic in wanted}
+        if partition is None:
+            return Position(found)
+        return Position({t: {partition: ps[partition]} if partition in ps else {} for t, ps in found.items()})
 
     def __or__(self, other: Position) -> Position:
         """The smallest position that covers both."""
@@ -83,6 +81,10 @@ class Position:
 
     def to_json(self) -> str:
         """Canonical JSON: sorted topics and partitions, no spaces."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         return json.dumps(
             {t: {str(p): ps[p] for p in sorted(ps)} for t, ps in sorted(self.offsets.items())}, separators=(",", ":")
         )

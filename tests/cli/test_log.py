@@ -147,26 +147,43 @@ def test_what_cannot_be_meant_is_told(project: Shell, words: tuple[str, ...], sa
     assert said in told.err
 
 
-def test_sql_is_answered_as_table_json_and_csv(project: Shell) -> None:
+@pytest.fixture(scope="module")
+def moved(project: Shell) -> int:
+    """How many events of that type there are."""
     events = project("events", "ledgers", "--from-start", "--json").rows()
-    moved = sum(row["type"] == "ledgers.Moved.v1" for row in events)
-    query = "SELECT count(*) AS n, sum(amount) AS total, max(_time) AS at FROM Moved"
-    (row,) = project("log", "sql", query, "--json").rows()
-    assert row["n"] == moved
-    table = project("log", "sql", query)
-    assert f"{moved}" in table.out
-    assert row["total"] in table.out
+    return sum(row["type"] == "ledgers.Moved.v1" for row in events)
+
+
+QUERY = "SELECT count(*) AS n, max(_time) AS at, CAST(1.50 AS DECIMAL(5, 2)) AS price FROM Moved"
+
+
+def test_sql_is_answered_as_json(project: Shell, moved: int) -> None:
+    (row,) = project("log", "sql", QUERY, "--json").rows()
+    assert (row["n"], row["price"]) == (moved, "1.50")
+
+
+def test_sql_is_answered_as_a_table(project: Shell, moved: int) -> None:
+    head, _, row = project("log", "sql", QUERY).out.strip().splitlines()
+    assert head.split() == ["n", "at", "price"]
+    assert row.split()[0] == str(moved)
+    assert row.split()[-1] == "1.50"
+
+
+def test_sql_is_answered_as_csv(project: Shell, moved: int) -> None:
     answered = project("log", "sql", "SELECT owner, amount FROM Moved", "--csv")
     rows = list(csv.DictReader(io.StringIO(answered.out)))
     assert len(rows) == moved
     assert set(rows[0]) == {"owner", "amount"}
 
 
-def test_what_is_no_query_is_refused(project: Shell) -> None:
-    for statement, said in (("DROP TABLE Moved", "only queries"), ("SELECT x FROM nowhere", "TABLE_OR_VIEW_NOT_FOUND")):
-        told = project("log", "sql", statement)
-        assert told.code == 1
-        assert said in told.err
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [("DROP TABLE Moved", "only queries"), ("SELECT x FROM nowhere", "TABLE_OR_VIEW_NOT_FOUND")],
+)
+def test_what_is_no_query_is_refused(project: Shell, statement: str, said: str) -> None:
+    told = project("log", "sql", statement)
+    assert told.code == 1
+    assert said in told.err
 
 
 def test_statements_are_typed_one_after_another_on_a_terminal(project: Shell) -> None:

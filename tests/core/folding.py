@@ -72,7 +72,7 @@ class FoldBench:
             self.store,
             look=0.0,
             report=lambda what, details: self.reports.append((what, details)),
-            **{"member": "bench", **options},
+            **{"member": "bench", "growth": 1, **options},
         )
 
     def settle(self, tail: Tail | None = None) -> Tail:

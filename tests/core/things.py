@@ -13,8 +13,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from leftfold import Event, FoldView
-from leftfold.engine.follower import bucket_of
 from leftfold.engine.generations import change, open_generation
+from leftfold.engine.places import bucket_of
 from leftfold.flush import BucketFlush, Generation, Mark, Phase, RowChange
 from leftfold.ports import ViewStore
 from leftfold.position import Position

@@ -17,7 +17,7 @@ from leftfold import ChangesNotKept, Position, View
 from leftfold.engine.generations import change, open_generation
 from leftfold.flush import Phase
 from leftfold.ports import ViewStore
-from leftfold.reading import Change, Reader, Views
+from leftfold.reading import Change, Reader, Views, watching
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, out
 from tests.core.shop import Added, Opened, Spend, household_spend, open_baskets
 
@@ -167,6 +167,18 @@ class Watches:
         assert next(watch).row == Spend(Decimal(6), "base")
         watch.close()
 
+    def test_a_generation_that_is_behind_tells_nothing_until_it_has_caught_up(self, store: ViewStore) -> None:
+        totals = told_by_a_generation_that_is_behind(store)
+        assert totals == sorted(totals)
+        assert totals[-1] == Decimal(6)
+
+    def test_twin_without_waiting_for_it_rows_go_back_in_time(
+        self, store: ViewStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(watching, "_caught_up", lambda generation, recent, before: recent)
+        totals = told_by_a_generation_that_is_behind(store)
+        assert totals != sorted(totals)
+
     def test_a_generation_that_does_not_reach_back_is_told(self, store: ViewStore) -> None:
         bench = bench_on(store, household_spend)
         bench.write(out("a", "h1", p=1))
@@ -225,6 +237,27 @@ class Watches:
             lambda: reader.wait_reached(position),
         ]
         assert [read() for read in reads] == [row, None]
+
+
+def told_by_a_generation_that_is_behind(store: ViewStore) -> list[Decimal]:
+    """The totals that a watcher is told when a generation goes live that has yet to fold everything."""
+    bench = bench_on(store, household_spend)
+    for number in range(5):
+        bench.write(out(f"b{number}", "h1", p=1))
+    bench.settle()
+    reader, old = bench.views[household_spend], bench.live(household_spend)
+    totals, position = [Decimal(5)], reader.describe().position
+    behind = open_generation(bench.store, household_spend, {TOPIC: PARTITIONS}, Phase.SEALED)
+    change(bench.store, household_spend.name, lambda registry: registry.pointed(behind).without(old.id))
+    bench.write(out("more", "h1", p=1))
+    tail = bench.tail(batch=1)
+    for _ in range(20):
+        tail.step(0.0)
+        for found in reader.watch(after=position, timeout=0.0):
+            assert found.row is not None
+            totals.append(found.row.total)
+            position = found.position
+    return totals
 
 
 def follow(reader: Reader[Spend], position: Position, rows: dict[str, Spend | None], most: int | None) -> Position:

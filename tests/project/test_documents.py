@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("docs/tutorial.md", "README.md")
+TYPED = (*DOCUMENTS, "docs/streaming.md")
 
 
 def program(name: str, tmp_path: Path) -> Path:
@@ -36,7 +37,7 @@ def test_the_code_of_a_document_runs_as_it_stands(name: str, tmp_path: Path, mon
     spec.loader.exec_module(module)
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", TYPED)
 def test_the_code_of_a_document_is_typed(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", str(program(name, tmp_path))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from leftfold.bells import LoopBell, ThreadBell
 from leftfold.redis import RedisViewStore
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.sentinel_set import SentinelSet
@@ -49,3 +51,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
         yield cluster
     finally:
         cluster.kill()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when somebody has looked, and looked again, and now waits for a bell."""
+    entered, blocked, suspended = threading.Event(), ThreadBell.wait, LoopBell.wait
+
+    def wait(self: ThreadBell, seconds: float) -> None:
+        entered.set()
+        blocked(self, seconds)
+
+    async def await_(self: LoopBell, seconds: float) -> None:
+        entered.set()
+        await suspended(self, seconds)
+
+    monkeypatch.setattr(ThreadBell, "wait", wait)
+    monkeypatch.setattr(LoopBell, "wait", await_)
+    return entered

@@ -182,5 +182,5 @@ def test_a_dead_node_is_named_and_the_others_are_read(
 def numbered(generation: Generation, bucket: int, number: int) -> BucketFlush:
     """The flush that takes one row and the mark to a number, and adds a row."""
     expected = "" if number == 1 else f"t{number - 1}"
-    change = replace(row("a"), fields=(b"%d" % number, b"S"))
+    change = row("a")._replace(fields=(b"%d" % number, b"S"))
     return flush_of(generation, bucket, expected, f"t{number}", change, row(f"r{number:05d}"), at=number)

@@ -79,7 +79,7 @@ def test_while_a_slot_moves_its_bucket_is_written_whole_or_not_at_all(
         assert store.flush([flush_of(generation, 0, "t1", "t2", changed("a", b"red", b"red"))]), "all of it is here"
         move.carry(keys.row("b"))
         assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
-        blue = [replace(changed(key, b"red", b"red"), fields=(b"blue", b"S")) for key in ("a", "b")]
+        blue = [changed(key, b"red", b"red")._replace(fields=(b"blue", b"S")) for key in ("a", "b")]
         assert not store.flush([flush_of(generation, 0, "t2", "t3", *blue)]), "half of it is there"
         assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
         move.carry(keys.mark)
@@ -96,7 +96,7 @@ def test_twin_without_multi_a_moving_slot_leaves_half_a_bucket(
 ) -> None:
     keys = BucketKeys(generation, 0)
     assert store.flush([flush_of(generation, 0, "", "t1", row("a"), row("b"))])
-    blue = [replace(changed(key, b"red", b"red"), fields=(b"blue", b"S")) for key in ("a", "b")]
+    blue = [changed(key, b"red", b"red")._replace(fields=(b"blue", b"S")) for key in ("a", "b")]
     with cluster.moving(slot_of(generation, 0)) as move:
         move.carry(keys.row("b"))
         wire = Wire(cluster.settings.at(("127.0.0.1", move.source.port)))

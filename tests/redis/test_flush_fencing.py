@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -201,7 +200,7 @@ def test_a_lost_mark_stops_the_flush(server: RedisServer, store: RedisViewStore,
 def test_a_flush_larger_than_every_buffer_gets_through(server: RedisServer, store: RedisViewStore) -> None:
     generation = new_generation(buckets=1)
     assert store.create_marks(generation, {0: mark("", 0)})
-    changes = [replace(row(f"r{n}"), fields=(b"x" * 400, b"S")) for n in range(60_000)]
+    changes = [row(f"r{n}")._replace(fields=(b"x" * 400, b"S")) for n in range(60_000)]
     line = Line()
     flusher = Flusher(server.settings, line.dial)
     assert flusher.flush([flush_of(generation, 0, "", "t1", *changes)])

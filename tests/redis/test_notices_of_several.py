@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -80,8 +81,10 @@ def landed(store: RedisViewStore, flush: BucketFlush) -> bool:
 
 
 @pytest.mark.parametrize("how", [blocking, in_a_loop])
-def test_a_notice_alone_wakes_a_reader(store: RedisViewStore, how: Callable[[Reader[Spend], Position], object]) -> None:
-    assert read_while_folding(bench_on(store, household_spend), how) is not None
+def test_a_notice_alone_wakes_a_reader(
+    store: RedisViewStore, waits: threading.Event, how: Callable[[Reader[Spend], Position], object]
+) -> None:
+    assert read_while_folding(bench_on(store, household_spend), how, waits) is not None
 
 
 def test_flushes_of_every_node_are_heard_on_each(cluster: ClusterSet, monkeypatch: pytest.MonkeyPatch) -> None:

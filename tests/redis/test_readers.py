@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,7 +35,7 @@ def generation(store: RedisViewStore) -> Generation:
 def numbered(generation: Generation, number: int) -> BucketFlush:
     """The flush that takes one row and the mark to a number."""
     expected = "" if number == 1 else f"t{number - 1}"
-    change = replace(row("a"), fields=(b"%d" % number, b"S"))
+    change = row("a")._replace(fields=(b"%d" % number, b"S"))
     added = row(f"r{number:05d}")
     return flush_of(generation, 0, expected, f"t{number}", change, added, at=number)
 

@@ -59,13 +59,16 @@ def late(bench: FoldBench) -> Position:
     return Position.at(TOPIC, record.partition, record.offset + 1)
 
 
-def read_while_folding(bench: FoldBench, how: Callable[[Reader[Spend], Position], object]) -> object:
-    """Reads in a thread until it waits, then folds."""
+def read_while_folding(
+    bench: FoldBench, how: Callable[[Reader[Spend], Position], object], waits: threading.Event
+) -> object:
+    """Reads in a thread, and folds once it waits."""
     tail, position = bench.settle(), late(bench)
     reader = bench.views[household_spend]
+    waits.clear()
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(how, reader, position)
-        time.sleep(0.1)
+        wait_until(waits.is_set, "the reader to wait")
         assert not reading.done()
         bench.settle(tail)
         return reading.result(SOON)
@@ -84,24 +87,26 @@ BOTH = pytest.mark.parametrize("how", [blocking, in_a_loop])
 
 @BOTH
 @pytest.mark.usefixtures("no_net")
-def test_a_notice_alone_wakes_a_reader(store: RedisViewStore, how: Callable[[Reader[Spend], Position], object]) -> None:
+def test_a_notice_alone_wakes_a_reader(
+    store: RedisViewStore, waits: threading.Event, how: Callable[[Reader[Spend], Position], object]
+) -> None:
     bench = bench_on(store, household_spend)
-    assert read_while_folding(bench, how) is not None
+    assert read_while_folding(bench, how, waits) is not None
 
 
 @BOTH
 @pytest.mark.usefixtures("silent")
 def test_a_reader_whose_notice_was_lost_is_woken_by_the_net(
-    store: RedisViewStore, how: Callable[[Reader[Spend], Position], object]
+    store: RedisViewStore, waits: threading.Event, how: Callable[[Reader[Spend], Position], object]
 ) -> None:
     bench = bench_on(store, household_spend)
-    assert read_while_folding(bench, how) is not None
+    assert read_while_folding(bench, how, waits) is not None
 
 
 @BOTH
 @pytest.mark.usefixtures("silent", "no_net")
 def test_twin_with_neither_nobody_wakes_a_reader(
-    store: RedisViewStore, how: Callable[[Reader[Spend], Position], object]
+    store: RedisViewStore, waits: threading.Event, how: Callable[[Reader[Spend], Position], object]
 ) -> None:
     bench = bench_on(store, household_spend)
 
@@ -110,7 +115,7 @@ def test_twin_with_neither_nobody_wakes_a_reader(
         how(reader, position)
         return time.monotonic() - began
 
-    found = read_while_folding(bench, slept)
+    found = read_while_folding(bench, slept, waits)
     assert isinstance(found, float)
     assert found >= 3.0, "it read again only when its time was up"
 
@@ -213,11 +218,13 @@ def test_a_subscription_that_was_cut_is_made_again(server: RedisServer, store: R
         assert reading.result(SOON) is not None
 
 
-def test_nobody_listens_for_ever(server: RedisServer, store: RedisViewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_listens_for_ever(
+    server: RedisServer, store: RedisViewStore, waits: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(subscriber, "LINGER_SECONDS", 0.2)
     bench = bench_on(store, household_spend)
     for _ in range(2):
-        assert read_while_folding(bench, blocking) is not None
+        assert read_while_folding(bench, blocking, waits) is not None
         wait_until(lambda: subscribers(server) == 0, "the end of the subscription")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from leftfold import ChangesNotKept, InfrastructureError
 from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.engine.tail import Tail
+from leftfold.reading import Reader
 from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
 from tests.core.folding import out
@@ -82,6 +85,49 @@ def test_a_store_that_went_back_in_time_is_watched_on(server: RedisServer) -> No
     assert next(watch).row == whole, "the entry seen last is gone, so it finds its place by position"
     watch.close()
     store.close()
+
+
+def test_a_watcher_that_goes_on_after_each_death_of_the_server_misses_nothing(server: RedisServer) -> None:
+    store = RedisViewStore(server.settings)
+    bench = bench_on(store, household_spend)
+    tail, reader = bench.settle(), bench.views[household_spend]
+    begin, rows, done = reader.describe().position, dict[str, Spend | None](), threading.Event()
+
+    def watch() -> None:
+        position = begin
+        while True:
+            over = done.is_set()
+            try:
+                for found in reader.watch(after=position, timeout=0.2):
+                    rows[found.key], position = found.row, found.position
+            except InfrastructureError:
+                continue
+            if over:
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        try:
+            for number in range(60):
+                bench.write(out(f"b{number}", f"h{number % 7}", p=1))
+                if number % 20 == 10:
+                    server.kill()
+                    server.start()
+                steps(tail)
+            bench.until(tail, lambda: steps(tail) and folded(reader) == 60, seconds=30.0)
+        finally:
+            done.set()
+        watching.result(30.0)
+    assert rows == dict(reader.items())
+    store.close()
+
+
+def folded(reader: Reader[Spend]) -> int:
+    """How many checkouts are in the rows."""
+    try:
+        return int(sum(row.total for _, row in reader.items()))
+    except InfrastructureError:
+        return -1
 
 
 def steps(tail: Tail) -> bool:

@@ -16,7 +16,7 @@ import pyspark
 from leftfold.local import java_home
 from tests.worker.waiting import wait_until
 
-__all__ = ["StandaloneCluster", "standalone"]
+__all__ = ["SPARK_HOME", "StandaloneCluster", "standalone"]
 
 SPARK_HOME = Path(pyspark.__file__).parent
 WAIT_SECONDS = 60.0
@@ -27,7 +27,7 @@ class StandaloneCluster:
     """Its workers know nothing of our code: no PYTHONPATH, another directory; what they need is sent to them."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._started = folder, 0
+        self.folder, self._started = folder, 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self.workers: list[subprocess.Popen[bytes]] = []
         log = self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -40,7 +40,7 @@ class StandaloneCluster:
         self.workers = [worker for worker in self.workers if worker.poll() is None]
         while len(self.workers) < count:
             self._started += 1
-            folder = self._folder / f"worker-{self._started}"
+            folder = self.folder / f"worker-{self._started}"
             options = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0")
             log = self._start(folder.name, "worker.Worker", *options, "--work-dir", str(folder), self.url)
             told = "Successfully registered with master"
@@ -53,6 +53,10 @@ class StandaloneCluster:
         (worker,) = [worker for worker in self.workers if worker.pid in above]
         return worker
 
+    def applications(self) -> int:
+        """How many applications have registered with the master."""
+        return self._master_log.read_text().count("Registered app ")
+
     def end(self) -> None:
         """Ends every process that came of it."""
         found = [child for process in self._processes for child in _family(process.pid)]
@@ -64,7 +68,7 @@ class StandaloneCluster:
             one.wait(WAIT_SECONDS)
 
     def _start(self, name: str, main: str, *arguments: str) -> Path:
-        log = self._folder / f"{name}.log"
+        log = self.folder / f"{name}.log"
         kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYSPARK_PYTHON")}
         # What the scripts around these classes set: where Spark is, and the Scala it is made with.
         environment = {**kept, "SPARK_HOME": str(SPARK_HOME), "SPARK_SCALA_VERSION": "2.13"}
@@ -73,7 +77,7 @@ class StandaloneCluster:
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [*command, f"org.apache.spark.deploy.{main}", *arguments],
-                stdout=out, stderr=out, cwd=self._folder, env=environment,
+                stdout=out, stderr=out, cwd=self.folder, env=environment,
             )  # fmt: skip
         self._processes.append(process)
         return log

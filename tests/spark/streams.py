@@ -137,6 +137,11 @@ def dump(server: RedisServer) -> dict[bytes, Any]:
     with server.client() as client:
         found: dict[bytes, Any] = {}
         for key in client.scan_iter(count=1000):
-            hashed = client.type(key) == b"hash"
-            found[key] = client.hgetall(key) if hashed else client.zrange(key, 0, -1)
+            match client.type(key):
+                case b"hash":
+                    found[key] = client.hgetall(key)
+                case b"stream":
+                    found[key] = client.xrange(key)
+                case _:
+                    found[key] = client.zrange(key, 0, -1)
         return found

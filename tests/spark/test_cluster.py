@@ -20,9 +20,11 @@ import pytest
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.envelope import Receipt
 from leftfold.kafka.client import KafkaClient
+from leftfold.local import java_home
+from leftfold.spark.shipping import packed
 from leftfold.testing import fold
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
-from tests.spark.cluster import StandaloneCluster, standalone
+from tests.spark.cluster import SPARK_HOME, StandaloneCluster, standalone
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.late_rebuild import CODE, ROOT
 from tests.spark.oracle import checksum_of, logged
@@ -141,3 +143,25 @@ def test_the_command_line_sends_the_code_that_workers_lack(cluster: StandaloneCl
     assert [(result["view"], result["agreement"]) for result in results] == [
         (summary.name, Agreement.EQUAL.value), (by_tag.name, Agreement.EQUAL.value),
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_spark_submit_runs_the_command_line(cluster: StandaloneCluster, shop: Shop) -> None:
+    cluster.fill(2)
+    folder, before = cluster.folder, cluster.applications()
+    packages = ",".join(str(packed(path, folder)) for path in CODE)
+    java = [str(java_home() / "bin" / "java"), "-cp", f"{SPARK_HOME}/jars/*", "org.apache.spark.deploy.SparkSubmit"]
+    submit = ["--master", cluster.url, "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
+    submit += ["--py-files", packages, str(ROOT / "framework" / "leftfold" / "cli" / "__main__.py")]
+    leftfold = ["rebuild", by_owner.name, "--master", "submitted", "--app", "tests.ledger:app", "--json"]
+    leftfold += ["--kafka", shop.kafka.bootstrap_servers, "--redis", shop.redis.url]
+    environment = {**os.environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
+    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "framework"), str(ROOT)]), "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        [*java, *submit, *leftfold],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=REBUILD_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    (result,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert (result["view"], result["agreement"]) == (by_owner.name, Agreement.EQUAL.value)
+    assert cluster.applications() == before + 1

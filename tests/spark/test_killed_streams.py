@@ -6,40 +6,54 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import pytest
 
 from leftfold.engine.rebuild_result import Agreement
 from tests.spark.conftest import Shop
 from tests.spark.queries import owner_sums
-from tests.spark.query_streams import WAIT_SECONDS
 from tests.spark.test_streams import _nothing_left, agreement, caught_up, move, streaming  # noqa: F401  # a fixture
 
+STARTING_SECONDS = 180.0
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 
-@contextmanager
-def driver(shop: Shop, checkpoints: Path, point: str = "never") -> Iterator[subprocess.Popen[str]]:
-    words = [shop.kafka.bootstrap_servers, str(shop.redis.url), str(checkpoints), point]
-    command = [sys.executable, "-m", "tests.spark.stream_driver", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+class Driver:
+    """A stream's driver as a process; what it says goes to a file, since Spark's own processes may outlive it."""
 
+    def __init__(self, shop: Shop, checkpoints: Path, point: str = "never") -> None:
+        words = [shop.kafka.bootstrap_servers, str(shop.redis.url), str(checkpoints), point]
+        self._command = [sys.executable, "-m", "tests.spark.stream_driver", *words]
+        self._log = checkpoints.parent / f"driver-{time.monotonic_ns()}.log"
+        self._deadline = time.monotonic() + STARTING_SECONDS
 
-def wait_live(shop: Shop, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while shop.store.registry(owner_sums.name).live_of(owner_sums.hash) is None:
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "the driver never made its generation live"
-        time.sleep(0.05)
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as out:
+            self._process = subprocess.Popen(self._command, stdout=out, stderr=out)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def ended(self) -> int | None:
+        """The exit code, None while it runs; it may not run for ever."""
+        assert time.monotonic() < self._deadline, f"the driver goes on: {self.said}"
+        return self._process.poll()
+
+    @property
+    def said(self) -> str:
+        return self._log.read_text()
+
+    def wait_live(self, shop: Shop) -> None:
+        while shop.store.registry(owner_sums.name).live_of(owner_sums.hash) is None:
+            assert self.ended is None, self.said
+            time.sleep(0.05)
 
 
 @pytest.mark.parametrize("point", ["before seal 1", "after seal 1", "before flush 1", "after flush 1", "after flush 2"])
@@ -47,16 +61,15 @@ def test_a_driver_killed_around_a_write_leaves_what_the_next_can_go_on_with(
     shop: Shop, tmp_path: Path, point: str
 ) -> None:
     owner = f"killed {point}"
-    with driver(shop, tmp_path, point) as process:
+    checkpoints = tmp_path / "checkpoints"
+    with Driver(shop, checkpoints, point) as driver:
         if "flush" in point:
-            wait_live(shop, process)
-        deadline = time.monotonic() + WAIT_SECONDS
-        while process.poll() is None:
-            assert time.monotonic() < deadline, f"the driver never came to {point}"
+            driver.wait_live(shop)
+        while driver.ended is None:
             move(shop, owner, "1.00")
-        assert process.returncode == -signal.SIGKILL, process.communicate()[0]
+        assert driver.ended == -signal.SIGKILL, driver.said
     position = move(shop, owner, "100.00")
-    with streaming(shop, tmp_path) as again:
+    with streaming(shop, checkpoints) as again:
         caught_up(shop, position) if "flush" in point else again.wait_heard("generation live")
         assert again.heard("stream goes on") is ("flush" in point)
         caught_up(shop, position)
@@ -67,19 +80,16 @@ def test_a_driver_killed_around_a_write_leaves_what_the_next_can_go_on_with(
 
 
 def test_of_two_drivers_at_once_one_gives_way_and_no_event_counts_twice(shop: Shop, tmp_path: Path) -> None:
-    with driver(shop, tmp_path) as older:
-        wait_live(shop, older)
-        with driver(shop, tmp_path) as younger:
-            deadline = time.monotonic() + WAIT_SECONDS
-            sent = 0
-            while older.poll() is None and younger.poll() is None:
-                assert time.monotonic() < deadline, "both drivers go on"
-                position = move(shop, "both", "1.00")
+    checkpoints, sent = tmp_path / "checkpoints", 0
+    with Driver(shop, checkpoints) as older:
+        older.wait_live(shop)
+        with Driver(shop, checkpoints) as younger:
+            while older.ended is None and younger.ended is None:
+                move(shop, "both", "1.00")
                 sent += 1
-            survivor = younger if older.poll() is not None else older
-            position = move(shop, "both", "1.00")
-            caught_up(shop, position)
-            assert survivor.poll() is None, survivor.communicate()[0]
+            survivor = younger if older.ended is not None else older
+            caught_up(shop, move(shop, "both", "1.00"))
+            assert survivor.ended is None, survivor.said
     row = shop.views[owner_sums].get("both")
     assert row is not None
     assert (row.moves, row.total) == (sent + 1, Decimal(sent + 1))

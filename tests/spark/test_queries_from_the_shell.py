@@ -23,6 +23,7 @@ from tests.spark.queries import app, owner_frame, owner_sums, still_open
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
+STARTING_SECONDS = 180.0
 APP = "--app=tests.spark.queries:app"
 
 
@@ -90,39 +91,38 @@ def test_check_judges_the_sql_of_every_view(shop: Shop) -> None:
 
 
 def test_run_keeps_views_by_a_stream_or_again_and_again(shop: Shop, tmp_path: Path) -> None:
-    running = subprocess.Popen(
-        command(shop, "run", "still_open", "owner_frame", "owner_sums", "--every", "1s", "--json-logs"),
-        env={**os.environ, "LEFTFOLD_SPARK_CHECKPOINTS": str(tmp_path)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    checkpoints, log = tmp_path / "checkpoints", tmp_path / "run.log"
+    words = command(shop, "run", "still_open", "owner_frame", "owner_sums", "--every", "1s", "--json-logs")
+    with log.open("wb") as out:
+        environment = {**os.environ, "LEFTFOLD_SPARK_CHECKPOINTS": str(checkpoints)}
+        running = subprocess.Popen(words, env=environment, stderr=out)
     try:
-        awaited(shop, still_open, running)
-        awaited(shop, owner_frame, running)
-        awaited(shop, owner_sums, running)
+        for view in (still_open, owner_frame, owner_sums):
+            awaited(shop, view, running, log)
         with KafkaClient(ledgers_app.name, shop.kafka) as client:
             move = Move(ledger="l-run", owner="runner", amount=Decimal("7.00"))
             position = client.send(move, timeout=WAIT_SECONDS).position
-        for view in (owner_frame, owner_sums):
-            row = shop.views[view].get("runner", after=position, timeout=WAIT_SECONDS)
+        for kept in (owner_frame, owner_sums):
+            row = shop.views[kept].get("runner", after=position, timeout=WAIT_SECONDS)
             assert row is not None
             assert row.total == Decimal("7.00")
         running.send_signal(signal.SIGTERM)
-        told = running.communicate(timeout=60)[1]
+        running.wait(60)
     finally:
         running.kill()
+    told = log.read_text()
     assert running.returncode == 0, told
     lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     refreshed = [line for line in lines if line["event"] == "refreshed"]
     assert {line["view"] for line in refreshed} == {"still_open", "owner_frame"}
     assert [line["view"] for line in lines if line["event"] == "generation live"] == ["owner_sums"]
-    assert [path.name for path in tmp_path.glob("*")] == ["owner_sums"]
+    assert [path.name for path in checkpoints.glob("*")] == ["owner_sums"]
     assert not [line for line in lines if line["event"] in ("failed", "killed", "restarting")], told
 
 
-def awaited(shop: Shop, view: Any, running: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
+def awaited(shop: Shop, view: Any, running: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + STARTING_SECONDS
     while shop.store.registry(view.name).live_of(view.hash) is None:
-        assert running.poll() is None, running.communicate()[1]
-        assert time.monotonic() < deadline, f"{view.name} was not computed in {WAIT_SECONDS:g} s"
+        assert running.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, f"{view.name} was never computed: {log.read_text()}"
         time.sleep(0.1)

@@ -156,7 +156,7 @@ def test_two_rows_of_one_key_stop_the_refresh_and_name_it(shop: Shop) -> None:
     refresh(shop, owner_sums).run()
     before = dict(shop.views[owner_sums].items())
     broken = QueryView("owner_sums", events=Moved, row=OwnerSums, key=doubled, query=owner_sums.query)
-    with pytest.raises(ContractError, match="view owner_sums: the query gives several rows for the key o;"):
+    with pytest.raises(ContractError, match="view owner_sums: the query gives several rows for the key [a-z];"):
         refresh(shop, broken).run()
     assert all(g.phase is not Phase.BULK for g in shop.store.registry("owner_sums").generations.values())
     assert dict(shop.views[owner_sums].items()) == before

@@ -234,20 +234,21 @@ def test_two_groups_with_one_key_end_the_stream(shop: Shop, tmp_path: Path) -> N
 
     view = QueryView("owner_sums", events=Moved, row=OwnerSums, key=first, query=owner_sums.query)
     with streaming(shop, tmp_path, view) as stream:
-        assert "the query gives several rows for the key o" in str(stream.wait_ended())
+        assert "the query gives several rows for the key " in str(stream.wait_ended())
 
 
 def test_a_view_that_waits_for_late_events_leaves_later_ones_out_and_says_so(shop: Shop, tmp_path: Path) -> None:
     noon = datetime(2040, 1, 1, 12, tzinfo=UTC)
     with streaming(shop, tmp_path, hourly) as stream, KafkaClient(app.name, shop.kafka) as client:
         stream.wait_heard("generation live")
-        for hours in (-1, 0, 9, -1, 10):  # the fourth is ten hours late when it comes
+        # The fifth is ten hours late; Spark tells that by the watermark of the batch before, hence two at nine o'clock.
+        for hours in (-1, 0, 9, 9, -1, 10):
             command = Move(ledger="l-late", owner="late", amount=Decimal(1))
             at = noon + timedelta(hours=hours)
             caught_up(shop, client.send(command, at=at, timeout=WAIT_SECONDS).position, hourly)
         reader = shop.views[hourly]
         found = {hours: reader.get(noon + timedelta(hours=hours)) for hours in (-1, 0, 9, 10)}
-        assert {hours: row.moves for hours, row in found.items() if row} == {-1: 1, 0: 1, 9: 1, 10: 1}
+        assert {hours: row.moves for hours, row in found.items() if row} == {-1: 1, 0: 1, 9: 2, 10: 1}
         assert reader.describe().approximate
     assert agreement(shop, hourly) is Agreement.UNKNOWN, "the batch counts the late event, which is no error"
     row = reader.get(noon - timedelta(hours=1))

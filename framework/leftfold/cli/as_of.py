@@ -11,13 +11,14 @@ from operator import or_
 from typing import Any
 
 from leftfold import names
+from leftfold.cli.archives import archive_of
 from leftfold.cli.failures import Usage
 from leftfold.cli.positions import read_position
 from leftfold.connection import kafka_settings, ring
-from leftfold.errors import InfrastructureError
 from leftfold.partitioner import partition_of
 from leftfold.position import Position
 from leftfold.view import View
+from leftfold.wholelog import open_reader
 
 __all__ = ["place_meant"]
 
@@ -68,7 +69,7 @@ def _with(others: Position, place: Position) -> Position:
 
 def _version(view: View[Any, Any], key: str, version: int, kafka: str | None) -> tuple[Position, int]:
     """Behind a version of a stream, and when it was appended (ms since 1970)."""
-    with closing(ring("leftfold.kafka.reader").KafkaLogReader(kafka_settings(kafka))) as reader:
+    with closing(open_reader(kafka_settings(kafka), archive_of(None))()) as reader:
         for topic in map(names.events, view.categories):
             partition = partition_of(key.encode(), reader.partitions(topic))
             end = reader.ends([topic]).next_offset(topic, partition)
@@ -77,8 +78,6 @@ def _version(view: View[Any, Any], key: str, version: int, kafka: str | None) ->
                 for record in reader.poll(500, 1.0):
                     if record.key == key.encode() and dict(record.headers).get("ce_sequence") == b"%d" % version:
                         return Position.at(topic, partition, record.offset + 1), record.time
-                if reader.trouble:
-                    raise InfrastructureError(f"Kafka does not answer: {reader.trouble}")
     raise Usage(
         f"there is no version {version} of {key} in {', '.join(view.categories)}; "
         f"see: leftfold events {view.categories[0]} {key}"

@@ -12,6 +12,7 @@ import typer
 from pydantic_core import to_jsonable_python
 
 from leftfold.cli.console import emit, note, say
+from leftfold.errors import InfrastructureError
 from leftfold.position import Position
 from leftfold.reading import Change
 from leftfold.view import View
@@ -22,7 +23,7 @@ __all__ = ["news", "show_changes"]
 def show_changes(
     view: View[Any, Any], changes: Iterable[Change[Any, Any]], limit: int | None, *, as_json: bool
 ) -> None:
-    """Prints changes until they end, or so many; after Ctrl-C it says how to watch on."""
+    """Prints changes until they end, or so many; when it is interrupted, or loses Redis, it says how to watch on."""
     position: Position | None = None
     left = limit
     try:
@@ -35,7 +36,7 @@ def show_changes(
             position = change.position
             if left is not None and (left := left - 1) <= 0:
                 return
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, InfrastructureError):
         if position is not None and not as_json:
             note(f"to go on from here: leftfold watch {view.name} --after '{position}'")
         raise

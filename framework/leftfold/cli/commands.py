@@ -19,6 +19,7 @@ from leftfold.cli import (
     get,
     log,
     new,
+    plan,
     promote,
     rebuild,
     retry,
@@ -90,6 +91,7 @@ _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
 )
 for _function, _examples in _COMMANDS:
     app.command(epilog=_examples)(_function)
+app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.add_typer(topics.app, name="topics")
 app.add_typer(state.state, name="state")
 app.add_typer(log.log, name="log")

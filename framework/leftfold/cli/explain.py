@@ -38,10 +38,10 @@ def explain(
     from leftfold.cli.explaining import Explaining
     from leftfold.cli.keys import read_key
     from leftfold.cli.project import load_app
-    from leftfold.cli.workbench import view_of
+    from leftfold.cli.workbench import folded_view_of
 
     plain, _, named = name.partition("@")
-    view = view_of(load_app(app), plain)
+    view = folded_view_of(load_app(app), plain)
     work = Explaining(view, kafka, redis, named or "live")
     step = None
     for step in work.steps(view.keys.encode(read_key(view, key))):

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from leftfold.cli.archives import archive_of
 from leftfold.cli.embedded import local_settings
 from leftfold.cli.trouble import Trouble
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.logs import Report
+from leftfold.ports import ViewStore
 from leftfold.query import QueryView
+from leftfold.wholelog import open_bulk
 
 __all__ = ["ViewStream", "checkpoints"]
 
-_GIVE_WAY = 2.0
-"""About how many seconds a run that was fenced waits before it looks whether it is needed."""
+_PATIENCE = 10.0
+"""For how many seconds nobody may have written before a run that was fenced takes over again."""
 
 
 class ViewStream(threading.Thread):
@@ -47,7 +51,7 @@ class ViewStream(threading.Thread):
                 self._stream()
             except Fenced as error:
                 self._report("out of step", {"view": self._view.name, "why": str(error)})
-                self._stop_.wait(random.uniform(0.5, 1.5) * _GIVE_WAY)  # spreads two runs
+                self._stand_by()
             except ConfigurationError as error:
                 self.error = error
             except InfrastructureError as error:
@@ -64,7 +68,7 @@ class ViewStream(threading.Thread):
         try:
             where = batches.StreamPlaces(
                 store=store,
-                open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, kafka),
+                open_log=open_bulk(kafka, archive_of(None)),
                 open_sink=partial(adapters.BulkSink, redis),
                 kafka=kafka.java(),
                 checkpoints=checkpoints(),
@@ -73,6 +77,24 @@ class ViewStream(threading.Thread):
                 self._session, self._view, where, shuffles=self._shuffles, keep=self._keep, report=self._told
             )
             stream.run(self._stop_)
+        finally:
+            store.close()
+
+    def _stand_by(self) -> None:
+        """Waits until nobody writes the view, or nothing of it is left; unreachable servers are met by the next try."""
+        store: ViewStore = ring("leftfold.redis").RedisViewStore(redis_settings())
+        seen, since = dict[int, str](), time.monotonic()
+        patience = _PATIENCE * random.uniform(0.75, 1.25)  # spreads two runs
+        try:
+            while time.monotonic() - since < patience and not self._stop_.wait(0.2):
+                live = store.registry(self._view.name).live_of(self._view.hash)
+                if live is None:
+                    return
+                tokens = {bucket: mark.token for bucket, mark in store.marks(live).items()}
+                if tokens != seen:
+                    seen, since = tokens, time.monotonic()
+        except InfrastructureError:
+            return
         finally:
             store.close()
 

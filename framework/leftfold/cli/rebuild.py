@@ -55,7 +55,9 @@ def rebuild(
     master: MasterOption = None,
     py_files: PyFilesOption = None,
     cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="Tasks at once.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Print the plan and do nothing.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print the plan and do nothing; see `leftfold plan`, too.")
+    ] = False,
     hold: Annotated[bool, typer.Option("--hold", help="Keep the new rows from readers until `promote`.")] = False,
     as_of: Annotated[
         str, typer.Option("--as-of", metavar="PLACE", help="Stop at a position, a time or KEY@VERSION; needs --name.")

@@ -30,88 +30,86 @@ def refresh(views: Sequence[View[Any, Any]], every: float, stop: threading.Event
     Raises:
         ConfigurationError: the SQL of a view is not allowed or does not give its row; starting again would not help.
     """
-    cores, keep = cores_of("spark", None), max(_KEEP, every)
-    work = Rebuilding(None, None, RebuildOptions(keep=keep, cores=cores))
     settings = spark_settings(None)
     settings = settings.model_copy(update={"jars": (*settings.jars, *ring("leftfold.local").spark_jars())})
     with ring("leftfold.spark.session").spark_session(settings) as session:
-        work.use(session)
-        streams, again = list[ViewStream](), list[TableView[Any, Any]]()
-        for view in map(_table, views):
-            how = work.refreshed(view)
-            report("refreshing", {"view": view.name, "kept": str(how)})
-            if how.incremental and isinstance(view, QueryView):
-                streams.append(ViewStream(session, view, shuffles=2 * cores, keep=keep, stop=stop, report=report))
-            else:
-                again.append(view)
+        keeping = _Keeping(session, every, stop, report)
+        for view in views:
+            keeping.add(view)
         threading.Thread(target=_cancel, args=(session, stop), name="cancel", daemon=True).start()
-        for stream in streams:
+        keeping.run()
+
+
+class _Keeping:
+    """All views of one process."""
+
+    def __init__(self, session: Any, every: float, stop: threading.Event, report: Report) -> None:
+        self._session, self._every, self._stop, self._report = session, every, stop, report
+        self._cores, self._keep = cores_of("spark", None), max(_KEEP, every)
+        self._work = Rebuilding(None, None, RebuildOptions(keep=self._keep, cores=self._cores))
+        self._work.use(session)
+        self._streams: list[ViewStream] = []
+        self._views: list[TableView[Any, Any]] = []
+        self._trouble, self._files = Trouble(report, stop), dict[str, object]()
+
+    def add(self, view: View[Any, Any]) -> None:
+        """Judges a view's SQL and decides how to keep it."""
+        if not isinstance(view, TableView):
+            raise ConfigurationError(f"view {view.name} is folded; run it with a tail")
+        how = self._work.refreshed(view)
+        self._report("refreshing", {"view": view.name, "kept": str(how)})
+        if how.incremental and isinstance(view, QueryView):
+            options: Any = {"shuffles": 2 * self._cores, "keep": self._keep, "stop": self._stop}
+            self._streams.append(ViewStream(self._session, view, **options, report=self._report))
+        else:
+            self._views.append(view)
+
+    def run(self) -> None:
+        """Works until told to stop, or until a stream meets a definition that is wrong."""
+        for stream in self._streams:
             stream.start()
+        due = 0.0
         try:
-            _keep_fresh(work, again, every, streams, stop, report)
+            while not self._stop.wait(0.1):
+                for error in (stream.error for stream in self._streams if stream.error is not None):
+                    raise error
+                if time.monotonic() >= due:
+                    due = time.monotonic() + self._every
+                    for view in self._views:
+                        self._refresh(view)
         finally:
-            stop.set()
-            for stream in streams:
+            self._stop.set()
+            for stream in self._streams:
                 stream.join()
 
+    def _refresh(self, view: TableView[Any, Any]) -> None:
+        """One refresh; what goes wrong with the log or the rows is told and tried again the next time."""
+        if self._stop.is_set():
+            return
+        try:
+            self._compute(view)
+            self._trouble.told("")
+        except ConfigurationError:
+            raise
+        except InfrastructureError as error:
+            if not self._stop.is_set():
+                self._trouble.met(error)
+        except LeftfoldError as error:
+            self._report("failed", {"view": view.name, "why": str(error)})
 
-def _keep_fresh(
-    work: Rebuilding,
-    views: Sequence[TableView[Any, Any]],
-    every: float,
-    streams: Sequence[ViewStream],
-    stop: threading.Event,
-    report: Report,
-) -> None:
-    trouble, seen = Trouble(report, stop), dict[str, object]()
-    due = 0.0
-    while not stop.wait(0.1):
-        for stream in streams:
-            if stream.error is not None:
-                raise stream.error
-        if time.monotonic() >= due:
-            due = time.monotonic() + every
-            for view in views:
-                _refresh(work, view, seen, trouble, stop, report)
-
-
-def _refresh(
-    work: Rebuilding,
-    view: TableView[Any, Any],
-    seen: dict[str, object],
-    trouble: Trouble,
-    stop: threading.Event,
-    report: Report,
-) -> None:
-    """One refresh, unless neither events nor reference files have changed since the last."""
-    if stop.is_set():
-        return
-    try:
+    def _compute(self, view: TableView[Any, Any]) -> None:
+        """Computes a view again, unless neither events nor reference files have changed since the last time."""
         files = {name: file.fingerprint() for name, file in view.references.items()}
-        with work.opened(view, lambda progress: None) as rebuild:
+        with self._work.opened(view, lambda progress: None) as rebuild:
             plan = rebuild.plan()
-            if isinstance(rebuild, Refresh) and seen.get(view.name) == files and rebuild.stands_at(plan):
+            if isinstance(rebuild, Refresh) and self._files.get(view.name) == files and rebuild.stands_at(plan):
                 return
             result = rebuild.run(plan)
-        seen[view.name] = files
-        trouble.told("")
+        self._files[view.name] = files
         details = {"view": view.name, "generation": result.generation, "rows": result.rows, "events": result.events}
-        report("refreshed", {**details, "seconds": round(sum(result.seconds.values()), 1)})
+        self._report("refreshed", {**details, "seconds": round(sum(result.seconds.values()), 1)})
         if not result.swapped:
-            report("view stopped", {"view": view.name, "why": str(result)})
-    except ConfigurationError:
-        raise
-    except InfrastructureError as error:
-        if not stop.is_set():
-            trouble.met(error)
-    except LeftfoldError as error:
-        report("failed", {"view": view.name, "why": str(error)})
-
-
-def _table(view: View[Any, Any]) -> TableView[Any, Any]:
-    if not isinstance(view, TableView):
-        raise ConfigurationError(f"view {view.name} is folded; run it with a tail")
-    return view
+            self._report("view stopped", {"view": view.name, "why": str(result)})
 
 
 def _cancel(session: Any, stop: threading.Event) -> None:

@@ -34,11 +34,11 @@ def retry(
     from leftfold.cli.console import amount, emit, say
     from leftfold.cli.keys import read_key
     from leftfold.cli.project import load_app
-    from leftfold.cli.workbench import view_of, workbench
+    from leftfold.cli.workbench import folded_view_of, workbench
     from leftfold.engine.generations import resolve
     from leftfold.engine.retry import Retry
 
-    view = view_of(load_app(app), name)
+    view = folded_view_of(load_app(app), name)
     wanted = [view.keys.encode(read_key(view, key)) for key in keys or ()]
     with workbench(kafka, redis) as bench:
         live = resolve(bench.store.registry(view.name), view, "live")

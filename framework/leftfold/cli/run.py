@@ -70,6 +70,7 @@ def run(
     as its master has; beside a tail, too.
     """
     from leftfold.cli.ensuring import ensure_topics
+    from leftfold.cli.failures import Usage
     from leftfold.cli.part import end_with_parent
     from leftfold.cli.parts import chosen, parts_of
     from leftfold.cli.project import load_app
@@ -78,6 +79,8 @@ def run(
     from leftfold.logs import open_report
     from leftfold.supervisor import Supervisor
 
+    if engine is Engine.TAIL and (master or py_files or trigger):
+        raise Usage("--master, --py-files and --trigger are Spark's; say --engine spark, too")
     whole = load_app(app)
     wanted = chosen(whole, names or [])
     settings = kafka_settings(kafka)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from leftfold.cli.archives import archive_of
 from leftfold.cli.rebuilding import spark_settings
 from leftfold.cli.trouble import Trouble
 from leftfold.connection import ring
@@ -15,6 +16,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.logs import Report
 from leftfold.redis import RedisSettings
 from leftfold.view import View
+from leftfold.wholelog import open_bulk, open_reader
 
 if TYPE_CHECKING:
     from leftfold.spark.settings import SparkSettings
@@ -79,8 +81,8 @@ def _settings() -> SparkSettings:
 def _ports(kafka: KafkaSettings, redis: RedisSettings) -> StreamPorts:
     ports: StreamPorts = ring("leftfold.spark.streaming").StreamPorts(
         open_store=partial(ring("leftfold.redis").RedisViewStore, redis),
-        open_log=partial(ring("leftfold.kafka.bulk").KafkaBulkLog, kafka),
-        open_reader=partial(ring("leftfold.kafka.reader").KafkaLogReader, kafka),
+        open_log=open_bulk(kafka, archive_of(None)),
+        open_reader=open_reader(kafka, archive_of(None)),
         kafka=kafka.java(),
     )
     return ports

@@ -47,10 +47,12 @@ def verify(
     from leftfold.cli.rebuild import views_meant
     from leftfold.cli.sampling import share_of
     from leftfold.cli.verification import Verifying
+    from leftfold.cli.workbench import folded_view_of
 
     if continuous and engine is Engine.SPARK:
         raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")
-    views = views_meant(load_app(app), names or [])
+    whole = load_app(app)
+    views = [folded_view_of(whole, name) for name in names or ()] or [v for v in views_meant(whole, []) if v.folded]
     work = Verifying(kafka, redis, generation, deep=deep)
     if continuous:
         for result in work.for_ever(views, share_of(share)):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from leftfold.app import App
     from leftfold.view import View
 
-__all__ = ["Workbench", "store_of", "view_of", "workbench"]
+__all__ = ["Workbench", "folded_view_of", "store_of", "view_of", "workbench"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,23 @@ def store_of(redis: str | None) -> Iterator[BulkStore]:
         yield store
     finally:
         store.close()
+
+
+def folded_view_of(app: App, name: str) -> View[Any, Any]:
+    """The App's view of a name, which must be one that is folded event by event.
+
+    Raises:
+        Usage: it has none such, or Spark computes it as a whole.
+    """
+    from leftfold.cli.failures import Usage
+
+    view = view_of(app, name)
+    if not view.folded:
+        raise Usage(
+            f"view {name} is computed as a whole by Spark, not event by event; "
+            f"compute it again: leftfold rebuild {name}"
+        )
+    return view
 
 
 def view_of(app: App, name: str) -> View[Any, Any]:

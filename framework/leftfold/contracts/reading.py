@@ -42,7 +42,7 @@ class ReadingContract:
 
     def test_every_bound_finds_and_counts_what_lies_within(self, store: ViewStore, whole: Generation) -> None:
         rows = [row(f"k{number}", value.encode()) for number, value in enumerate(VALUES)]
-        nameless = replace(row("none"), after=(ordered(None), ordered(None)))
+        nameless = row("none")._replace(after=(ordered(None), ordered(None)))
         assert store.flush(
             [flush_of(whole, 1, "", "t", *rows[::2]), flush_of(whole, 3, "", "t", *rows[1::2], nameless)]
         )
@@ -61,7 +61,7 @@ class ReadingContract:
         assert found.live == counts.live == whole.id
 
     def test_none_is_found_as_a_value_and_by_no_range(self, store: ViewStore, whole: Generation) -> None:
-        nameless = replace(row("none"), after=(ordered(None), ordered("S")))
+        nameless = row("none")._replace(after=(ordered(None), ordered("S")))
         assert store.flush([flush_of(whole, 0, "", "t", nameless, row("dash", b"-"))])
         none = ordered(None)
         asked = (Range("color", none, none), Range("color"), Range("size"))

@@ -209,7 +209,7 @@ class ViewStoreContract(ReadingContract):
     )
     def test_a_row_holds_any_bytes(self, store: ViewStore, generation: Generation, value: bytes) -> None:
         key = "%7Bb%7D%0D%0A/%25/~"
-        change = replace(row(key), fields=(value, value), before=None, after=("=", "="))
+        change = row(key)._replace(fields=(value, value), before=None, after=("=", "="))
         assert store.flush([flush_of(generation, 0, "", "t1", change)])
         assert store.read(generation, [(0, key)]).rows == ({b"color": value, b"size": value},)
         assert store.keys(generation, 0, "", 9) == [key]

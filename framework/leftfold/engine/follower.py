@@ -7,16 +7,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from leftfold.engine.bulk_evolve import evolver
 from leftfold.engine.decoded import Decoded
+from leftfold.engine.places import bucket_of
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Parked, RowChange, Snapshot, covered
-from leftfold.partitioner import partition_of
 from leftfold.ports import Flushing, ViewStore
 from leftfold.position import Position
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View
 
-__all__ = ["Follower", "Kept", "bucket_of"]
+__all__ = ["Follower", "Kept"]
 
 MAX_PARKED = 100
 NO_KEY = "\0"
@@ -47,11 +48,6 @@ class _Bucket:
     time: str
 
 
-def bucket_of(generation: Generation, key: str, partition: int) -> int:
-    """The bucket of an encoded row key: its source partition when stream-keyed, else murmur2 of the key."""
-    return partition if generation.stream_keyed else partition_of(key.encode(), generation.buckets)
-
-
 class Follower:
     """Folds batches into some buckets of one generation; `marks` are what the store confirmed last.
 
@@ -76,6 +72,7 @@ class Follower:
         self.view, self.generation, self.stopped = view, generation, ""
         self.buckets = frozenset(range(generation.buckets) if buckets is None else buckets)
         self._store, self._most, self._max_parked = store, most, max_parked
+        self._steps = {careful: evolver(view, careful=careful) for careful in (False, True)}
         self._names = {f"{c.__leftfold__.category}.{c.__leftfold__.name}" for c in view.events}
         self._kept: dict[tuple[int, str], Kept] = {}
         self.marks: dict[int, Mark] = {}
@@ -218,13 +215,11 @@ class Follower:
             return
         row = after[place] if place in after else self._kept[place].row
         try:
-            for failure in (item, row):
-                if isinstance(failure, Exception):
-                    raise failure
-            row = self.view.evolve_row(row, item)
-            if careful and row is not None:
-                self.view.rows.encode(row)
-                self.view.rows.index_entries(row)
+            if isinstance(item, Exception):
+                raise item
+            if isinstance(row, Exception):
+                raise row
+            row = self._steps[careful](row, item)
         except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
             bucket.parked[key] = Parked(
                 record.topic, record.partition, record.offset, f"{type(error).__name__}: {error}"
@@ -236,15 +231,30 @@ class Follower:
 
     def _flush(self, buckets: dict[int, _Bucket], after: dict[tuple[int, str], Any], reached: Position) -> None:
         flushes, kept = [], {}
+        moved = self._moved(reached)
         for number, bucket in buckets.items():
-            flush, rows = self._of_bucket(number, bucket, after, reached)
+            flush, rows = self._of_bucket(number, bucket, after, moved[number])
             flushes.append(flush)
             kept.update(rows)
         sent = self._store.begin_flush(flushes) if flushes else NOTHING_TO_FLUSH
         self._flying = sent, {flush.bucket: flush.mark for flush in flushes}, kept
 
+    def _moved(self, reached: Position) -> dict[int, Position]:
+        """Where each bucket's mark moves to; buckets that are at one place share one Position, and its JSON."""
+        topics, keyed = self.generation.topics, self.generation.stream_keyed
+        if keyed:
+            return {number: mark.position | reached.only(topics, number) for number, mark in self.marks.items()}
+        here = reached.only(topics)
+        merged: dict[int, Position] = {}
+        for mark in self.marks.values():
+            place = id(mark.position)
+            if place not in merged:
+                both = mark.position | here
+                merged[place] = here if both == here else both
+        return {number: merged[id(mark.position)] for number, mark in self.marks.items()}
+
     def _of_bucket(
-        self, number: int, bucket: _Bucket, after: dict[tuple[int, str], Any], reached: Position
+        self, number: int, bucket: _Bucket, after: dict[tuple[int, str], Any], position: Position
     ) -> tuple[BucketFlush, dict[tuple[int, str], Kept]]:
         rows, mark = self.view.rows, bucket.mark
         checksum, count = mark.checksum, mark.rows
@@ -265,7 +275,7 @@ class Follower:
         for key in bucket.parked.keys() - mark.parked.keys():
             checksum -= (kept.get((number, key)) or self._kept[number, key]).digest
         moved = Mark(
-            mark.position | reached.only(self.generation.topics, number if self.generation.stream_keyed else None),
+            position,
             checksum % CHECKSUM_MODULUS,
             secrets.token_hex(8),
             mark.phase,

@@ -18,22 +18,26 @@ IDLE_SECONDS = 0.1
 CONFIRM_SECONDS = 1.0
 """How often a group without anything to flush sees whether what it flushed is still there."""
 QUICK_SECONDS = 0.2
-MOST_BATCHES = 8
 
 
 class Group:
     """One reader of the log and the followers it feeds, all of which have seen everything up to `position`.
 
     The next batch is read and decoded while the store works on the flushes of the one before.
+
+    Args:
+        growth: how many times as large batches may get while there are more events waiting and a step is quick.
     """
 
-    def __init__(self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore) -> None:
+    def __init__(
+        self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore, growth: int = 8
+    ) -> None:
         self._open, self.log, self._store = open_log, open_log(), store
         self.followers: list[Follower] = []
         self._early: list[Follower] = []
         self._rest: list[Decoded] = []
         self._flushed, self._flying, self._at = Position(), False, 0.0
-        self._limit = 0
+        self._limit, self._growth = 0, growth
         self._confirmed = time.monotonic()
         self.seek(followers)
 
@@ -61,10 +65,10 @@ class Group:
         What it sends to the store lands at the next step, or at `land`.
 
         Args:
-            batch: how many events at most, eight times as many while there are more waiting and a step is quick.
+            batch: how many events at first.
         """
         began = time.monotonic()
-        self._limit = max(batch, min(self._limit, batch * MOST_BATCHES))
+        self._limit = max(batch, min(self._limit, batch * self._growth))
         records = self.log.poll(self._limit, 0.0 if self._flying else timeout)
         full = len(records) >= self._limit
         decoded = self._rest + [self._decoder.decode(r) for r in records]

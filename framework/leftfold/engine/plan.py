@@ -9,17 +9,13 @@ from operator import or_
 from typing import Any
 
 from leftfold.engine.bulk_log import BulkLog, Range
+from leftfold.engine.forecast import BASE_MB, EVENTS_PER_ROW, FOLD_RATE, PER_TASK, ROW_KB, SORT_RATE, START_SECONDS
 from leftfold.engine.generations import BUCKETS, topics_of
 from leftfold.engine.hole import check_whole
 from leftfold.position import Position
 from leftfold.view import View
 
 __all__ = ["RebuildPlan", "plan_ranges", "plan_rebuild", "plan_to"]
-
-_PER_TASK = 8
-_RATE, _SORTED_RATE = 190_000, 60_000
-_START_SECONDS = 8.0
-_BASE_MB, _ROW_KB, _EVENTS_PER_ROW = 150, 1.0, 8
 
 
 @dataclass(frozen=True)
@@ -55,22 +51,21 @@ class RebuildPlan:
     def seconds(self) -> float:
         """The predicted time: the longest queue of tasks at a measured rate per core, and Spark's start.
 
-        190,000 events/s and core fold in place, 60,000 when they must be sorted; measured with small events on two
-        cores of a server, the broker on the same machine.
+        The rates, and what limits them on more machines, are in `leftfold.engine.forecast`.
         """
-        rate = _RATE if self.stream_keyed else _SORTED_RATE
+        rate = FOLD_RATE if self.stream_keyed else SORT_RATE
         longest = max((sum(p.end - p.start for p in task) for task in self.tasks), default=0)
-        return _START_SECONDS + max(longest, self.events / self.cores) / rate
+        return START_SECONDS + max(longest, self.events / self.cores) / rate
 
     @property
     def memory(self) -> int:
         """The predicted memory of all tasks at once, in MB.
 
-        A task holds the rows of one partition, 1 KB each at one row per 8 events, beside 150 MB for its process; one
-        that sorts leaves that to Spark, which spills to disk.
+        A task holds the rows of one partition beside what every task takes; one that sorts leaves that to Spark,
+        which spills to disk.
         """
         largest = max((p.end - p.start for p in self.ranges), default=0) if self.stream_keyed else 0
-        task = _BASE_MB + largest / _EVENTS_PER_ROW * _ROW_KB / 1024
+        task = BASE_MB + largest / EVENTS_PER_ROW * ROW_KB / 1024
         return round(min(self.cores, len(self.tasks)) * task)
 
     def __str__(self) -> str:
@@ -120,7 +115,7 @@ def plan_ranges(
 
 def _tasks(ranges: Sequence[Range], cores: int) -> tuple[tuple[Range, ...], ...]:
     """The ranges dealt out to a multiple of `cores` tasks, about 8 each, the largest first to the lightest task."""
-    count = min(len(ranges), max(1, -(-len(ranges) // (_PER_TASK * cores))) * cores)
+    count = min(len(ranges), max(1, -(-len(ranges) // (PER_TASK * cores))) * cores)
     tasks: list[list[Range]] = [[] for _ in range(count)]
     weights = [0] * count
     for part in sorted(ranges, key=lambda p: p.start - p.end):

@@ -34,9 +34,11 @@ class Tail:
     time, reads in a group of its own and joins the main group when it has caught up with it.
 
     Args:
-        open_log: makes a reader; one per group. batch: how many events one flush holds at first; it grows with the
-            backlog. look: seconds between looks at generations and other tails. lease: seconds after which the others
-            take a silent tail for dead. member: this tail's name among them.
+        open_log: makes a reader; one per group.
+        batch: how many events one flush holds at first; it grows with the backlog, up to `growth` times.
+        look: seconds between looks at generations and other tails.
+        lease: seconds after which the others take a silent tail for dead.
+        member: this tail's name among them.
         folds: says by view which code folds, so that a change is noticed that nobody has given a version.
         report: told what an operator should know: (what, details).
     """
@@ -48,6 +50,7 @@ class Tail:
         store: ViewStore,
         *,
         batch: int = 2000,
+        growth: int = 8,
         look: float = 0.25,
         lease: float = 3.0,
         member: str = "",
@@ -57,7 +60,7 @@ class Tail:
         self.views = tuple(view for view in views if view.folded)
         self.member = member or secrets.token_hex(8)
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
-        self._lease, self._folds = lease, folds or {}
+        self._lease, self._folds, self._growth = lease, folds or {}, growth
         self._groups: list[Group] = []
         self._targets: dict[_Name, Position] = {}
         self._known: dict[_Name, Follower] = {}
@@ -161,7 +164,7 @@ class Tail:
             self._targets.setdefault(name, self._admin.ends(generation.topics))
         if share:
             follower.fold((), follower.position())
-            self._groups.append(Group(self._open, [follower], self._store))
+            self._groups.append(Group(self._open, [follower], self._store, self._growth))
 
     def _tell_changed(self, view: View[Any, Any], generation: Generation) -> None:
         """Tells when rows were folded by other code of the same version: they stay as they are, new ones do not."""
@@ -196,7 +199,7 @@ class Tail:
                 self._known.pop((follower.view.name, follower.generation.id), None)
                 self._discard(follower.generation, error)
             else:
-                self._groups.append(Group(self._open, [follower], self._store))
+                self._groups.append(Group(self._open, [follower], self._store, self._growth))
             self._waiting.remove(waiting)
 
     def _settle(self) -> None:

@@ -7,7 +7,7 @@ from typing import Generic
 
 from typing_extensions import TypeVar
 
-from leftfold.engine.follower import bucket_of
+from leftfold.engine.places import bucket_of
 from leftfold.errors import ViewNotBuilt
 from leftfold.flush import Generation
 from leftfold.partitioner import partition_of

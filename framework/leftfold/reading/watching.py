@@ -69,6 +69,7 @@ class Watch(Generic[Row, K]):
             if not self._is_unbroken(recent):
                 self._generation = None
                 continue
+            recent = _caught_up(generation, recent, self._after or Position())
             changes = yield from self._changes(generation, recent)
             if changes:
                 return changes
@@ -111,7 +112,8 @@ class Watch(Generic[Row, K]):
 
     def _changes(self, generation: Generation, recent: Recent) -> Steps[list[Change[Row, K]]]:
         """What the entries come to, with the rows as they are now; none when the generation was left meanwhile."""
-        places, before = self._places(recent), self._after or Position()
+        before = self._after or Position()
+        places = self._places(generation, recent, before)
         rows: tuple[Mapping[bytes, bytes] | None, ...] = ()
         if places:
             snapshot = yield from ask(Rows(generation, places))
@@ -128,12 +130,12 @@ class Watch(Generic[Row, K]):
         self._generation = None
         yield from self._live.moved(generation, time.monotonic() + _PATIENCE_SECONDS)
 
-    def _places(self, recent: Recent) -> tuple[tuple[int, str], ...]:
-        """Whose rows changed, each once, in the order of their last changes."""
+    def _places(self, generation: Generation, recent: Recent, before: Position) -> tuple[tuple[int, str], ...]:
+        """Whose rows changed, each once, in the order of their last changes; what `before` covers was told."""
         places: dict[tuple[int, str], None] = {}
         for bucket, entries in recent.entries.items():
             for entry in entries[1:]:
-                for key in entry.keys:
+                for key in () if _covers(generation, bucket, before, entry.position) else entry.keys:
                     if self._keys is None or key in self._keys:
                         places.pop((bucket, key), None)
                         places[bucket, key] = None
@@ -178,12 +180,26 @@ class Watch(Generic[Row, K]):
         )
 
 
+def _caught_up(generation: Generation, recent: Recent, before: Position) -> Recent:
+    """What was read, without the entries of buckets that have not reached `before`: their rows would be older.
+
+    A generation may be behind the one that went before it; its entries wait until it has caught up.
+    """
+    behind = {b for b, position in recent.positions.items() if not _covers(generation, b, position, before)}
+    return Recent(
+        recent.live,
+        {bucket: before if bucket in behind else position for bucket, position in recent.positions.items()},
+        {bucket: entries[:1] if bucket in behind else entries for bucket, entries in recent.entries.items()},
+    )
+
+
 def _is_full(entries: Sequence[Changed]) -> bool:
     return len(entries) >= _PAGE
 
 
-def _covers(generation: Generation, bucket: int, after: Position, position: Position) -> bool:
-    return after.covers(position.only(generation.topics, bucket if generation.stream_keyed else None))
+def _covers(generation: Generation, bucket: int, one: Position, other: Position) -> bool:
+    """Whether a position covers another as far as a bucket is concerned."""
+    return one.covers(other.only(generation.topics, bucket if generation.stream_keyed else None))
 
 
 def _least(generation: Generation, buckets: tuple[int, ...], positions: Mapping[int, Position]) -> Position:

@@ -7,8 +7,8 @@ from typing import Any
 
 from leftfold.position import Position
 from leftfold.questions import Changed, Changes, Recent
-from leftfold.redis.keys import BucketKeys, registry_key
-from leftfold.redis.wording import Command, hash_of
+from leftfold.redis.keys import BucketKeys
+from leftfold.redis.wording import Command, ask_live, hash_of, live_in
 
 __all__ = ["Recently", "addition"]
 
@@ -29,9 +29,7 @@ class Recently:
 
     def __init__(self, asked: Changes) -> None:
         self._asked = asked
-        self.commands: list[Command] = [
-            ("HGET", registry_key(asked.generation.view), f"live:{asked.generation.pointer}")
-        ]
+        self.commands: list[Command] = [ask_live(asked.generation)]
         for bucket, id_ in asked.ids.items():
             keys = BucketKeys(asked.generation, bucket)
             self.commands += (("HGET", keys.mark, POSITION), self._page(keys.changes, id_))
@@ -40,7 +38,7 @@ class Recently:
         """What the replies say."""
         found = dict(zip(self._asked.ids, zip(replies[1::2], replies[2::2], strict=True), strict=True))
         return Recent(
-            (replies[0] or b"").decode(),
+            live_in(replies[0]),
             {bucket: Position.from_json(position) for bucket, (position, _) in found.items() if position is not None},
             {bucket: tuple(map(_changed, entries)) for bucket, (_, entries) in found.items()},
         )

@@ -134,6 +134,12 @@ class Flusher:
         expected = {BucketKeys(f.generation, f.bucket).mark: f.expected.encode() for f in flushes}
         return tokens == expected
 
+    def commands(self, flushes: Sequence[BucketFlush]) -> list[bytes]:
+        """Everything that these flushes write and tell, as one transaction."""
+        history = self._settings.history
+        changes = [command for flush in flushes for command in commands_of(flush, history)]
+        return self.at_once([*changes, *notices(flushes)])
+
     def at_once(self, commands: list[bytes]) -> list[bytes]:
         """Commands as one transaction."""
         return [MULTI, *commands, EXEC]
@@ -145,9 +151,7 @@ class Flusher:
         if not self.still_mine(flushes, tokens):
             flight.outcome = False
             return
-        history = self._settings.history
-        changes = [command for flush in flushes for command in commands_of(flush, history)]
-        commands = self.at_once([*changes, *notices(flushes)])
+        commands = self.commands(flushes)
         flight.sent = len(commands)
         flight.replies = wire.begin(commands + _watch(marks))
 
@@ -199,10 +203,11 @@ def _watch(marks: Sequence[bytes]) -> list[bytes]:
 
 def notices(flushes: Sequence[BucketFlush]) -> Iterator[bytes]:
     """What tells those who wait that a generation came further, and how far; one message for all buckets."""
-    generations = {(flush.generation.view, flush.generation.id) for flush in flushes}
-    for view, id_ in generations:
-        reached = Position.union(f.mark.position for f in flushes if f.generation.id == id_)
-        yield packed(b"PUBLISH", channel(view, id_), reached.to_json().encode())
+    reached: dict[bytes, list[Position]] = {}
+    for flush in flushes:
+        reached.setdefault(channel(flush.generation.view, flush.generation.id), []).append(flush.mark.position)
+    for name, positions in reached.items():
+        yield packed(b"PUBLISH", name, Position.union(positions).to_json().encode())
 
 
 def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:

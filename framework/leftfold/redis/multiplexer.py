@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from leftfold.redis.failures import refuse_errors, unreachable
@@ -15,7 +15,7 @@ from leftfold.redis.sentinels import ROLE, why_no_master
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.topology import Topology, topology_of
 from leftfold.redis.wire import greeting
-from leftfold.redis.wording import Wording
+from leftfold.redis.wording import Command, Wording
 
 __all__ = ["Multiplexer", "open_line"]
 
@@ -84,25 +84,29 @@ class Multiplexer:
         Raises:
             InfrastructureError: the server cannot be reached, or refuses a command.
         """
-        commands = [packed(*command) for command in wording.commands]
         try:
             try:
-                replies = await self._exchange(commands)
+                replies = await self.exchange(wording.commands)
             except OSError as error:
                 if not await self._met(error):
                     raise
-                replies = await self._exchange(commands)
+                replies = await self.exchange(wording.commands)
         except OSError as error:
             await self._met(error)
             raise unreachable(self._settings, error) from error
         refuse_errors(self._settings, replies)
         return wording.answer(replies)
 
-    async def _exchange(self, commands: list[bytes]) -> list[Any]:
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """Sends commands and returns their replies, errors of commands among them.
+
+        Raises:
+            OSError: the connection is lost. InfrastructureError: there is none to be had.
+        """
         line = self._line
         if line is None or not line.usable:
             line = await self._opened()
-        return await line.exchange(commands)
+        return await line.exchange([packed(*command) for command in commands])
 
     async def _met(self, error: OSError) -> bool:
         """Whether another server may lead now; threads that find out hold the topology, so a thread waits for it."""

@@ -12,9 +12,9 @@ from typing import Any
 
 from leftfold.flush import Generation, Mark, Phase, Snapshot
 from leftfold.questions import Glance, Seen
-from leftfold.redis.keys import BucketKeys, registry_key
+from leftfold.redis.keys import BucketKeys
 from leftfold.redis.marks import read_mark
-from leftfold.redis.wording import Command, hash_of
+from leftfold.redis.wording import Command, ask_live, hash_of, live_in
 
 __all__ = ["Glimpse", "Question", "counts_in", "read_marks"]
 
@@ -34,7 +34,7 @@ class Question:
             if bucket not in behind:
                 behind[bucket] = ("HEXISTS", places[bucket].mark, "token")
         self._buckets, self._behind = list(places), list(behind)
-        self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.pointer}")]
+        self.commands: list[Command] = [ask_live(generation)]
         self.commands += [("HGETALL", place.mark) for place in places.values()]
         self.commands += [("HGETALL", places[bucket].row(key)) for bucket, key in keys]
         self.commands += behind.values()
@@ -47,7 +47,7 @@ class Question:
             if not there:
                 del found[bucket]
         return Snapshot(
-            live=(replies[0] or b"").decode(),
+            live=live_in(replies[0]),
             marks=read_marks(self._generation, found),
             rows=tuple([hash_of(reply) or None for reply in replies[1 + count : rows]]),
         )
@@ -60,7 +60,7 @@ class Glimpse:
         self._generation = asked.generation
         keys = BucketKeys(asked.generation, asked.bucket)
         self.commands: list[Command] = [
-            ("HGET", registry_key(asked.generation.view), f"live:{asked.generation.pointer}"),
+            ask_live(asked.generation),
             ("HGETALL", keys.row(asked.key)),
             ("HGET", keys.mark, PHASE),
         ]
@@ -68,7 +68,7 @@ class Glimpse:
     def answer(self, replies: Sequence[Any]) -> Seen:
         """What the replies say."""
         live, fields, phase = replies
-        return Seen((live or b"").decode(), counts_in(self._generation, phase), hash_of(fields) or None)
+        return Seen(live_in(live), counts_in(self._generation, phase), hash_of(fields) or None)
 
 
 class _Marks(Mapping[int, Mark]):

@@ -7,9 +7,11 @@ from typing import Any, Protocol, TypeAlias
 
 from typing_extensions import TypeVar
 
+from leftfold.flush import Generation
 from leftfold.redis.commands import Part
+from leftfold.redis.keys import registry_key
 
-__all__ = ["Asker", "Command", "Wording", "hash_of"]
+__all__ = ["Asker", "Command", "Wording", "ask_live", "hash_of", "live_in"]
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -40,3 +42,13 @@ class Asker(Protocol):
 def hash_of(reply: Any) -> Mapping[bytes, bytes]:
     """A hash from a reply: redis-py makes a dict, the protocol has names and values in turn."""
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def ask_live(generation: Generation) -> Command:
+    """The command that asks which generation is live for the hash of one."""
+    return ("HGET", registry_key(generation.view), f"live:{generation.pointer}")
+
+
+def live_in(reply: bytes | None) -> str:
+    """The id in the reply to it, '' for none."""
+    return (reply or b"").decode()

@@ -24,7 +24,7 @@ from leftfold.redis.changestream import Recently
 from leftfold.redis.guarded import Guarded, Spread
 from leftfold.redis.keys import BucketKeys, escaped, registry_key, told
 from leftfold.redis.registry import decoded
-from leftfold.redis.wording import Command, Wording, hash_of
+from leftfold.redis.wording import Command, Wording, ask_live, hash_of, live_in
 
 __all__ = ["worded"]
 
@@ -67,7 +67,7 @@ class _Matching:
     def __init__(self, asked: Matching) -> None:
         generation = asked.generation
         self._buckets = tuple(range(generation.buckets)) if asked.buckets is None else asked.buckets
-        self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.pointer}")]
+        self.commands: list[Command] = [ask_live(generation)]
         limit: Command = () if asked.limit is None else (b"LIMIT", 0, asked.limit)
         for range_ in asked.ranges:
             low, high = _ends(range_)
@@ -80,14 +80,14 @@ class _Matching:
         for start in range(0, len(rest), len(self._buckets)):
             entries = zip(self._buckets, rest[start : start + len(self._buckets)], strict=True)
             found.append({bucket: tuple(map(told, members)) for bucket, members in entries})
-        return Matches((replies[0] or b"").decode(), tuple(found))
+        return Matches(live_in(replies[0]), tuple(found))
 
 
 class _Counting:
     def __init__(self, asked: Counting) -> None:
         generation = asked.generation
         self._each = generation.buckets
-        self.commands: list[Command] = [("HGET", registry_key(generation.view), f"live:{generation.pointer}")]
+        self.commands: list[Command] = [ask_live(generation)]
         for range_ in asked.ranges:
             for bucket in range(generation.buckets):
                 self.commands.append(("ZLEXCOUNT", BucketKeys(generation, bucket).index(range_.index), *_ends(range_)))
@@ -95,7 +95,7 @@ class _Counting:
     def answer(self, replies: Sequence[Any]) -> Counts:
         rest = replies[1:]
         totals = (sum(rest[start : start + self._each]) for start in range(0, len(rest), self._each))
-        return Counts((replies[0] or b"").decode(), tuple(totals))
+        return Counts(live_in(replies[0]), tuple(totals))
 
 
 def _ends(range_: Range) -> tuple[bytes, bytes]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +61,11 @@ class BatchQuery:
         self._folder = options.checkpoint or Path(tempfile.mkdtemp(prefix="leftfold-run-"))
         self._start = _least([course.position() for course in courses], courses[0].generation.topics)
         self._failure: BaseException | None = None
-        self.query: StreamingQuery = self._begin(spark)
+        try:
+            self.query: StreamingQuery = self._begin(spark)
+        except BaseException:
+            self._remove()
+            raise
 
     def wait(self, seconds: float) -> bool:
         """Waits for the end of the run, so many seconds at most; whether it has ended, which it never does by itself.
@@ -83,6 +87,9 @@ class BatchQuery:
         """Ends the run; a batch under way is given up, which leaves whole buckets."""
         with suppress(PySparkException):
             self.query.stop()
+        self._remove()
+
+    def _remove(self) -> None:
         if self._options.checkpoint is None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -106,13 +113,10 @@ class BatchQuery:
         """One batch into every generation; what goes wrong ends the query and is told by `wait`."""
         try:
             span = (self._offsets(number - 1), self._offsets(number))
-            if len(self._courses) > 1:
-                batch.persist()
-            for course in self._courses:
-                course.fold(number, span, lambda job: run_batch(batch, job), self._store)
-                self._told(course)
-            if len(self._courses) > 1:
-                batch.unpersist()
+            with _kept(batch, times=len(self._courses)):
+                for course in self._courses:
+                    course.fold(number, span, lambda job: run_batch(batch, job), self._store)
+                    self._told(course)
         except PySparkException as error:
             self._failure = cause_of(error)
             raise
@@ -126,6 +130,19 @@ class BatchQuery:
             return self._start
         lines = (self._folder / "offsets" / str(number)).read_text("utf-8").splitlines()
         return Position.from_json(lines[2])
+
+
+@contextmanager
+def _kept(batch: DataFrame, *, times: int) -> Iterator[None]:
+    """Keeps a batch that is folded several times, so that it is read from Kafka once."""
+    if times < 2:
+        yield
+        return
+    batch.persist()
+    try:
+        yield
+    finally:
+        batch.unpersist()
 
 
 # Behind the last record of a batch there may be a marker, for which a fetch would wait half a second.

@@ -89,6 +89,8 @@ class QueryStream:
             if batches.writer is None:
                 abandon(self._places.store, batches.generation, error, resumable=False)
             raise
+        if batches.writer is None:
+            remove(self._places.store, batches.generation)
 
     def checkpoint(self, generation: Generation) -> Checkpoint:
         """Where Spark keeps the sums of a generation."""
@@ -161,10 +163,9 @@ class QueryStream:
 
     def _open_table(self, session: SparkSession, table: EventTable) -> DataFrame:
         frame = stream_frame(session, table, self._places.kafka)
-        late = self._view.late
-        return (
-            frame if late is None else frame.withWatermark("_time", f"{int(late.total_seconds() * 1000)} milliseconds")
-        )
+        if self._view.late is None:
+            return frame
+        return frame.withWatermark("_time", f"{int(self._view.late.total_seconds() * 1000)} milliseconds")
 
 
 def _wait(query: StreamingQuery, stop: threading.Event) -> None:

@@ -7,14 +7,15 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from leftfold.errors import InfrastructureError
-from leftfold.spark.settings import SparkSettings
+from leftfold.spark.settings import SUBMITTED, SparkSettings
 from leftfold.spark.shipping import ship
 
 __all__ = ["open_session", "spark_session"]
@@ -30,15 +31,25 @@ def open_session(settings: SparkSettings) -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder = SparkSession.builder.master(settings.master).appName("leftfold")
-    for name, value in {**_ours(settings, local=local), **settings.properties}.items():
-        builder = builder.config(name, value)
     with _uninterrupted(), _quiet_launch():
-        session = builder.getOrCreate()
+        session = _builder(settings, {**_ours(settings, local=local), **settings.properties}).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     if not local:
         ship(session.sparkContext, settings.py_files)
     return session
+
+
+def _builder(settings: SparkSettings, properties: Mapping[str, str]) -> SparkSession.Builder:
+    if settings.master == SUBMITTED:
+        # What spark-submit was told wins over what we would say, but not over what our own settings say.
+        told = {name for name, _ in SparkConf().getAll()} - settings.properties.keys()
+        properties = {name: value for name, value in properties.items() if name not in told}
+        builder = SparkSession.builder
+    else:
+        builder = SparkSession.builder.master(settings.master).appName("leftfold")
+    for name, value in properties.items():
+        builder = builder.config(name, value)
+    return builder
 
 
 def _python_elsewhere(settings: SparkSettings) -> str:
@@ -98,10 +109,11 @@ def _ours(settings: SparkSettings, *, local: bool) -> dict[str, str]:
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
         "spark.sql.warehouse.dir": "/tmp/leftfold-warehouse",  # noqa: S108  # never written to: nothing makes tables
-        "spark.jars": ",".join(map(str, settings.jars)),
         # A message of Kafka is a dozen small allocations, and glibc keeps only 7 of a kind at hand per thread.
         "spark.executorEnv.GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000",
     }
+    if settings.jars:
+        ours["spark.jars"] = ",".join(map(str, settings.jars))
     return ours | (_LOOPBACK if local else _elsewhere(settings))
 
 

@@ -7,14 +7,18 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-__all__ = ["SparkSettings"]
+__all__ = ["SUBMITTED", "SparkSettings"]
+
+SUBMITTED = "submitted"
+"""The master where spark-submit has started this process and knows better."""
 
 
 class SparkSettings(BaseSettings):
     """How a Spark session is made; environment variables begin with LEFTFOLD_SPARK_.
 
     Args:
-        master: as for spark-submit; `local[*]` uses every core of this machine.
+        master: as for spark-submit; `local[*]` uses every core of this machine, `submitted` is the one that
+            spark-submit was given, when it has started this process.
         memory: of the driver, which is also the executor under a local master.
         executor_memory: of each executor elsewhere; Spark's default, 1g, when it is not given.
         host: the address at which executors elsewhere reach this process; Spark's guess when it is not given.

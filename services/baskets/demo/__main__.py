@@ -69,11 +69,10 @@ def _story(weeks: range) -> list[str]:
             say(f"The supervisor started {fleet.pid(part)} in its place.")
         loading.wait_answered(0.5)
         loading.slow_down(1_500)
-        before = loading.answered
+        before, then = loading.answered, loading.position
         say(f"{before:>9,} commands answered: Spark rebuilds all views while commands keep flowing.\n")
         rebuilt = subprocess.run([*LEFTFOLD, "rebuild", *(view.name for view in app.views)], check=False)
         say(f"\n{loading.answered - before:,} commands were answered during the rebuild.")
-        then = loading.position
         loading.slow_down(None)
         loading.wait_answered(0.8, timeout=7200)
         loading.slow_down(1_500)

@@ -20,7 +20,7 @@ class Fleet:
     """`leftfold run` as a child process; its log goes to a file."""
 
     def __init__(self, log: Path) -> None:
-        self.log = log
+        self.log, self._killed = log, set[int]()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class Fleet:
             if self._process is None or self._process.poll() is not None:
                 raise RuntimeError(f"leftfold run has ended; see {self.log}")
             for pid in _children(self._process.pid):
-                if f"--name={part}" in _command(pid):
+                if pid not in self._killed and f"--name={part}" in _command(pid):
                     return pid
             time.sleep(0.05)
         raise RuntimeError(f"{part} is not running after {timeout:.0f} s; see {self.log}")
@@ -66,6 +66,7 @@ class Fleet:
     def kill(self, part: str) -> int:
         """SIGKILL, as an out-of-memory killer would; returns the pid it had."""
         pid = self.pid(part)
+        self._killed.add(pid)
         os.kill(pid, signal.SIGKILL)
         return pid
 

@@ -1,0 +1,76 @@
+"""Runs a peer's program in an environment of its own, which is made from its pinned requirements and then kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+from leftfold.local import LocalSettings
+
+__all__ = ["NotInstalled", "PeerRun", "run_peer"]
+
+PROGRAMS = Path(__file__).parent / "peers"
+INSTALL_SECONDS, RUN_SECONDS = 600, 300
+_WORDS = 300
+
+
+class NotInstalled(Exception):
+    """A peer cannot be installed here; the text says why."""
+
+
+@dataclass(frozen=True)
+class PeerRun:
+    """What a peer's program says of its run: from the first event consumed to the last, its start left out."""
+
+    events: int
+    keys: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Events a second."""
+        return self.events / self.seconds
+
+
+def run_peer(name: str, brokers: str, topic: str, events: int, attempt: int) -> PeerRun:
+    """Lets a peer fold the topic, which knows nothing of its attempts before.
+
+    Raises:
+        NotInstalled: pip refuses one of its packages.
+        SystemExit: the peer fails.
+    """
+    python = _environment(name)
+    with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
+        arguments = [brokers, topic, str(events), f"{folder}/state", f"{name}-{attempt}"]
+        command = [str(python), "-P", str(PROGRAMS / f"{name}.py"), *arguments]
+        try:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=RUN_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise SystemExit(f"{name} did not fold {events:,} events in {RUN_SECONDS} s: {error.stderr!r}") from error
+    if done.returncode:
+        raise SystemExit(f"{name} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return PeerRun(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _environment(name: str) -> Path:
+    """The Python of the peer's environment."""
+    requirements = PROGRAMS / f"{name}.txt"
+    digest = hashlib.sha256(sys.version.encode() + requirements.read_bytes()).hexdigest()[:12]
+    home = LocalSettings().cache / "peers" / f"{name}-{digest}"
+    python, whole = home / "bin" / "python", home / "whole"
+    if not whole.exists():
+        shutil.rmtree(home, ignore_errors=True)
+        venv.create(home, with_pip=True)
+        command = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS)
+        if done.returncode:
+            raise NotInstalled(f"pip: {done.stderr.strip()[-_WORDS:]}")
+        whole.touch()
+    return python

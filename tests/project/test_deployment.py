@@ -1,0 +1,178 @@
+"""What docs/deployment.md tells operators to type and to apply is what this version takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from inspect import signature
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pyspark
+import pytest
+import typer
+import yaml
+from pydantic_settings import BaseSettings
+
+from leftfold.cli.commands import app as cli
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.redis import RedisSettings
+from leftfold.spark import SparkSettings
+from leftfold.supervisor import Supervisor
+from services.baskets.app import app
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+MANIFESTS: list[dict[str, Any]] = [
+    one for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL) for one in yaml.safe_load_all(block)
+]
+SETTINGS: dict[str, type[BaseSettings]] = {
+    "LEFTFOLD_KAFKA_": KafkaSettings,
+    "LEFTFOLD_REDIS_": RedisSettings,
+    "LEFTFOLD_SPARK_": SparkSettings,
+}
+COMMANDS: Any = typer.main.get_command(cli)
+
+
+def shell() -> Iterator[list[str]]:
+    """The commands of all shell blocks, one list of words each."""
+    for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            yield shlex.split(line)
+
+
+def pods() -> Iterator[dict[str, Any]]:
+    """The specs of pods in workloads."""
+    return (one["spec"]["template"]["spec"] for one in MANIFESTS if one["kind"] in ("Deployment", "Job"))
+
+
+def containers() -> Iterator[dict[str, Any]]:
+    return (container for pod in pods() for container in pod["containers"])
+
+
+def typed() -> list[list[str]]:
+    """Every `leftfold ...` in shell blocks, running text and manifests, without its first word."""
+    said = [words[1:] for words in shell() if words[0] == "leftfold"]
+    said += [words[words.index("rebuild") :] for words in shell() if words[0] == "spark-submit"]
+    said += [shlex.split(text)[1:] for text in re.findall(r"`(leftfold [^`]+)`", TEXT)]
+    return said + [container["args"][1:] for container in containers()]
+
+
+@pytest.mark.parametrize("words", typed(), ids=" ".join)
+def test_every_command_is_one_that_the_command_line_takes(words: list[str]) -> None:
+    command = COMMANDS.commands[words[0]]
+    context = command.make_context(words[0], list(words[1:]))
+    names = context.params.get("names") or []
+    assert set(names) <= {view.name for view in app.views} | {decider.name for decider in app.deciders}
+
+
+def test_there_are_commands_of_each_kind() -> None:
+    assert {words[0] for words in typed()} >= {"plan", "rebuild", "run", "status"}
+
+
+def variables() -> set[str]:
+    named = set(re.findall(r"\bLEFTFOLD_[A-Z_]+[A-Z]\b", TEXT))
+    return named - {"LEFTFOLD_APP"}
+
+
+@pytest.mark.parametrize("name", sorted(variables()))
+def test_every_variable_is_a_setting(name: str) -> None:
+    prefix = next(prefix for prefix in SETTINGS if name.startswith(prefix))
+    assert name.removeprefix(prefix).lower() in SETTINGS[prefix].model_fields
+
+
+def test_the_settings_are_accepted_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    for manifest in MANIFESTS:
+        for name, value in {**manifest.get("data", {}), **manifest.get("stringData", {})}.items():
+            monkeypatch.setenv(name, value)
+    for container in containers():
+        for variable in container.get("env", ()):
+            monkeypatch.setenv(variable["name"], variable.get("value", "from the pod"))
+    assert KafkaSettings().sasl_mechanism == "SCRAM-SHA-512"
+    assert RedisSettings().password is not None
+    spark = SparkSettings()
+    assert spark.host == "leftfold-rebuild"
+    assert spark.properties["spark.driver.port"] == "7078"
+
+
+def properties() -> set[str]:
+    """The names of Spark's properties that the page sets."""
+    found = {word.partition("=")[0] for words in shell() for word in words if word.startswith("spark.")}
+    for container in containers():
+        for variable in container.get("env", ()):
+            if variable["name"] == "LEFTFOLD_SPARK_PROPERTIES":
+                found |= json.loads(variable["value"]).keys()
+    return found
+
+
+def test_sparks_properties_are_known_to_spark() -> None:
+    home = Path(pyspark.__file__).parent / "jars"
+    code = b""
+    for jar in (*home.glob("spark-core_*.jar"), *home.glob("spark-kubernetes_*.jar"), *home.glob("spark-common*.jar")):
+        with ZipFile(jar) as archive:
+            found = [n for n in archive.namelist() if n.endswith(".class") and ("config" in n.lower())]
+            code += b"".join(archive.read(name) for name in found)
+    assert len(properties()) > 10
+    # Of those that take a name of the user's own, the beginning.
+    begun = {re.sub(r"(?<=driverEnv\.|retKeyRef\.)\w+$", "", name) for name in properties()}
+    assert not sorted(name for name in begun if not known(name, code))
+
+
+def known(name: str, code: bytes) -> bool:
+    """Whether Spark's classes name a property, whole or put together of a prefix and a last word."""
+    prefix, _, last = name.rpartition(".")
+    return name.encode() in code or (prefix.encode() in code and b"." + last.encode() in code)
+
+
+def test_workloads_find_what_they_name() -> None:
+    kinds = {(one["kind"], one["metadata"]["name"]) for one in MANIFESTS}
+    for one in MANIFESTS:
+        if one["kind"] == "Deployment":
+            assert one["spec"]["selector"]["matchLabels"] == one["spec"]["template"]["metadata"]["labels"]
+    for container in containers():
+        for source in container["envFrom"]:
+            ((kind, named),) = source.items()
+            assert ({"configMapRef": "ConfigMap", "secretRef": "Secret"}[kind], named["name"]) in kinds
+    for pod in pods():
+        if "serviceAccountName" in pod:
+            assert ("ServiceAccount", pod["serviceAccountName"]) in kinds
+    (service,) = [one for one in MANIFESTS if one["kind"] == "Service"]
+    (job,) = [one for one in MANIFESTS if one["kind"] == "Job"]
+    assert service["spec"]["selector"] == job["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["clusterIP"] == "None", "executors come back to the pod itself, on whatever port"
+    assert service["metadata"]["name"] == SparkSettings(host="leftfold-rebuild").host
+
+
+def test_a_pod_has_longer_to_end_than_its_parts() -> None:
+    grace = signature(Supervisor).parameters["grace"].default
+    assert f"{grace:.0f} s for it" in TEXT
+    for pod in pods():
+        assert pod["terminationGracePeriodSeconds"] > grace
+
+
+def test_the_probe_finds_the_parts_that_run_starts() -> None:
+    from leftfold.cli.parts import parts_of
+
+    commands = [" ".join(part.command) for part in parts_of(app, 1, [], {})]
+    probes = [c["livenessProbe"]["exec"]["command"] for c in containers() if "livenessProbe" in c]
+    assert len(probes) == 2
+    for probe in probes:
+        assert all(re.search(probe[-1], command) for command in commands)
+    assert "procps" in (ROOT / "Dockerfile").read_text("utf-8"), "it brings pgrep"
+
+
+def test_the_image_is_the_same_everywhere() -> None:
+    images = {container["image"] for container in containers()} | set(
+        re.findall(r"registry\.example/\S+?:[\d.]+\d", TEXT)
+    )
+    assert images == {"registry.example/leftfold:0.1.0"}
+
+
+def test_kafka_is_told_what_keeps_a_log() -> None:
+    (block,) = re.findall(r"```properties\n(.*?)```", TEXT, re.DOTALL)
+    told = dict(line.split("=") for line in block.splitlines())
+    assert told["default.replication.factor"] == told["transaction.state.log.replication.factor"] == "3"
+    assert (told["min.insync.replicas"], told["unclean.leader.election.enable"]) == ("2", "false")
