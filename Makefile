@@ -11,7 +11,7 @@ export PYTHONPATH := $(CURDIR)
 
 help:
 	@echo "make demo    load grocery baskets, kill workers, rebuild views, prove the totals (FULL=1: a whole year, ONCE=1: stop the servers after)"
-	@echo "make test    every test, on servers it starts itself (ARGS='-k name' chooses)"
+	@echo "make test    every test, on servers it starts itself, a set per core up to four (ARGS='-k name' chooses)"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make bench   measure, and write benchmarks/results/latest.json"
 	@echo "make clean   remove everything that was made here"
@@ -31,7 +31,7 @@ demo: $(STAMP)
 	@FULL=$(FULL) ONCE=$(ONCE) $(BIN)/python -m services.baskets.demo
 
 test: $(STAMP)
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
