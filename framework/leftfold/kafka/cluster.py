@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
@@ -29,6 +30,8 @@ T = TypeVar("T")
 # librdkafka keeps to its own deadlines; this one is for when it does not.
 _PATIENCE = 4
 _SPEC: Any = OffsetSpec  # its methods are untyped
+_LOADING = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE})
+_PAUSE = 0.05
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
@@ -169,12 +172,8 @@ class Cluster:
     def owners(self, category: str, *, timeout: float | None = None) -> dict[str, int]:
         """The groups of workers of a category and how many members each has; `timeout` in seconds per question."""
         seconds = timeout or self._timeout
-        listed = self._asked("listing groups", lambda: self._admin.list_consumer_groups(request_timeout=seconds))
         pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
-        every = self._answer("listing groups", listed)
-        if every.errors:
-            raise self._translated(every.errors[0], "listing groups") from every.errors[0]
-        groups = [group.group_id for group in every.valid if pattern.fullmatch(group.group_id)]
+        groups = [group for group in self._groups(seconds) if pattern.fullmatch(group)]
         if not groups:
             return {}
         asked = self._asked(
@@ -182,6 +181,19 @@ class Cluster:
             lambda: self._admin.describe_consumer_groups(groups, request_timeout=seconds),
         )
         return {group: len(self._answer(f"describing {group}", future).members) for group, future in asked.items()}
+
+    def _groups(self, seconds: float) -> list[str]:
+        """Every group; a broker that has just started is given that many seconds to read them."""
+        doing, deadline = "listing groups", time.monotonic() + seconds
+        while True:
+            asked = self._asked(doing, lambda: self._admin.list_consumer_groups(request_timeout=seconds))
+            found = self._answer(doing, asked)
+            if not found.errors:
+                return [group.group_id for group in found.valid]
+            error = KafkaException(found.errors[0])
+            if kafka_error(error).code() not in _LOADING or time.monotonic() > deadline:
+                raise self._translated(error, doing) from error
+            time.sleep(_PAUSE)
 
     def _offsets(self, topic: str, spec: Any) -> dict[int, int]:
         doing = f"asking for offsets of {topic}"
