@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +10,12 @@ from leftfold.engine.bulk_items import Item, ItemReader
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.decoded import Decoded
 from leftfold.engine.follower import Follower, Kept
+from leftfold.engine.touches import Place, Touches
 from leftfold.flush import BucketFlush, Generation, Snapshot
 from leftfold.ports import ViewStore
 from leftfold.view import View
 
-__all__ = ["BatchFollower", "ItemFollower", "Place"]
-
-Place = tuple[int, str]
-"""A bucket and an encoded row key in it."""
+__all__ = ["BatchFollower", "ItemFollower"]
 
 
 class BatchFollower(Follower):
@@ -64,14 +62,15 @@ class ItemFollower(BatchFollower):
         super().__init__(*told, **options)
         self._sources, self._value = sources, ItemReader(self.view).read
 
-    def _touched(self, records: Iterable[Any]) -> list[tuple[int, str, Any, Decoded]]:
-        marks, value, sources = self.marks, self._value, self._sources
-        items: Iterable[Item] = records
-        return [
-            (item.bucket, item.key, value(item.body), _stub(sources[item.source], item))
-            for item in items
-            if not _folded(marks, sources[item.source], item)
-        ]
+    def _touched(self, records: Sequence[Any]) -> Touches:
+        touched: Touches = {}
+        items: Sequence[Item] = records
+        for item in items:
+            source = self._sources[item.source]
+            if not _folded(self.marks, source, item):
+                pair = self._value(item.body), _stub(source, item)
+                touched.setdefault((item.bucket, item.key), []).append(pair)
+        return touched
 
 
 def _folded(marks: Mapping[int, Any], source: Range, item: Item) -> bool:

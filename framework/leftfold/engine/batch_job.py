@@ -9,12 +9,13 @@ from operator import attrgetter
 from typing import Any
 
 from leftfold.codec import header
-from leftfold.engine.batch_follower import BatchFollower, ItemFollower, Place
+from leftfold.engine.batch_follower import BatchFollower, ItemFollower
 from leftfold.engine.batch_result import BatchResult
 from leftfold.engine.bulk_items import Item, ItemWriter
 from leftfold.engine.bulk_log import OpenBulkLog, Range, ReadRecord, raw
 from leftfold.engine.decoded import Decoded, EventDecoder
-from leftfold.engine.follower import MAX_PARKED, NO_KEY
+from leftfold.engine.follower import MAX_PARKED
+from leftfold.engine.touches import NO_KEY, Place
 from leftfold.errors import ContractError
 from leftfold.flush import Generation, Mark, Snapshot
 from leftfold.ports import RawRecord, ViewStore

@@ -13,7 +13,7 @@ from leftfold.engine.bulk_log import BulkRecord, Range, raw, type_of
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
 from leftfold.engine.decoded import Decoded, EventDecoder
-from leftfold.engine.follower import NO_KEY
+from leftfold.engine.touches import NO_KEY
 from leftfold.flush import Parked
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from leftfold.engine.bulk_evolve import evolver
 from leftfold.engine.decoded import Decoded
-from leftfold.engine.places import bucket_of
+from leftfold.engine.touches import Place, Touches, Touching
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Parked, RowChange, Snapshot, covered
 from leftfold.ports import Flushing, ViewStore
@@ -20,8 +20,6 @@ from leftfold.view import View
 __all__ = ["Follower", "Kept"]
 
 MAX_PARKED = 100
-NO_KEY = "\0"
-_Touch: TypeAlias = tuple[int, str, Any, Decoded]
 
 
 class _Unstorable(Exception):
@@ -73,12 +71,12 @@ class Follower:
         self.buckets = frozenset(range(generation.buckets) if buckets is None else buckets)
         self._store, self._most, self._max_parked = store, most, max_parked
         self._steps = {careful: evolver(view, careful=careful) for careful in (False, True)}
-        self._names = {f"{c.__leftfold__.category}.{c.__leftfold__.name}" for c in view.events}
-        self._kept: dict[tuple[int, str], Kept] = {}
+        self._touching = Touching(view, generation)
+        self._kept: dict[Place, Kept] = {}
         self.marks: dict[int, Mark] = {}
-        self._touches: list[_Touch] = []
-        self.missing: list[tuple[int, str]] = []
-        self._flying: tuple[Flushing, dict[int, Mark], dict[tuple[int, str], Kept]] | None = None
+        self._touches: Touches = {}
+        self.missing: list[Place] = []
+        self._flying: tuple[Flushing, dict[int, Mark], dict[Place, Kept]] | None = None
         self.reread()
 
     def reread(self) -> None:
@@ -88,7 +86,7 @@ class Follower:
             ViewNotBuilt: a mark is missing, so this generation is lost.
         """
         self._kept.clear()
-        self._touches, self._flying = [], None
+        self._touches, self._flying = {}, None
         found = self._store.marks(self.generation)
         missing = sorted(set(range(self.generation.buckets)) - set(found))
         self.marks = {bucket: mark for bucket, mark in found.items() if bucket in self.buckets}
@@ -117,14 +115,24 @@ class Follower:
         self.begin(self._store.read(self.generation, missing) if missing else None, reached)
         return self.landed()
 
-    def look(self, records: Sequence[Decoded]) -> list[tuple[int, str]]:
+    def look(self, records: Sequence[Decoded]) -> list[Place]:
         """Takes the next records in and names the rows, by bucket and key, that must be read before `begin`."""
         self._touches = self._touched(records)
-        while len(self._kept) > self._most:
-            del self._kept[next(iter(self._kept))]
-        wanted = ((b, k) for b, k, _, _ in self._touches if (b, k) not in self._kept)
-        self.missing = [] if self.stopped else list(dict.fromkeys(wanted))
-        return self.missing
+        kept = self._kept
+        while len(kept) > self._most:
+            del kept[next(iter(kept))]
+        # A bucket without rows needs no reading; whoever has put some there meanwhile has changed its token.
+        empty = {bucket for bucket, mark in self.marks.items() if not mark.rows}
+        missing = []
+        for place in () if self.stopped else self._touches:
+            if place in kept:
+                continue
+            if place[0] in empty:
+                kept[place] = Kept(None)
+            else:
+                missing.append(place)
+        self.missing = missing
+        return missing
 
     def begin(self, read: Snapshot | None, reached: Position) -> None:
         """Folds what `look` took in and sends one flush; every bucket's mark moves to `reached`, touched or not.
@@ -157,38 +165,18 @@ class Follower:
 
     def _folded(self, reached: Position, *, careful: bool) -> None:
         buckets = {b: _Bucket(m, {}, dict(m.parked), m.time) for b, m in self.marks.items()}
-        after: dict[tuple[int, str], Any] = {}
-        for bucket, key, item, record in self._touches:
-            self._evolve(buckets[bucket], (bucket, key), item, record, after, careful)
+        after: dict[Place, Any] = {}
+        step = self._steps[careful]
+        for place, items in self._touches.items():
+            self._evolve(buckets[place[0]], place, items, step, after)
         if sum(len(b.parked) for b in buckets.values()) > self._max_parked:
             self.stopped = f"more than {self._max_parked} keys are parked; mend the fold and rebuild"
             return
         self._flush(buckets, after, reached)
 
-    def _touched(self, records: Iterable[Decoded]) -> list[_Touch]:
-        touched: list[_Touch] = []
-        wanted, generation = self.view.events, self.generation
-        for record in records:
-            if record.topic not in generation.topics:
-                continue
-            if record.error is None and not isinstance(record.event, wanted):
-                continue
-            if record.error is not None and record.name and record.name not in self._names:
-                continue
-            try:
-                if record.error is not None:
-                    raise record.error
-                pairs = list(self.view.touches(record.event, record.key))  # type: ignore[arg-type]  # checked above
-            except Exception as error:  # noqa: BLE001  # user code and broken records alike
-                if not generation.stream_keyed:
-                    self.stopped = f"{record.topic}[{record.partition}]@{record.offset}: {error}"
-                    break
-                pairs = [(self.view.keys.encode(record.key or NO_KEY), error)]
-            for key, item in pairs:
-                bucket = bucket_of(generation, key, record.partition)
-                mark = self.marks.get(bucket)
-                if mark is not None and mark.position.next_offset(record.topic, record.partition) <= record.offset:
-                    touched.append((bucket, key, item, record))
+    def _touched(self, records: Sequence[Any]) -> Touches:
+        touched, why = self._touching.of(records, self.marks)
+        self.stopped = self.stopped or why
         return touched
 
     def _read(self, key: str, fields: Mapping[bytes, bytes]) -> Kept:
@@ -202,34 +190,33 @@ class Follower:
     def _evolve(
         self,
         bucket: _Bucket,
-        place: tuple[int, str],
-        item: Any,
-        record: Decoded,
-        after: dict[tuple[int, str], Any],
-        careful: bool,
+        place: Place,
+        items: Sequence[tuple[Any, Decoded]],
+        step: Callable[[Any, Any], Any],
+        after: dict[Place, Any],
     ) -> None:
-        key = place[1]
+        key, row, done, latest = place[1], self._kept[place].row, 0, bucket.time
         parked = bucket.parked.get(key)
         if parked is not None:
-            bucket.parked[key] = replace(parked, waiting=parked.waiting + 1)
+            bucket.parked[key] = replace(parked, waiting=parked.waiting + len(items))
             return
-        row = after[place] if place in after else self._kept[place].row
         try:
-            if isinstance(item, Exception):
-                raise item
             if isinstance(row, Exception):
                 raise row
-            row = self._steps[careful](row, item)
+            for item, record in items:
+                if isinstance(item, Exception):
+                    raise item
+                row = step(row, item)
+                done += 1
+                latest = max(latest, record.time)
         except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
-            bucket.parked[key] = Parked(
-                record.topic, record.partition, record.offset, f"{type(error).__name__}: {error}"
-            )
-            return
-        after[place] = row
-        bucket.changes[key] = record.version if self.generation.stream_keyed else None
-        bucket.time = max(bucket.time, record.time)
+            first, why = items[done][1], f"{type(error).__name__}: {error}"
+            bucket.parked[key] = Parked(first.topic, first.partition, first.offset, why, len(items) - done)
+        if done:
+            after[place], bucket.time = row, latest
+            bucket.changes[key] = items[done - 1][1].version if self.generation.stream_keyed else None
 
-    def _flush(self, buckets: dict[int, _Bucket], after: dict[tuple[int, str], Any], reached: Position) -> None:
+    def _flush(self, buckets: dict[int, _Bucket], after: dict[Place, Any], reached: Position) -> None:
         flushes, kept = [], {}
         moved = self._moved(reached)
         for number, bucket in buckets.items():
@@ -254,8 +241,8 @@ class Follower:
         return {number: merged[id(mark.position)] for number, mark in self.marks.items()}
 
     def _of_bucket(
-        self, number: int, bucket: _Bucket, after: dict[tuple[int, str], Any], position: Position
-    ) -> tuple[BucketFlush, dict[tuple[int, str], Kept]]:
+        self, number: int, bucket: _Bucket, after: dict[Place, Any], position: Position
+    ) -> tuple[BucketFlush, dict[Place, Kept]]:
         rows, mark = self.view.rows, bucket.mark
         checksum, count = mark.checksum, mark.rows
         changes, kept = [], {}
