@@ -13,6 +13,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.servers import Addresses
 
+SPARK = {"archive", "cli", "reference", "spark"}
+"""The folders of tests that start it."""
 # A busy machine is no bug; in CI every run tries the same examples.
 hypothesis.settings.register_profile("leftfold", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 hypothesis.settings.load_profile("leftfold")
@@ -27,6 +29,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where Kafka and Redis come from: child processes of this run (default), containers of the images in "
         "docker-compose.yml, or LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS and LEFTFOLD_REDIS_URL",
     )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Has Spark start quickly where tests start it."""
+    if any(SPARK & set(item.path.parts) for item in session.items):
+        from tests.class_archive import use_class_archive
+
+        use_class_archive(session.config.cache.mkdir("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ import yaml
 
 from leftfold.local import embedded
 from leftfold.local.servers import PROBES
+from tests.ports import free_port
 
 __all__ = ["Addresses", "compose_service", "running"]
 
@@ -61,7 +61,7 @@ def _containers(stack: ExitStack) -> Addresses:
     """The images and settings of docker-compose.yml, on free ports of this machine."""
     from testcontainers.core.container import DockerContainer
 
-    port = _free_port()
+    port = free_port()
     kafka = compose_service("kafka")
     environment = kafka["environment"] | {
         "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
@@ -91,10 +91,3 @@ def _wait(probe: Callable[[str, float], bool], address: str) -> None:
     while not probe(address, 5.0):
         assert time.monotonic() < deadline, f"waited {READY_SECONDS:g} s in vain for {probe.__name__} at {address}"
         time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -11,17 +11,11 @@ from confluent_kafka.admin import AdminClient
 
 from leftfold.local import Listener, LocalSettings, embedded, status
 from leftfold.local.kafka import takes_transactions
+from tests.ports import free_port
 
 pytestmark = pytest.mark.servers
 
 KAFKA = frozenset({"kafka"})
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
 
 
 def test_on_the_wheels_java_a_further_listener_sends_clients_to_the_proxy(data: Path) -> None:

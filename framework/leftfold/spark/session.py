@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from leftfold.errors import InfrastructureError
@@ -75,12 +75,14 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """A session that is stopped at the end of the block."""
+    """A session that is stopped at the end of the block, unless there was one before."""
+    mine = SparkContext._active_spark_context is None  # noqa: SLF001  # in any thread, which nothing else tells
     session = open_session(settings)
     try:
         yield session
     finally:
-        session.stop()
+        if mine:
+            session.stop()
 
 
 @contextmanager
