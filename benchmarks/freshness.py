@@ -101,7 +101,7 @@ def _follow(kafka: str, redis: str, done: Event) -> None:
     threading.Thread(target=stopped, daemon=True).start()
     tuned_gc()
     settings = KafkaSettings(bootstrap_servers=kafka), RedisSettings(url=redis)
-    follow([purses], *settings, stop, report, member="tail", folds={})
+    follow([purses], *settings, stop, report, options={"member": "tail"})
 
 
 def _wait_live(reader: Reader[Total, str]) -> None:

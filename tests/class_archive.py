@@ -46,7 +46,6 @@ def _make(archive: Path) -> None:
     new = archive.with_suffix(".new")
     options = f"{START} -XX:ArchiveClassesAtExit={new} -Xlog:disable"
     command = [sys.executable, "-c", _PROGRAM]
-    java = {"JAVA_HOME": str(home)} if (home := java_home()) else {}
-    environment = {**os.environ, **java, "SPARK_SUBMIT_OPTS": options, "SPARK_LOCAL_IP": "127.0.0.1"}
-    subprocess.run(command, env=environment, check=True, timeout=_SECONDS, capture_output=True)
+    java = {"JAVA_HOME": str(java_home()), "SPARK_SUBMIT_OPTS": options, "SPARK_LOCAL_IP": "127.0.0.1"}
+    subprocess.run(command, env=os.environ | java, check=True, timeout=_SECONDS, capture_output=True)
     new.rename(archive)

@@ -29,16 +29,14 @@ def follow(
     stop: threading.Event,
     report: Report,
     *,
-    member: str,
-    folds: Mapping[str, str],
+    options: Mapping[str, Any],
     archive: str = "",
 ) -> None:
     """Keeps views at the end of the log until `stop` is set.
 
     Args:
-        member: the name of this tail among those that share the views; the same after a restart, or the buckets of
-            its own ghost would stand still until that is taken for dead.
-        folds: says by view which code folds.
+        options: of the Tail. Its member's name must be the same after a restart, or the buckets of its own ghost would
+            stand still until that is taken for dead.
         archive: where events are that the topic has lost; '' = nowhere.
 
     Raises:
@@ -47,7 +45,7 @@ def follow(
     trouble = Trouble(report, stop)
     while not stop.is_set():
         try:
-            _follow(views, kafka, redis, stop, trouble, open_archive(archive), {"member": member, "folds": folds})
+            _follow(views, kafka, redis, stop, trouble, open_archive(archive), options)
         except Fenced:
             raise
         except InfrastructureError as error:

@@ -8,10 +8,12 @@ from typing import Annotated, TypeAlias
 import typer
 
 __all__ = [
-    "EVERY", "AppOption", "ArchiveOption", "JsonOption", "KafkaOption", "LogsOption", "MasterOption", "PyFilesOption",
-    "RedisOption", "examples",
+    "EVERY", "MAX_PARKED", "AppOption", "ArchiveOption", "JsonOption", "KafkaOption", "LogsOption", "MasterOption",
+    "MaxParkedOption", "PyFilesOption", "RedisOption", "examples",
 ]  # fmt: skip
 
+MAX_PARKED = 100
+"""How many rows of a view may be parked; as the engine has it, which this page does not import."""
 EVERY = 60.0
 """Seconds between two refreshes of a view that Spark computes as a whole."""
 
@@ -41,6 +43,10 @@ RedisOption: TypeAlias = Annotated[
 ]
 MasterOption: TypeAlias = Annotated[
     str | None, typer.Option("--master", metavar="URL", help="Spark's master; else LEFTFOLD_SPARK_MASTER, or local[*].")
+]
+MaxParkedOption: TypeAlias = Annotated[
+    int,
+    typer.Option("--max-parked", metavar="N", min=0, help="How many rows of a view may be parked before it stops."),
 ]
 PyFilesOption: TypeAlias = Annotated[
     list[Path] | None,

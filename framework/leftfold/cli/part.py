@@ -14,7 +14,7 @@ from typing import Any
 from leftfold.cli.archives import archive_of
 from leftfold.cli.folds import folds_of
 from leftfold.cli.handover import LOGS
-from leftfold.cli.options import EVERY
+from leftfold.cli.options import EVERY, MAX_PARKED
 from leftfold.cli.project import load_app
 from leftfold.connection import kafka_settings, redis_settings
 from leftfold.errors import Fenced, LeftfoldError
@@ -70,7 +70,8 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         from leftfold.cli.streaming import stream
 
         views = [app.view(name) for name in options.names]
-        stream(views, kafka, redis_settings(), stop, report, trigger=options.trigger)
+        most = options.max_parked
+        stream(views, kafka, redis_settings(), stop, report, trigger=options.trigger, max_parked=most)
     elif options.kind == "queries":
         from leftfold.cli.refreshing import refresh
 
@@ -82,8 +83,8 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         # The supervisor's process, not this one: who is started in its place is the same member.
         member = f"{socket.gethostname()}:{os.getppid()}:{options.name}"
         views = [app.view(name) for name in options.names]
-        told: dict[str, Any] = {"member": member, "folds": folds_of(app), "archive": archive}
-        follow(views, kafka, redis_settings(), stop, report, **told)
+        told: dict[str, Any] = {"member": member, "folds": folds_of(app), "max_parked": options.max_parked}
+        follow(views, kafka, redis_settings(), stop, report, archive=archive, options=told)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--logs", choices=sorted(LOGS), default="auto")
     parser.add_argument("--trigger", type=float, default=0.0)
     parser.add_argument("--every", type=float, default=EVERY)
+    parser.add_argument("--max-parked", type=int, default=MAX_PARKED)
     parser.add_argument("kind", choices=("decider", "tail", "stream", "queries"))
     parser.add_argument("names", nargs="+")
     return parser

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leftfold.cli.options import (
+    MAX_PARKED,
     AppOption,
     ArchiveOption,
     JsonOption,
     KafkaOption,
     MasterOption,
+    MaxParkedOption,
     PyFilesOption,
     RedisOption,
     examples,
@@ -67,6 +69,7 @@ def rebuild(
         str, typer.Option("--sample", metavar="SHARE", help="Only compare a share of the rows, such as 1%.")
     ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, not where an earlier one ended.")] = False,
+    max_parked: MaxParkedOption = MAX_PARKED,
     anyway: Annotated[bool, typer.Option("--anyway", help="Go live even if the rows differ.")] = False,
     app: AppOption = "",
     archive: ArchiveOption = None,
@@ -90,7 +93,13 @@ def rebuild(
     _check(as_of, name, hold=hold, sample=sample)
     whole = load_app(app)
     options = RebuildOptions(
-        cores=cores or cores_of(engine, master), keep=keep, swap_anyway=anyway, hold=hold, pin=name, fresh=fresh
+        cores=cores or cores_of(engine, master),
+        keep=keep,
+        max_parked=max_parked,
+        swap_anyway=anyway,
+        hold=hold,
+        pin=name,
+        fresh=fresh,
     )
     work = Rebuilding(kafka, redis, options, archive)
     views = views_meant(whole, names or [])

@@ -11,10 +11,12 @@ from leftfold.cli.durations import seconds
 from leftfold.cli.handover import handover, logs_of, spark_handover
 from leftfold.cli.options import (
     EVERY,
+    MAX_PARKED,
     AppOption,
     KafkaOption,
     LogsOption,
     MasterOption,
+    MaxParkedOption,
     PyFilesOption,
     RedisOption,
     examples,
@@ -57,6 +59,7 @@ def run(
         float,
         typer.Option("--every", metavar="TIME", parser=seconds, help="How often Spark computes query views: 90s, 5m."),
     ] = EVERY,
+    max_parked: MaxParkedOption = MAX_PARKED,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     json_logs: LogsOption = None,
@@ -87,6 +90,7 @@ def run(
     if wanted.views:
         redis_settings(redis)
     told = [f"--app={app}", f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
+    told.append(f"--max-parked={max_parked}")
     environment = handover(kafka=kafka, redis=redis) | spark_handover(master, py_files or ())
     parts = parts_of(wanted, workers, told, environment, views_by=_BY[engine])
     report, stopping = open_report("run", as_json=json_logs), Stopping()

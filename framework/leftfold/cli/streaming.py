@@ -33,11 +33,12 @@ def stream(
     report: Report,
     *,
     trigger: float,
+    max_parked: int,
 ) -> None:
     """Keeps views at the end of the log until `stop` is set.
 
     Args:
-        trigger: seconds from batch to batch; 0 = as they come.
+        trigger: seconds from batch to batch; 0 = as they come. max_parked: how many rows of a view may be parked.
 
     Raises:
         ConfigurationError: Spark or Java is missing.
@@ -46,7 +47,8 @@ def stream(
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
     with session.spark_session(_settings()) as spark:
         ports, trouble = _ports(kafka, redis), Trouble(report, stop)
-        made = partial(streaming.ViewStream, spark, ports=ports, trigger=trigger, report=report)
+        told = {"trigger": trigger, "max_parked": max_parked, "report": report}
+        made = partial(streaming.ViewStream, spark, ports=ports, **told)
         while not stop.is_set():
             try:
                 _follow(made, views, stop, trouble)

@@ -31,7 +31,7 @@ class BatchCourse:
 
     Args:
         marks: as read when the run began. run: its name, in every token that it writes.
-        job: how tasks work.
+        job: how tasks work. max_parked: how many keys may be parked before the view stops.
     """
 
     def __init__(
@@ -44,9 +44,11 @@ class BatchCourse:
         open_store: Callable[[], ViewStore],
         open_log: OpenBulkLog,
         job: type[BatchJob] = BatchJob,
+        max_parked: int = MAX_PARKED,
     ) -> None:
         self.view, self.generation, self.marks = view, generation, dict(marks)
         self._run, self._open_store, self._open_log, self._job = run, open_store, open_log, job
+        self._max_parked = max_parked
         self._done: Position | None = None
 
     def position(self) -> Position:
@@ -93,7 +95,7 @@ class BatchCourse:
             begin,
             end,
             {bucket: len(mark.parked) for bucket, mark in self.marks.items()},
-            MAX_PARKED,
+            self._max_parked,
         )
 
     def _move(self, reached: Position, token: str, store: ViewStore) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from leftfold import names
-from leftfold.engine.follower import Follower
+from leftfold.engine.follower import MAX_PARKED, Follower
 from leftfold.engine.generations import change, followed, is_changed, mend, now, open_generation, topics_of
 from leftfold.engine.group import Group
 from leftfold.engine.shares import shares_of
@@ -39,6 +39,7 @@ class Tail:
         look: seconds between looks at generations and other tails.
         lease: seconds after which the others take a silent tail for dead.
         member: this tail's name among them.
+        max_parked: how many keys of a view may be parked in its buckets before it stops.
         folds: says by view which code folds, so that a change is noticed that nobody has given a version.
         report: told what an operator should know: (what, details).
     """
@@ -54,13 +55,14 @@ class Tail:
         look: float = 0.25,
         lease: float = 3.0,
         member: str = "",
+        max_parked: int = MAX_PARKED,
         folds: Mapping[str, str] | None = None,
         report: Report = lambda what, details: None,
     ) -> None:
         self.views = tuple(view for view in views if view.folded)
         self.member = member or secrets.token_hex(8)
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
-        self._lease, self._folds, self._growth = lease, folds or {}, growth
+        self._lease, self._folds, self._growth, self._max_parked = lease, folds or {}, growth, max_parked
         self._groups: list[Group] = []
         self._targets: dict[_Name, Position] = {}
         self._known: dict[_Name, Follower] = {}
@@ -154,7 +156,7 @@ class Tail:
         name = view.name, generation.id
         self._forget(name)
         try:
-            follower = Follower(view, generation, self._store, buckets=share)
+            follower = Follower(view, generation, self._store, buckets=share, max_parked=self._max_parked)
         except ViewNotBuilt as error:
             self._discard(generation, error)
             return

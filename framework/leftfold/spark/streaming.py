@@ -15,6 +15,7 @@ from leftfold.engine.batch_course import BatchCourse, OutOfStep
 from leftfold.engine.batch_job import BatchJob
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.course import Course
+from leftfold.engine.follower import MAX_PARKED
 from leftfold.errors import ContractError
 from leftfold.flush import Generation
 from leftfold.ports import LogReader, ViewStore
@@ -66,6 +67,7 @@ class ViewStream:
     Args:
         trigger: seconds from batch to batch; 0 = as they come. most: how many events a batch holds at most.
         look: seconds between looks at the registry. job: how the tasks of a batch work.
+        max_parked: how many keys may be parked before the view stops.
         report: told what an operator should know: (what, details).
     """
 
@@ -79,10 +81,12 @@ class ViewStream:
         most: int = 200_000,
         look: float = 0.25,
         job: type[BatchJob] = BatchJob,
+        max_parked: int = MAX_PARKED,
         report: Report = lambda what, details: None,
     ) -> None:
         self.view, self.stopped = view, ""
-        self._spark, self._ports, self._look, self._job, self._report = spark, ports, look, job, report
+        self._spark, self._ports, self._look, self._report = spark, ports, look, report
+        self._job, self._max_parked = job, max_parked
         self._options = QueryOptions(ports.kafka, trigger, most)
         self._store, self._log = ports.open_store(), ports.open_reader()
         self._course = Course(view, self._store, self._log, report)
@@ -145,7 +149,14 @@ class ViewStream:
     def _course_of(self, generation: Generation, marks: Mapping[int, Any], run: str) -> BatchCourse:
         ports = self._ports
         return BatchCourse(
-            self.view, generation, marks, run, open_store=ports.open_store, open_log=ports.open_log, job=self._job
+            self.view,
+            generation,
+            marks,
+            run,
+            open_store=ports.open_store,
+            open_log=ports.open_log,
+            job=self._job,
+            max_parked=self._max_parked,
         )
 
     def _reached(self, course: BatchCourse) -> None:
