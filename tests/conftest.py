@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SPARK = {"archive", "cli", "reference", "spark"}
 """The folders of tests that start it."""
+ALONE = SPARK - {"cli"}
+"""Those of which few tests do anything else."""
 # A busy machine is no bug; in CI every run tries the same examples.
 hypothesis.settings.register_profile("leftfold", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 hypothesis.settings.load_profile("leftfold")
@@ -29,6 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where Kafka and Redis come from: child processes of this run (default), containers of the images in "
         "docker-compose.yml, or LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS and LEFTFOLD_REDIS_URL",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps files whole when several processes test, and has one of them test all that needs Spark and both cores."""
+    for item in items:
+        group = "spark" if ALONE & set(item.path.parts) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
