@@ -18,6 +18,7 @@ IDLE_SECONDS = 0.1
 CONFIRM_SECONDS = 1.0
 """How often a group without anything to flush sees whether what it flushed is still there."""
 QUICK_SECONDS = 0.2
+_AT_ONCE = 250
 
 
 class Group:
@@ -69,11 +70,9 @@ class Group:
         """
         began = time.monotonic()
         self._limit = max(batch, min(self._limit, batch * self._growth))
-        records = self.log.poll(self._limit, 0.0 if self._flying else timeout)
-        full = len(records) >= self._limit
-        decoded = self._rest + [self._decoder.decode(r) for r in records]
+        full = self._read(0.0 if self._flying else timeout)
         left = self.land()
-        whole, self._rest = whole_decisions(decoded)
+        whole, self._rest = whole_decisions(self._rest)
         reached = self._reached()
         now = time.monotonic()
         if not whole and (reached == self._flushed or now - self._at < IDLE_SECONDS):
@@ -87,6 +86,20 @@ class Group:
             raise
         self._limit = self._limit * 2 if full and time.monotonic() - began < QUICK_SECONDS else self._limit // 2
         return len(whole), left
+
+    def _read(self, timeout: float) -> bool:
+        """Reads and decodes until the limit, or until there is nothing more; whether the limit was reached.
+
+        A few hundred at a time: the client's messages then end before they have left the processor's cache.
+        """
+        decode, read = self._decoder.decode, 0
+        while read < self._limit:
+            records = self.log.poll(min(_AT_ONCE, self._limit - read), 0.0 if read else timeout)
+            if not records:
+                return False
+            self._rest += [decode(record) for record in records]
+            read += len(records)
+        return True
 
     def land(self) -> list[Follower]:
         """Waits for what is on its way to the store; returns the followers that are out of step and left."""
