@@ -81,7 +81,7 @@ def test_twin_without_the_bound_a_broken_fold_goes_live(project: Project) -> Non
     project.deploy(3, broken=True)
     told = project.shell("rebuild", "cart_summary", "--engine", "local", "--max-parked", "100")
     assert told.code == 0, told.err
-    assert "4 parked" in told.out, told.out
+    assert "parked keys: 4" in told.out, told.out
     assert rows(project.shell) == {}
 
 

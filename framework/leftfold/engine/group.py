@@ -17,7 +17,7 @@ IDLE_SECONDS = 0.1
 """How often marks move when only transaction markers went by."""
 CONFIRM_SECONDS = 1.0
 """How often a group without anything to flush sees whether what it flushed is still there."""
-QUICK_SECONDS = 0.2
+QUICK_SECONDS = 0.5
 _AT_ONCE = 250
 
 
@@ -31,7 +31,7 @@ class Group:
     """
 
     def __init__(
-        self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore, growth: int = 8
+        self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore, growth: int = 16
     ) -> None:
         self._open, self.log, self._store = open_log, open_log(), store
         self.followers: list[Follower] = []

@@ -51,7 +51,7 @@ class Tail:
         store: ViewStore,
         *,
         batch: int = 2000,
-        growth: int = 8,
+        growth: int = 16,
         look: float = 0.25,
         lease: float = 3.0,
         member: str = "",
