@@ -45,9 +45,7 @@ def record(headers: list[tuple[str, bytes]], key: bytes | None = b"till-1", valu
 
 def same(one: Decoded, other: Decoded) -> bool:
     """Errors are equal when they say the same."""
-    fields = [
-        [getattr(d, name) for name in Decoded._fields if name != "error"] + [repr(d.error)] for d in (one, other)
-    ]
+    fields = [[getattr(d, name) for name in Decoded._fields if name != "error"] + [repr(d.error)] for d in (one, other)]
     return fields[0] == fields[1]
 
 
