@@ -31,7 +31,7 @@ demo: $(STAMP)
 	@FULL=$(FULL) ONCE=$(ONCE) $(BIN)/python -m services.baskets.demo
 
 test: $(STAMP)
-	@$(BIN)/pytest -n logical --maxprocesses 4 --dist loadgroup $(ARGS)
+	@$(BIN)/pytest -n logical --maxprocesses 4 --dist loadscope $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
