@@ -117,7 +117,11 @@ class Watches:
             await watch.aclose()
             return found
 
-        assert asyncio.run(first()) == Change("h1", Spend(Decimal(1), "base"), None, reader.describe().position)
+        found = asyncio.run(first())
+        assert (found.key, found.row, found.version) == ("h1", Spend(Decimal(1), "base"), None)
+        # Where buckets are written one by one, the change may be seen before all of them have moved.
+        assert reader.describe().position.covers(found.position)
+        assert found.position.covers(start)
 
     @OPTIONS
     @given(
