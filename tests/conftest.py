@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 SPARK = {"archive", "cli", "reference", "spark"}
 """The folders of tests that start it."""
-ALONE = SPARK - {"cli"}
-"""Those of which few tests do anything else."""
+ALONE = (SPARK - {"cli"}) | {"test_forgotten_transactions.py"}
+"""What needs both cores: folders where most tests start Spark, and whoever kills a broker within a millisecond."""
 # A busy machine is no bug; in CI every run tries the same examples.
 hypothesis.settings.register_profile("leftfold", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 hypothesis.settings.load_profile("leftfold")
@@ -35,13 +35,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keeps files whole where several processes test, and has one of them test all that needs Spark and both cores."""
+    """Keeps files whole where several processes test, and has one of them test all that needs both cores."""
     from xdist.scheduler import LoadScopeScheduling
 
     class WholeFiles(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "spark" if ALONE & set(file.split("/")) else file
+            return "alone" if ALONE & set(file.split("/")) else file
 
     return WholeFiles(config, log)
 

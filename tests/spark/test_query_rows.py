@@ -202,6 +202,7 @@ def test_products_of_decimals_are_exact(spark: SparkSession) -> None:
 
 
 def test_a_users_session_stays_as_it_is(spark: SparkSession) -> None:
+    spark.catalog.dropTempView("Moved")  # of another test's, if there is one
     before = spark.conf.get("spark.sql.decimalOperations.allowPrecisionLoss")
     rows(owner_sums, *MOVES, spark=spark)
     assert spark.conf.get("spark.sql.decimalOperations.allowPrecisionLoss") == before
