@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from leftfold.cli import options
 from leftfold.cli.commands import app
+from leftfold.engine import follower
 from tests.cli.shell import Shell, Typed
 
 COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
@@ -52,3 +54,7 @@ def test_a_wrong_option_shows_the_usage(typed: Callable[..., Typed]) -> None:
     assert told.code == 2
     assert "--tail" in told.err
     assert "help: leftfold events --help" in told.err
+
+
+def test_options_have_the_engines_defaults() -> None:
+    assert options.MAX_PARKED == follower.MAX_PARKED

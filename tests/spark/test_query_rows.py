@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from leftfold import Event, QueryView, ReferenceFile
 from leftfold.envelope import Recorded
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
+from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.testing import TIME, rows
 from tests.ledger import Moved
 from tests.spark.queries import OwnerSums, balances, owner_frame, owner_sums, regions, still_open
@@ -199,6 +200,12 @@ def test_products_of_decimals_are_exact(spark: SparkSession) -> None:
     query = FULL.replace("amount AS total", "amount * amount AS total")
     found = rows(sums(query), moved("a", "0.0000000001"), spark=spark)
     assert found["a"].total == Decimal("0.00000000000000000001")
+
+
+def test_a_session_that_was_there_before_is_not_stopped(spark: SparkSession) -> None:
+    with spark_session(SparkSettings(master="local[2]")) as same:
+        assert same.sparkContext is spark.sparkContext
+    assert spark.range(3).count() == 3
 
 
 def test_a_users_session_stays_as_it_is(spark: SparkSession) -> None:
