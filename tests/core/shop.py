@@ -174,3 +174,13 @@ household_spend = FoldView(
 )
 product_sales = SpreadView("product_sales", events=CheckedOut, row=Spend, each=lines, evolve=sell)
 app = App("shop", partitions=4, deciders=[baskets], views=[open_baskets, household_spend, product_sales])
+
+
+@dataclass(frozen=True)
+class Times:
+    times: int
+
+
+checkouts = FoldView(
+    "checkouts", events=CheckedOut, row=Times, evolve=lambda row, event: Times(1 if row is None else row.times + 1)
+)

@@ -61,7 +61,7 @@ def test_a_record_of_a_lane_is_decoded_whole() -> None:
         7,
         False,
         "2026-01-01T00:00:00Z",
-        "tills.Rung",
+        b"tills.Rung.v1",
     )
 
 

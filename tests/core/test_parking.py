@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leftfold import Event, FoldView
-from leftfold.engine.touches import NO_KEY
+from leftfold.engine.places import NO_KEY
 from leftfold.partitioner import partition_of
 from leftfold.testing import fold
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, checksum, out

@@ -59,7 +59,7 @@ def main(url: str, seed: int, last: int, torn: bool) -> None:
         store._flushers = Flushers(settings, fatal_dial, _Torn)
     with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
         world.client.send_many(list(histories(stranger(seed), COMMANDS)))
-        tail = Tail(app.views, world.log.reader, store, look=0.0, batch=BATCH, growth=8, member="tail")
+        tail = Tail(app.views, world.log.reader, store, look=0.0, batch=BATCH, growth=3, member="tail")
         while tail.step(0.0) or not tail.caught_up():
             pass
         tail.close()

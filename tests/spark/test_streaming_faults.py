@@ -19,7 +19,7 @@ from leftfold.engine.batch_course import BatchCourse, OutOfStep
 from leftfold.engine.batch_follower import BatchFollower
 from leftfold.engine.batch_job import BatchJob
 from leftfold.engine.bulk_log import Range, raw
-from leftfold.engine.touches import Place
+from leftfold.engine.places import Place
 from leftfold.flush import Mark, Snapshot
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.names import events

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from leftfold.engine.bulk_items import Item, ItemReader
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.decoded import Decoded
-from leftfold.engine.follower import Follower, Kept
-from leftfold.engine.touches import Place, Touches
-from leftfold.flush import BucketFlush, Generation, Snapshot
+from leftfold.engine.folded import stored_row
+from leftfold.engine.follower import Follower
+from leftfold.engine.places import Place, name_of
+from leftfold.flush import Generation, Snapshot
 from leftfold.ports import ViewStore
 from leftfold.view import View
 
@@ -37,18 +37,19 @@ class BatchFollower(Follower):
         token: str,
         max_parked: int,
     ) -> None:
-        self._given, self._token = read, token
+        self._places, self._given, self._named = places, read, token
         super().__init__(view, generation, store, most=len(places), max_parked=max_parked)
-        for place, fields in zip(places, read.rows, strict=True):
-            self._kept[place] = Kept(None) if fields is None else self._read(place[1], fields)
 
     def reread(self) -> None:
-        """Takes the marks that it was given."""
-        self.marks = dict(self._given.marks)
+        """Takes the marks and rows that it was given."""
+        self._begin_at(dict(self._given.marks))
+        for (bucket, key), fields in zip(self._places, self._given.rows, strict=True):
+            folded = self._fold.buckets[bucket]
+            if key not in folded.parked:
+                self._fold.rows[bucket, name_of(self.generation, key)] = stored_row(self.view, folded, key, fields)
 
-    def _of_bucket(self, *told: Any) -> tuple[BucketFlush, dict[Place, Kept]]:
-        flush, kept = super()._of_bucket(*told)
-        return replace(flush, mark=replace(flush.mark, token=self._token)), kept
+    def _token(self) -> str:
+        return self._named
 
 
 class ItemFollower(BatchFollower):
@@ -62,15 +63,12 @@ class ItemFollower(BatchFollower):
         super().__init__(*told, **options)
         self._sources, self._value = sources, ItemReader(self.view).read
 
-    def _touched(self, records: Sequence[Any]) -> Touches:
-        touched: Touches = {}
-        items: Sequence[Item] = records
-        for item in items:
+    def _take(self, records: Sequence[Item]) -> list[Place]:
+        for item in records:
             source = self._sources[item.source]
             if not _folded(self.marks, source, item):
-                pair = self._value(item.body), _stub(source, item)
-                touched.setdefault((item.bucket, item.key), []).append(pair)
-        return touched
+                self._fold.give((item.bucket, item.key), item.key, self._value(item.body), _stub(source, item))
+        return []
 
 
 def _folded(marks: Mapping[int, Any], source: Range, item: Item) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 from leftfold.codec import header
 from leftfold.engine.batch_follower import BatchFollower, ItemFollower
 from leftfold.engine.batch_result import BatchResult
-from leftfold.engine.bulk_items import Item, ItemWriter
+from leftfold.engine.bulk_items import Item, ItemWriter, OpenedRecords
 from leftfold.engine.bulk_log import OpenBulkLog, Range, ReadRecord, raw
 from leftfold.engine.decoded import Decoded, EventDecoder
 from leftfold.engine.follower import MAX_PARKED
-from leftfold.engine.touches import NO_KEY, Place
+from leftfold.engine.places import NO_KEY, Place
 from leftfold.errors import ContractError
 from leftfold.flush import Generation, Mark, Snapshot
 from leftfold.ports import RawRecord, ViewStore
@@ -111,7 +111,8 @@ class BatchJob:
         if reached != self.expected(first.topic, first.partition):
             yield from (Item(b, "", source, reached, _WHOLE, b"", "") for b in range(self.generation.buckets))
         writer = ItemWriter(self.view, self.generation.buckets)
-        yield from writer.items(self.sources[source], source, map(ReadRecord, known[:count]))
+        opened = OpenedRecords([self.view]).of(self.sources[source], map(ReadRecord, known[:count]))
+        yield from writer.items(source, opened)
 
     def fold_buckets(self, items: Iterable[Item], store: ViewStore) -> Iterator[BatchResult]:
         """Folds everything that touches some buckets of a view that is not stream-keyed; sorted by bucket and key."""

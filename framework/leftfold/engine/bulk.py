@@ -11,7 +11,7 @@ from typing import Any
 
 from leftfold.engine.bulk_buckets import BucketFold
 from leftfold.engine.bulk_evolve import Unstorable
-from leftfold.engine.bulk_items import Item, ItemWriter
+from leftfold.engine.bulk_items import Item, ItemWriter, OpenedRecords
 from leftfold.engine.bulk_log import BulkLog, BulkRecord, OpenBulkLog, Range
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow, BulkSink, OpenBulkSink
@@ -87,12 +87,13 @@ class BulkJob:
         Raises:
             ContractError: an event stops the view.
         """
-        log, writer = self.open_log(), ItemWriter(self.view, self.generation.buckets)
+        log, opened = self.open_log(), OpenedRecords([self.view])
+        writer = ItemWriter(self.view, self.generation.buckets)
         try:
             for part in parts:
                 source = self.sources.index(part)
                 for records in log.read(part):
-                    items = writer.items(part, source, records)
+                    items = writer.items(source, opened.of(part, records))
                     if self.share < 1:
                         items = (item for item in items if sampled(item.key, self.share))
                     yield from items if self.cuts is None else before_cuts(items, self.cuts, self.sources)

@@ -7,15 +7,17 @@ from typing import Any, NamedTuple
 
 from leftfold.codec import MessageCodec, header
 from leftfold.engine.bulk_log import BulkRecord, Range, raw, type_of
-from leftfold.engine.decoded import Decoded, EventDecoder
+from leftfold.engine.decoded import Decoded, EventDecoder, wanted_by
 from leftfold.errors import ContractError
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.view import View
 
-__all__ = ["Item", "ItemReader", "ItemWriter"]
+__all__ = ["Item", "ItemReader", "ItemWriter", "OpenedRecords"]
 
 _MOST_KEYS = 1_000_000
+# The named constructor costs twice as much.
+_new: Any = tuple.__new__
 
 
 class Item(NamedTuple):
@@ -34,6 +36,27 @@ class Item(NamedTuple):
     time: str
 
 
+class OpenedRecords:
+    """Decodes records for several views at once, those of types that none of them reads but once per type."""
+
+    def __init__(self, views: Iterable[View[Any, Any]]) -> None:
+        self._decoder = EventDecoder(views)
+        self._passed: set[bytes] = set()
+
+    def of(self, part: Range, records: Iterable[BulkRecord]) -> Iterator[tuple[RawRecord, Decoded]]:
+        """The records that any view may want, as they stand in the log and decoded."""
+        decode, passed = self._decoder.decode, self._passed
+        for record in records:
+            if passed and header(record.headers() or (), "ce_type") in passed:
+                continue
+            whole = raw(part, record)
+            decoded = decode(whole)
+            if decoded.error is None and decoded.event is None:
+                passed.add(type_of(whole))
+            else:
+                yield whole, decoded
+
+
 class ItemWriter:
     """Makes items of records.
 
@@ -42,33 +65,22 @@ class ItemWriter:
     """
 
     def __init__(self, view: View[Any, Any], buckets: int) -> None:
-        self._view, self._buckets = view, buckets
-        self._decoder = EventDecoder([view])
+        self._view, self._buckets, self._is_mine = view, buckets, wanted_by(view)
         self._places: dict[str, int] = {}
-        self._passed: set[bytes] = set()
 
-    def items(self, part: Range, source: int, records: Iterable[BulkRecord]) -> Iterator[Item]:
+    def items(self, source: int, records: Iterable[tuple[RawRecord, Decoded]]) -> Iterator[Item]:
         """The items of some records of a partition, which is number `source` of the plan.
 
         Raises:
             ContractError: an event cannot be read, or the view's `key` or `each` fails on it. No row can be told that
                 such an event belongs to, so none can be parked, and the rebuild stops.
         """
-        for record in records:
-            if self._is_passed(record):
-                continue
-            whole = raw(part, record)
-            decoded = self._decoder.decode(whole)
-            if decoded.error is None and decoded.event is None:
-                self._passed.add(type_of(whole))
-                continue
-            for index, (key, body) in enumerate(self._touches(decoded, whole)):
-                yield Item(self._bucket(key), key, source, whole.offset, index, body, decoded.time)
-
-    def _is_passed(self, record: BulkRecord) -> bool:
-        """Whether the record is of a type that the view does not read, without opening the rest of it."""
-        headers = record.headers()
-        return bool(self._passed and headers and header(headers, "ce_type") in self._passed)
+        is_mine, bucket_of = self._is_mine, self._bucket
+        for whole, decoded in records:
+            if is_mine(decoded):
+                offset, time = decoded.offset, decoded.time
+                for index, (key, body) in enumerate(self._touches(decoded, whole)):
+                    yield _new(Item, (bucket_of(key), key, source, offset, index, body, time))
 
     def _touches(self, decoded: Decoded, whole: RawRecord) -> Sequence[tuple[str, bytes]]:
         try:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from leftfold.ports import Headers, LogReader, RawRecord
 from leftfold.position import Position
 
-__all__ = ["BulkLog", "BulkRecord", "OpenBulkLog", "Range", "ReadRecord", "SteadyLog", "raw", "type_of"]
+__all__ = [
+    "BulkLog",
+    "BulkRecord",
+    "OpenBulkLog",
+    "Range",
+    "ReadRecord",
+    "SteadyLog",
+    "ToldRecords",
+    "raw",
+    "type_of",
+]
 
 _BATCH = 100
 _LOG_APPEND_TIME = 2
@@ -41,6 +51,14 @@ class BulkRecord(Protocol):
 
     def timestamp(self) -> tuple[int, int]:
         """What kind of time it bears, as librdkafka numbers them, and the time in ms since 1970."""
+
+
+class ToldRecords(Sequence[BulkRecord]):
+    """Records of a log that is stored by columns."""
+
+    def told(self) -> Iterable[tuple[Any, ...]] | None:
+        """ce_type, ce_time, ce_sequence, key, value of each record; None when headers are not as lanes write them."""
+        raise NotImplementedError
 
 
 class BulkLog(Protocol):

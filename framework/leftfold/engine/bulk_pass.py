@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from leftfold.engine.bulk import BulkJob, Tell
-from leftfold.engine.bulk_items import Item, ItemWriter
+from leftfold.engine.bulk_items import Item, ItemWriter, OpenedRecords
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_streams import StreamFold
@@ -38,6 +38,7 @@ class BulkPass:
             ContractError: an event stops a view, or too many keys of one are parked.
             Fenced: the rebuild was ended meanwhile.
         """
+        opened = OpenedRecords([job.view for job in self.jobs])
         with closing(self.jobs[0].open_log()) as log:
             writers = {
                 number: ItemWriter(job.view, job.generation.buckets)
@@ -51,11 +52,12 @@ class BulkPass:
                     if number not in writers and (job.cuts is None or part.partition in job.cuts)
                 }
                 for records in log.read(part):
+                    known = list(opened.of(part, records))
                     for fold in folds.values():
-                        fold.add(records)
+                        fold.add_decoded(decoded for _, decoded in known)
                     for number, writer in writers.items():
                         job = self.jobs[number]
-                        items = writer.items(part, job.sources.index(part), records)
+                        items = writer.items(job.sources.index(part), known)
                         kept = items if job.cuts is None else before_cuts(items, job.cuts, job.sources)
                         yield from (Passed(number, item) for item in kept)
                     tell(len(records))

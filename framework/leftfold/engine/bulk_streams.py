@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from leftfold.codec import MessageCodec
 from leftfold.engine.bulk_evolve import Unstorable, evolver
-from leftfold.engine.bulk_log import BulkRecord, Range, raw, type_of
+from leftfold.engine.bulk_log import BulkRecord, Range, ToldRecords, raw, type_of
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
-from leftfold.engine.decoded import Decoded, EventDecoder
-from leftfold.engine.touches import NO_KEY
+from leftfold.engine.decoded import Decoded, EventDecoder, wanted_by
+from leftfold.engine.places import NO_KEY
 from leftfold.flush import Parked
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View
@@ -35,7 +35,7 @@ class StreamFold:
         self._view, self._part = view, part
         self._evolve = evolver(view, careful=careful)
         self._codec: MessageCodec[Any] = MessageCodec(view.events)
-        self._decoder = EventDecoder([view])
+        self._decoder, self._is_mine = EventDecoder([view]), wanted_by(view)
         self._reads: dict[bytes, Callable[[bytes | None], Any]] = {
             type_: cls.__pydantic_validator__.validate_json for cls, type_ in self._codec.types.items()
         }
@@ -47,6 +47,13 @@ class StreamFold:
 
     def add(self, records: Sequence[BulkRecord]) -> None:
         """Folds the next records."""
+        told = records.told() if isinstance(records, ToldRecords) else None
+        if told is None:
+            self._add_read(records)
+        else:
+            self._add_told(records, told)
+
+    def _add_read(self, records: Sequence[BulkRecord]) -> None:
         reads, passed, states, evolve, latest = self._reads, self._passed, self._states, self._evolve, self._time
         for record in records:
             try:
@@ -66,6 +73,26 @@ class StreamFold:
             else:
                 state[1] = sequence
                 if at > latest:  # noqa: PLR1730  # max() costs three times as much
+                    latest = at
+        self._time = latest
+
+    def _add_told(self, records: Sequence[BulkRecord], told: Iterable[tuple[Any, ...]]) -> None:
+        reads, passed, states, evolve, latest = self._reads, self._passed, self._states, self._evolve, self._time
+        for place, (type_, at, sequence, key, value) in enumerate(told):
+            if type_ in passed:
+                continue
+            try:
+                if not (sequence.isdigit() and at.isascii()):
+                    raise ValueError
+                state = states.get(key) or self._begin(key)
+                state[0] = evolve(state[0], reads[type_](value))
+            except Exception:  # noqa: BLE001  # as above
+                self._time = latest
+                self._add_slowly(records[place])
+                latest = self._time
+            else:
+                state[1] = sequence
+                if at > latest:  # noqa: PLR1730  # as above
                     latest = at
         self._time = latest
 
@@ -100,24 +127,34 @@ class StreamFold:
         state = self._states[key] = [None, b"0", text]
         return state
 
+    def add_decoded(self, records: Iterable[Decoded]) -> None:
+        """Folds the next records, which somebody has decoded for several views."""
+        for decoded in records:
+            if self._is_mine(decoded):
+                self._add_decoded(decoded)
+
     def _add_slowly(self, record: BulkRecord) -> None:
         whole = raw(self._part, record)
         decoded, type_ = self._decoder.decode(whole), type_of(whole)
         if decoded.error is None and decoded.event is None:
             self._passed.add(type_)
-            return
+        elif self._add_decoded(decoded):
+            self._reads.setdefault(type_, partial(self._codec.wanted, type_))
+
+    def _add_decoded(self, decoded: Decoded) -> bool:
+        """Folds or parks one record; whether its type can be read."""
         try:
             if decoded.error is not None:
                 raise decoded.error
             text = self._view.keys.encode(decoded.key)
         except Exception as error:  # noqa: BLE001  # broken records and keys alike park
             self._park(decoded, error)
-            return
+            return False
         if text in self.parked:
             self._park(decoded, KeyError(text))
-            return
+            return False
         self._fold(decoded)
-        self._reads.setdefault(type_, partial(self._codec.wanted, type_))
+        return True
 
     def _fold(self, decoded: Decoded) -> None:
         key = decoded.key.encode()

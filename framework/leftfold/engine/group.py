@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from leftfold.engine.decoded import Decoded, EventDecoder, whole_decisions
 from leftfold.engine.follower import Follower
@@ -13,32 +14,37 @@ from leftfold.position import Position
 
 __all__ = ["Group"]
 
+T = TypeVar("T")
+
 IDLE_SECONDS = 0.1
 """How often marks move when only transaction markers went by."""
 CONFIRM_SECONDS = 1.0
 """How often a group without anything to flush sees whether what it flushed is still there."""
-QUICK_SECONDS = 0.5
+FLUSH_SECONDS = 1.0
+"""How long events are folded before the rows are sent, while more events are waiting."""
+FLUSH_ROWS = 25_000
+"""How many rows of a view are sent at once, more or less; a store answers nobody else meanwhile."""
 _AT_ONCE = 250
 
 
 class Group:
     """One reader of the log and the followers it feeds, all of which have seen everything up to `position`.
 
-    The next batch is read and decoded while the store works on the flushes of the one before.
+    The next events are read and folded while the store works on the flushes of those before.
 
     Args:
-        growth: how many times as large batches may get while there are more events waiting and a step is quick.
+        growth: how many batches are folded into one flush, at most, while there are more events waiting.
     """
 
     def __init__(
-        self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore, growth: int = 16
+        self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore, growth: int = 64
     ) -> None:
         self._open, self.log, self._store = open_log, open_log(), store
         self.followers: list[Follower] = []
         self._early: list[Follower] = []
         self._rest: list[Decoded] = []
         self._flushed, self._flying, self._at = Position(), False, 0.0
-        self._limit, self._growth = 0, growth
+        self._growth, self._folded = growth, 0
         self._confirmed = time.monotonic()
         self.seek(followers)
 
@@ -48,8 +54,10 @@ class Group:
         Of one view the newest generation comes first: the next to go live is never behind the one that is live.
         """
         self.followers = sorted(followers, key=lambda follower: birth(follower.generation), reverse=True)
+        for follower in self.followers:
+            follower.rewind()
         self._decoder = EventDecoder([f.view for f in self.followers])
-        self._rest, self._flying = [], False
+        self._rest, self._flying, self._folded = [], False, 0
         start = Position()
         for follower in self.followers:
             start = _least(start, follower.position())
@@ -61,43 +69,66 @@ class Group:
         return self._flushed
 
     def step(self, batch: int, timeout: float) -> tuple[int, list[Follower]]:
-        """Reads and folds one batch; returns how many events, and the followers that are out of step and left.
+        """Reads and folds what is there and sends it; returns how many events, and the followers that are out of step
+        and left.
 
         What it sends to the store lands at the next step, or at `land`.
 
         Args:
-            batch: how many events at first.
+            batch: how many events are read at a time.
         """
-        began = time.monotonic()
-        self._limit = max(batch, min(self._limit, batch * self._growth))
-        full = self._read(0.0 if self._flying else timeout)
+        self._fold(batch, timeout)
         left = self.land()
-        whole, self._rest = whole_decisions(self._rest)
-        reached = self._reached()
-        now = time.monotonic()
-        if not whole and (reached == self._flushed or now - self._at < IDLE_SECONDS):
+        reached, now = self._reached(), time.monotonic()
+        if not self._folded and (reached == self._flushed or now - self._at < IDLE_SECONDS):
             return 0, left + self._unconfirmed(now)
         self._at = self._confirmed = now
+        self._undone_by(self._send, reached)
+        count, self._folded = self._folded, 0
+        return count, left
+
+    def _fold(self, batch: int, timeout: float) -> None:
+        """Folds until nothing more is there, or until there is enough for a flush."""
+        until = time.monotonic() + FLUSH_SECONDS
+        for _ in range(self._growth):
+            full = self._read(batch, 0.0 if self._flying or self._folded else timeout)
+            whole, self._rest = whole_decisions(self._rest)
+            if whole:
+                self._undone_by(self._take, whole)
+                self._folded += len(whole)
+            many = max((follower.unsent() for follower in self.followers), default=0)
+            if not full or many >= FLUSH_ROWS or time.monotonic() >= until:
+                return
+
+    def _take(self, whole: list[Decoded]) -> None:
+        going = [follower for follower in self.followers if not follower.stopped]
+        asked = [(follower, missing) for follower in going if (missing := follower.look(whole))]
+        if asked:
+            found = self._store.read_all([(follower.generation, missing) for follower, missing in asked])
+            for (follower, _), read in zip(asked, found, strict=True):
+                follower.enter(read)
+
+    def _undone_by(self, work: Callable[[T], None], what: T) -> None:
+        """Does something with records that are out of the log and not in the store: if it fails, they are read again,
+        since nobody may go on behind them.
+        """
         try:
-            self._send(whole, reached)
+            work(what)
         except BaseException:
-            # The records are out of the log but not in the store: nobody may go on behind them.
             self.seek(self.followers)
             raise
-        self._limit = self._limit * 2 if full and time.monotonic() - began < QUICK_SECONDS else self._limit // 2
-        return len(whole), left
 
-    def _read(self, timeout: float) -> bool:
+    def _read(self, limit: int, timeout: float) -> bool:
         """Reads and decodes until the limit, or until there is nothing more; whether the limit was reached.
 
         A few hundred at a time: the client's messages then end before they have left the processor's cache.
         """
-        decode, read = self._decoder.decode, 0
-        while read < self._limit:
-            records = self.log.poll(min(_AT_ONCE, self._limit - read), 0.0 if read else timeout)
+        read = 0
+        while read < limit:
+            records = self.log.poll(min(_AT_ONCE, limit - read), 0.0 if read else timeout)
             if not records:
                 return False
-            self._rest += [decode(record) for record in records]
+            self._rest += self._decoder.decode_all(records)
             read += len(records)
         return True
 
@@ -115,16 +146,14 @@ class Group:
         self._flushed = self._target
         return left
 
-    def _send(self, whole: list[Decoded], reached: Position) -> None:
-        going = [follower for follower in self.followers if not follower.stopped]
-        asked = [(follower.generation, missing) for follower in going if (missing := follower.look(whole))]
-        found = iter(self._store.read_all(asked) if asked else ())
+    def _send(self, reached: Position) -> None:
         self._early = []
+        going = [follower for follower in self.followers if not follower.stopped]
         for number, follower in enumerate(going):
             # The newer generation of a view lands first: the one that is live must not be ahead of the next.
             newer = [f for f in going[:number] if f.view is follower.view]
             self._early += [f for f in newer if not f.landed()]
-            follower.begin(next(found) if follower.missing else None, reached)
+            follower.begin(reached)
         self._target, self._flying = reached, True
 
     def _unconfirmed(self, now: float) -> list[Follower]:

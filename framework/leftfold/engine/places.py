@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeAlias
 from urllib.parse import unquote
 
 from leftfold.flush import Generation
 from leftfold.partitioner import partition_of
 
-__all__ = ["bucket_of", "place_of"]
+__all__ = ["NO_KEY", "Place", "bucket_of", "name_of", "place_of"]
 
+Place: TypeAlias = tuple[int, str]
+"""A bucket and an encoded row key in it."""
+NO_KEY = "\0"
+"""Stands in for the key of a record that has none, so that it has a row to park."""
 _HASHED = 1 << 16
 """How many keys' buckets are remembered; murmur2 in Python costs as much as all the rest of folding an event in."""
 
@@ -19,10 +24,14 @@ def bucket_of(generation: Generation, key: str, partition: int) -> int:
     return partition if generation.stream_keyed else _hashed(key, generation.buckets)
 
 
-def place_of(generation: Generation, key: str) -> tuple[int, str]:
+def place_of(generation: Generation, key: str) -> Place:
     """The bucket and the key of a row: of a stream-keyed view the partition of its stream, else murmur2 of the key."""
-    name = unquote(key) if generation.stream_keyed else key
-    return partition_of(name.encode(), generation.buckets), key
+    return partition_of(name_of(generation, key).encode(), generation.buckets), key
+
+
+def name_of(generation: Generation, key: str) -> str:
+    """What the records of a row call it: of a stream-keyed view their stream's key, else the encoded key itself."""
+    return unquote(key) if generation.stream_keyed else key
 
 
 @lru_cache(maxsize=_HASHED)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from leftfold.engine.bulk_log import OpenBulkLog
+from leftfold.engine.places import NO_KEY
 from leftfold.engine.refolded import Refolded, RowsFold
-from leftfold.engine.touches import NO_KEY
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.flush import BucketFlush, Generation, Mark, RowChange
 from leftfold.ports import ViewStore

@@ -35,7 +35,7 @@ class Tail:
 
     Args:
         open_log: makes a reader; one per group.
-        batch: how many events one flush holds at first; it grows with the backlog, up to `growth` times.
+        batch, growth: how many events are read at a time, and how many times that one flush holds at most.
         look: seconds between looks at generations and other tails.
         lease: seconds after which the others take a silent tail for dead.
         member: this tail's name among them.
@@ -51,7 +51,7 @@ class Tail:
         store: ViewStore,
         *,
         batch: int = 2000,
-        growth: int = 16,
+        growth: int = 64,
         look: float = 0.25,
         lease: float = 3.0,
         member: str = "",

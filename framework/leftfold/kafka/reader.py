@@ -135,12 +135,12 @@ class KafkaLogReader:
     def _moved(self, records: list[RawRecord], others: list[KafkaMessage]) -> bool:
         """Advances the position; whether the end of a partition lies behind its last record."""
         going = self._next
-        for record in records:
-            going[record[0], record[1]] = record[2] + 1
+        for place, offset in {(record[0], record[1]): record[2] for record in records}.items():
+            going[place] = offset + 1
         moved = False
         for message in others:
             error = message.error()
-            place = (message.topic() or "", message.partition() or 0)
+            place = message.topic() or "", message.partition() or 0
             if error is None or error.code() != KafkaError._PARTITION_EOF:
                 self._failure = message
             elif place in going and (message.offset() or 0) > going[place]:

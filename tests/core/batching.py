@@ -1,0 +1,49 @@
+"""Micro-batches as Spark runs them, without Spark: the batches of one run, cut by the test, their tasks run here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from leftfold.engine.batch_course import BatchCourse
+from leftfold.engine.batch_job import BatchJob
+from leftfold.engine.batch_result import BatchResult
+from leftfold.engine.bulk_log import SteadyLog
+from leftfold.position import Position
+from tests.core.folding import TOPIC, FoldBench
+
+
+@dataclass
+class Batches:
+    """The batches of one run of a view, cut by the test; the tasks run here."""
+
+    bench: FoldBench
+    view: Any
+    run: str = "run"
+
+    def __post_init__(self) -> None:
+        self.bench.settle(self.bench.tail())
+        generation = self.bench.live(self.view)
+        self.course = BatchCourse(
+            self.view, generation, self.bench.store.marks(generation), self.run,
+            open_store=lambda: self.bench.store, open_log=lambda: SteadyLog(self.bench.log.reader()),
+        )  # fmt: skip
+        self.number, self.begin = 0, self.course.position()
+
+    def fold(self, end: Position | None = None) -> None:
+        """One batch up to a position, or up to the end."""
+        end = end if end is not None else self.bench.log.reader().ends([TOPIC])
+        self.course.fold(self.number, (self.begin, end), self.tasks, self.bench.store)
+        self.number, self.begin = self.number + 1, end
+
+    def tasks(self, job: BatchJob) -> Sequence[BatchResult]:
+        """What Spark does: a task per source partition that has anything new, and one per bucket that is touched."""
+        parts = [self.bench.log.of(TOPIC)[source.partition][source.start : source.end] for source in job.sources]
+        if job.generation.stream_keyed:
+            results = list(job.fold_partitions(chain.from_iterable(parts), self.bench.store))
+        else:
+            items = sorted(item for part in parts for item in job.read_items(part))
+            results = list(job.fold_buckets(items, self.bench.store))
+        return [BatchResult.from_json(result.to_json()) for result in results]
