@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from leftfold import App
+from leftfold.cli.survey import Survey
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.errors import ConfigurationError, Fenced
 from leftfold.flush import Generation
@@ -250,6 +252,9 @@ def test_a_view_that_waits_for_late_events_leaves_later_ones_out_and_says_so(sho
         found = {hours: reader.get(noon + timedelta(hours=hours)) for hours in (-1, 0, 9, 10)}
         assert {hours: row.moves for hours, row in found.items() if row} == {-1: 1, 0: 1, 9: 2, 10: 1}
         assert reader.describe().approximate
+        survey = Survey(shop.kafka.bootstrap_servers, str(shop.redis.url))
+        (told,) = survey.views(App("ledgers", partitions=app.partitions, deciders=app.deciders, views=[hourly]))
+        assert told["approximate"]
     assert agreement(shop, hourly) is Agreement.UNKNOWN, "the batch counts the late event, which is no error"
     row = reader.get(noon - timedelta(hours=1))
     assert row is not None

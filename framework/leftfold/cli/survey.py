@@ -148,6 +148,7 @@ class Survey:
             "phase": phase,
             "live": live,
             "rows": found.rows,
+            "approximate": found.approximate,
             "lag": self._lag(found.position),
             "parked": sorted(found.parked),
             "time": found.time,

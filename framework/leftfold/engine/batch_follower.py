@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from leftfold.engine.bulk_items import Item, ItemReader
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.decoded import Decoded
-from leftfold.engine.folded import stored_row
 from leftfold.engine.follower import Follower
-from leftfold.engine.places import Place, name_of
+from leftfold.engine.places import Place
 from leftfold.flush import Generation, Snapshot
 from leftfold.ports import ViewStore
 from leftfold.view import View
@@ -37,16 +37,16 @@ class BatchFollower(Follower):
         token: str,
         max_parked: int,
     ) -> None:
-        self._places, self._given, self._named = places, read, token
+        self._given, self._named = read, token
+        self._fields = dict(zip(places, read.rows, strict=True))
         super().__init__(view, generation, store, most=len(places), max_parked=max_parked)
 
     def reread(self) -> None:
-        """Takes the marks and rows that it was given."""
+        """Takes the marks that it was given."""
         self._begin_at(dict(self._given.marks))
-        for (bucket, key), fields in zip(self._places, self._given.rows, strict=True):
-            folded = self._fold.buckets[bucket]
-            if key not in folded.parked:
-                self._fold.rows[bucket, name_of(self.generation, key)] = stored_row(self.view, folded, key, fields)
+
+    def _read(self, places: Sequence[Place]) -> Snapshot:
+        return replace(self._given, rows=tuple(self._fields[place] for place in places))
 
     def _token(self) -> str:
         return self._named
@@ -68,7 +68,7 @@ class ItemFollower(BatchFollower):
             source = self._sources[item.source]
             if not _folded(self.marks, source, item):
                 self._fold.give((item.bucket, item.key), item.key, self._value(item.body), _stub(source, item))
-        return []
+        return self._fold.missing()
 
 
 def _folded(marks: Mapping[int, Any], source: Range, item: Item) -> bool:

@@ -10,7 +10,7 @@ from leftfold.engine.bulk_evolve import Unstorable, evolver
 from leftfold.engine.places import Place
 from leftfold.engine.row_fold import RowFold
 from leftfold.errors import ViewNotBuilt
-from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Landed, Mark, RowChange, Snapshot, covered
+from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, RowChange, Snapshot, covered
 from leftfold.ports import Flushing, ViewStore
 from leftfold.position import Position
 from leftfold.rows import CHECKSUM_MODULUS
@@ -92,12 +92,12 @@ class Follower:
 
     def fold(self, records: Sequence[Any], reached: Position) -> bool:
         """`look`, `enter`, `begin` and `landed` at once."""
-        if self._folded(records, reached):
-            return True
-        if not self._careful.offsets:
-            return False
-        self.reread()
-        return self._folded(records, reached)
+        try:
+            self._sent(records, reached)
+        except Unstorable:
+            self.rewind()
+            self._sent(records, reached)
+        return self.landed()
 
     def look(self, records: Sequence[Any]) -> list[Place]:
         """Folds the next records; names the rows, by bucket and key, that `enter` must be given first."""
@@ -111,20 +111,24 @@ class Follower:
         self._fold.enter(read)
 
     def begin(self, reached: Position) -> None:
-        """Sends one flush of everything folded; every bucket's mark moves to `reached`, touched or not."""
+        """Sends one flush of everything folded; every bucket's mark moves to `reached`, touched or not.
+
+        Raises:
+            Unstorable: a row cannot be encoded. After a `rewind` the same records are folded with care, which parks it.
+        """
         if sum(len(bucket.parked) for bucket in self._fold.buckets.values()) > self._max_parked:
             self.stopped = self.stopped or f"more than {self._max_parked} keys are parked; mend the fold and rebuild"
         if self.stopped:
             return
-        self._taken = False
         try:
             changes = self._fold.changes()
-        except Unstorable:
+        except Unstorable as error:
             if self._careful.offsets:
-                raise
-            # Folded once more, and each row encoded after each event, this parks the row that cannot be stored.
-            self._careful, self._flying = reached, (Landed(written=False), {})
-            return
+                self.stopped = f"a row was storable behind its last event, and is no more: {error}"
+                return
+            self._careful = reached
+            raise
+        self._taken = False
         if self._careful.offsets and reached.covers(self._careful):
             self._careful, self._fold.step = Position(), evolver(self.view)
         moved = self._moved(reached)
@@ -155,12 +159,14 @@ class Follower:
     def _take(self, records: Sequence[Any]) -> list[Place]:
         return self._fold.take(records)
 
-    def _folded(self, records: Sequence[Any], reached: Position) -> bool:
+    def _sent(self, records: Sequence[Any], reached: Position) -> None:
         missing = self.look(records)
         if missing:
-            self.enter(self._store.read(self.generation, missing))
+            self.enter(self._read(missing))
         self.begin(reached)
-        return self.landed()
+
+    def _read(self, places: Sequence[Place]) -> Snapshot:
+        return self._store.read(self.generation, places)
 
     def _flush(self, number: int, position: Position, changes: Sequence[RowChange]) -> BucketFlush:
         bucket, before, rows = self._fold.buckets[number], self.marks[number], self.view.rows

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from leftfold.engine.bulk_evolve import Unstorable
 from leftfold.engine.decoded import Decoded, EventDecoder, whole_decisions
 from leftfold.engine.follower import Follower
 from leftfold.engine.generations import birth
@@ -44,7 +45,7 @@ class Group:
         self._early: list[Follower] = []
         self._rest: list[Decoded] = []
         self._flushed, self._flying, self._at = Position(), False, 0.0
-        self._growth, self._folded = growth, 0
+        self._growth, self._folded, self._again = growth, 0, False
         self._confirmed = time.monotonic()
         self.seek(followers)
 
@@ -85,6 +86,9 @@ class Group:
         self._at = self._confirmed = now
         self._undone_by(self._send, reached)
         count, self._folded = self._folded, 0
+        if self._again:
+            left += self.land()
+            self.seek(self.followers)
         return count, left
 
     def _fold(self, batch: int, timeout: float) -> None:
@@ -147,13 +151,16 @@ class Group:
         return left
 
     def _send(self, reached: Position) -> None:
-        self._early = []
+        self._early, self._again = [], False
         going = [follower for follower in self.followers if not follower.stopped]
         for number, follower in enumerate(going):
             # The newer generation of a view lands first: the one that is live must not be ahead of the next.
             newer = [f for f in going[:number] if f.view is follower.view]
             self._early += [f for f in newer if not f.landed()]
-            follower.begin(reached)
+            try:
+                follower.begin(reached)
+            except Unstorable:
+                self._again = True
         self._target, self._flying = reached, True
 
     def _unconfirmed(self, now: float) -> list[Follower]:

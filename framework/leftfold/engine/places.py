@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from leftfold.flush import Generation
 from leftfold.partitioner import partition_of
 
-__all__ = ["NO_KEY", "Place", "bucket_of", "name_of", "place_of"]
+__all__ = ["NO_KEY", "Place", "bucket_of", "place_of"]
 
 Place: TypeAlias = tuple[int, str]
 """A bucket and an encoded row key in it."""
@@ -26,12 +26,7 @@ def bucket_of(generation: Generation, key: str, partition: int) -> int:
 
 def place_of(generation: Generation, key: str) -> Place:
     """The bucket and the key of a row: of a stream-keyed view the partition of its stream, else murmur2 of the key."""
-    return partition_of(name_of(generation, key).encode(), generation.buckets), key
-
-
-def name_of(generation: Generation, key: str) -> str:
-    """What the records of a row call it: of a stream-keyed view their stream's key, else the encoded key itself."""
-    return unquote(key) if generation.stream_keyed else key
+    return _hashed(unquote(key) if generation.stream_keyed else key, generation.buckets), key
 
 
 @lru_cache(maxsize=_HASHED)

@@ -36,7 +36,7 @@ class RowFold:
         self.pass_over(marks)
         self.step = evolver(view, careful=careful)
         self._take = self._take_streams if generation.stream_keyed else self._take_others
-        # Rows by bucket and what records call them: see places.name_of.
+        # By bucket and what records call a row: of a stream-keyed view the key of its stream, else its own, encoded.
         self.rows: dict[Place, FoldedRow] = {}
         self.unsent: dict[Place, FoldedRow] = {}
         self._unread: dict[Place, tuple[str, list[tuple[Any, Decoded]]]] = {}
@@ -52,6 +52,10 @@ class RowFold:
         """
         if not self.stopped:
             self._take(records)
+        return self.missing()
+
+    def missing(self) -> list[Place]:
+        """The rows, by bucket and key, that `enter` must be given."""
         return [(bucket, key) for (bucket, _), (key, _) in self._unread.items()]
 
     def enter(self, read: Snapshot) -> None:

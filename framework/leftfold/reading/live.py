@@ -7,10 +7,8 @@ from typing import Generic
 
 from typing_extensions import TypeVar
 
-from leftfold.engine.places import bucket_of
 from leftfold.errors import ViewNotBuilt
 from leftfold.flush import Generation
-from leftfold.partitioner import partition_of
 from leftfold.questions import Registered
 from leftfold.reading.steps import Pause, Steps, ask
 from leftfold.view import View
@@ -70,10 +68,3 @@ class Live(Generic[Row, K]):
             )
         if (yield from self.generation()) == again:
             yield Pause(_PAUSE_SECONDS)
-
-    def place(self, generation: Generation, encoded: str) -> tuple[int, str]:
-        """The bucket of an encoded key, and the key."""
-        if generation.stream_keyed:
-            stream = str(self.view.keys.decode(encoded))
-            return partition_of(stream.encode(), generation.buckets), encoded
-        return bucket_of(generation, encoded, 0), encoded

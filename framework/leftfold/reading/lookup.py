@@ -9,6 +9,7 @@ from typing import Generic
 from typing_extensions import TypeVar
 
 from leftfold.description import Description, described
+from leftfold.engine.places import place_of
 from leftfold.errors import StaleViewError
 from leftfold.flush import Generation, Snapshot
 from leftfold.position import Position
@@ -45,7 +46,7 @@ class Lookup(Generic[Row, K]):
         """The row of a key with its version, position and parking."""
         encoded = self._view.keys.encode(key)
         generation, snapshot = yield from self._read([encoded], after, timeout)
-        mark, fields = snapshot.marks[self._live.place(generation, encoded)[0]], snapshot.rows[0]
+        mark, fields = snapshot.marks[place_of(generation, encoded)[0]], snapshot.rows[0]
         row = None if fields is None else self._view.rows.decode(fields)
         return Entry(row, version_of(fields), mark.position, mark.parked.get(encoded))
 
@@ -73,7 +74,7 @@ class Lookup(Generic[Row, K]):
         generation = self._live.known
         if generation is None:
             return None
-        seen: Seen = yield Glance(generation, *self._live.place(generation, encoded))
+        seen: Seen = yield Glance(generation, *place_of(generation, encoded))
         return seen if seen.live == generation.id and seen.whole else None
 
     def _read(
@@ -101,7 +102,7 @@ class Lookup(Generic[Row, K]):
             ear.close()
 
     def _question(self, generation: Generation, encoded: Sequence[str], whole: bool) -> Rows:
-        places = tuple([self._live.place(generation, key) for key in encoded])
+        places = tuple([place_of(generation, key) for key in encoded])
         return Rows(generation, places, tuple(range(generation.buckets)) if whole else ())
 
     def _lacking(

@@ -8,6 +8,7 @@ from typing import Generic
 
 from typing_extensions import TypeVar
 
+from leftfold.engine.places import place_of
 from leftfold.errors import ChangesNotKept
 from leftfold.flush import Generation
 from leftfold.position import Position
@@ -171,7 +172,7 @@ class Watch(Generic[Row, K]):
     def _buckets(self, generation: Generation) -> tuple[int, ...]:
         if self._keys is None:
             return tuple(range(generation.buckets))
-        return tuple(sorted({self._live.place(generation, key)[0] for key in self._keys}))
+        return tuple(sorted({place_of(generation, key)[0] for key in self._keys}))
 
     def _too_old(self, generation: Generation, bucket: int, after: Position) -> ChangesNotKept:
         return ChangesNotKept(
