@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from leftfold.codec import MessageCodec, header
-from leftfold.engine.bulk_log import BulkRecord, Range, raw, type_of
+from leftfold.engine.bulk_log import BulkRecord, Range, raw_all, type_of
 from leftfold.engine.decoded import Decoded, EventDecoder, wanted_by
 from leftfold.errors import ContractError
 from leftfold.partitioner import partition_of
@@ -43,18 +43,18 @@ class OpenedRecords:
         self._decoder = EventDecoder(views)
         self._passed: set[bytes] = set()
 
-    def of(self, part: Range, records: Iterable[BulkRecord]) -> Iterator[tuple[RawRecord, Decoded]]:
+    def of(self, part: Range, records: Iterable[BulkRecord]) -> list[tuple[RawRecord, Decoded]]:
         """The records that any view may want, as they stand in the log and decoded."""
-        decode, passed = self._decoder.decode, self._passed
-        for record in records:
-            if passed and header(record.headers() or (), "ce_type") in passed:
-                continue
-            whole = raw(part, record)
-            decoded = decode(whole)
-            if decoded.error is None and decoded.event is None:
-                passed.add(type_of(whole))
-            else:
-                yield whole, decoded
+        passed = self._passed
+        if passed:
+            records = [r for r in records if header(r.headers() or (), "ce_type") not in passed]
+        wholes = raw_all(part, records)
+        opened = list(zip(wholes, self._decoder.decode_all(wholes), strict=True))
+        foreign = {d.type for _, d in opened if d.event is None and d.error is None}
+        if not foreign:
+            return opened
+        passed |= foreign
+        return [pair for pair in opened if pair[1].event is not None or pair[1].error is not None]
 
 
 class ItemWriter:
@@ -75,9 +75,9 @@ class ItemWriter:
             ContractError: an event cannot be read, or the view's `key` or `each` fails on it. No row can be told that
                 such an event belongs to, so none can be parked, and the rebuild stops.
         """
-        is_mine, bucket_of = self._is_mine, self._bucket
+        is_mine, events, bucket_of = self._is_mine, self._view.events, self._bucket
         for whole, decoded in records:
-            if is_mine(decoded):
+            if isinstance(decoded.event, events) or (decoded.error is not None and is_mine(decoded)):
                 offset, time = decoded.offset, decoded.time
                 for index, (key, body) in enumerate(self._touches(decoded, whole)):
                     yield _new(Item, (bucket_of(key), key, source, offset, index, body, time))

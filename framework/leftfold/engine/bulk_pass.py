@@ -18,10 +18,10 @@ __all__ = ["BulkPass", "Passed", "run_pass_here"]
 
 
 class Passed(NamedTuple):
-    """What a partition gives to one of the jobs: an item to be sorted, or the result of a bucket that is whole."""
+    """What a partition gives to one of the jobs: items to be sorted, or the result of a bucket that is whole."""
 
     job: int
-    item: Item | None
+    items: Sequence[Item]
     result: BucketResult | None = None
 
 
@@ -52,17 +52,18 @@ class BulkPass:
                     if number not in writers and (job.cuts is None or part.partition in job.cuts)
                 }
                 for records in log.read(part):
-                    known = list(opened.of(part, records))
+                    known = opened.of(part, records)
                     for fold in folds.values():
-                        fold.add_decoded(decoded for _, decoded in known)
+                        fold.add_decoded(known)
                     for number, writer in writers.items():
                         job = self.jobs[number]
                         items = writer.items(job.sources.index(part), known)
-                        kept = items if job.cuts is None else before_cuts(items, job.cuts, job.sources)
-                        yield from (Passed(number, item) for item in kept)
+                        kept = list(items if job.cuts is None else before_cuts(items, job.cuts, job.sources))
+                        if kept:
+                            yield Passed(number, kept)
                     tell(len(records))
                 for number, fold in folds.items():
-                    yield Passed(number, None, self.jobs[number].finish_stream(fold, part))
+                    yield Passed(number, (), self.jobs[number].finish_stream(fold, part))
 
     def fold(self, number: int, items: Iterable[Item]) -> Iterator[BucketResult]:
         """Folds the sorted items of some whole buckets of one job."""
@@ -74,12 +75,11 @@ def run_pass_here(jobs: Sequence[BulkJob], parts: Iterable[Range], tell: Tell) -
     whole = BulkPass(tuple(jobs))
     results: list[list[BucketResult]] = [[] for _ in jobs]
     items: list[list[Item]] = [[] for _ in jobs]
-    for job, item, result in whole.read(parts, tell):
-        if item is not None:
-            items[job].append(item)
-        elif result is not None:
+    for job, found, result in whole.read(parts, tell):
+        items[job] += found
+        if result is not None:
             results[job].append(result)
-    for number, found in enumerate(items):
-        if found:
-            results[number] += whole.fold(number, sorted(found))
+    for number, mine in enumerate(items):
+        if mine:
+            results[number] += whole.fold(number, sorted(mine))
     return results

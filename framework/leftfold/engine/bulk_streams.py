@@ -15,6 +15,7 @@ from leftfold.engine.bulk_store import BulkRow
 from leftfold.engine.decoded import Decoded, EventDecoder, wanted_by
 from leftfold.engine.places import NO_KEY
 from leftfold.flush import Parked
+from leftfold.ports import RawRecord
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View
 
@@ -40,6 +41,7 @@ class StreamFold:
             type_: cls.__pydantic_validator__.validate_json for cls, type_ in self._codec.types.items()
         }
         self._passed: set[bytes] = set()
+        # By the record's key: the row, the version as text or number, and the row's key.
         self._states: dict[bytes, list[Any]] = {}
         self._stuck: dict[str, list[Any]] = {}
         self._time = b""
@@ -127,11 +129,27 @@ class StreamFold:
         state = self._states[key] = [None, b"0", text]
         return state
 
-    def add_decoded(self, records: Iterable[Decoded]) -> None:
+    def add_decoded(self, records: Iterable[tuple[RawRecord, Decoded]]) -> None:
         """Folds the next records, which somebody has decoded for several views."""
-        for decoded in records:
-            if self._is_mine(decoded):
-                self._add_decoded(decoded)
+        states, evolve, events, latest = self._states, self._evolve, self._view.events, self._time.decode()
+        for whole, decoded in records:
+            if decoded.error is None and not isinstance(decoded.event, events):
+                continue
+            try:
+                if decoded.error is not None:
+                    raise decoded.error
+                state = states[whole.key]  # type: ignore[index]  # None is not there
+                state[0] = evolve(state[0], decoded.event)
+            except Exception:  # noqa: BLE001  # as above
+                self._time = latest.encode()
+                if self._is_mine(decoded):
+                    self._add_decoded(decoded)
+                latest = self._time.decode()
+            else:
+                state[1] = decoded.version
+                if decoded.time > latest:  # noqa: PLR1730  # as above
+                    latest = decoded.time
+        self._time = latest.encode()
 
     def _add_slowly(self, record: BulkRecord) -> None:
         whole = raw(self._part, record)

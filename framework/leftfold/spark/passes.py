@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -49,7 +49,7 @@ def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address:
         numbers = [int(n) for batch in batches for n in batch.column(0).to_pylist() if n is not None]
         parts = [part for number in numbers for part in tasks[number]]
         with closing(Teller(address)) as tell:
-            rows = (_row(passed, count) for passed in whole.read(parts, tell))
+            rows = chain.from_iterable(_rows(passed, count) for passed in whole.read(parts, tell))
             while chunk := list(islice(rows, _MANY)):
                 columns = zip(zip(*chunk, strict=True), _SCHEMA, strict=True)
                 yield pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_SCHEMA)
@@ -71,12 +71,12 @@ def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address:
     return [row.line for row in folded.collect()]
 
 
-def _row(passed: Passed, slots: int) -> tuple[Any, ...]:
-    """An item on its way to the task that folds its bucket, or a line that is only carried along."""
-    if passed.item is None:
-        text = passed.result.to_json() if passed.result is not None else ""
-        return (0, passed.job, _LINE, text, 0, 0, 0, b"", "")
-    return ((passed.item.bucket + passed.job) % slots, passed.job, *passed.item)
+def _rows(passed: Passed, slots: int) -> Sequence[tuple[Any, ...]]:
+    """Items on their way to the tasks that fold their buckets, or a line that is only carried along."""
+    job = passed.job
+    if passed.result is not None:
+        return ((0, job, _LINE, passed.result.to_json(), 0, 0, 0, b"", ""),)
+    return [((item.bucket + job) % slots, job, *item) for item in passed.items]
 
 
 def _folded(whole: BulkPass, rows: Iterator[tuple[Any, ...]]) -> Iterator[str]:
