@@ -16,6 +16,7 @@ from leftfold.engine.decoded import EventDecoder
 from leftfold.engine.follower import Follower
 from leftfold.engine.generations import open_generation
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.engine.rebuild_together import rebuild_together
 from leftfold.engine.statemark import SETTLED
 from leftfold.errors import ContractError
 from leftfold.flush import Generation, Mark, Phase
@@ -167,9 +168,8 @@ def followed(view: View[Any, Any], log: MemoryLog) -> tuple[Follower, MemoryView
     return follower, store
 
 
-def rebuilt(view: View[Any, Any], log: MemoryLog) -> tuple[Generation, MemoryViewStore]:
-    store = MemoryViewStore()
-    rebuild = Rebuild(
+def rebuild_of(view: View[Any, Any], log: MemoryLog, store: MemoryViewStore) -> Rebuild:
+    return Rebuild(
         view,
         store,
         open_log=lambda: SteadyLog(log.reader()),
@@ -177,7 +177,11 @@ def rebuilt(view: View[Any, Any], log: MemoryLog) -> tuple[Generation, MemoryVie
         open_sink=lambda: store,
         options=RebuildOptions(patience=0.0),
     )
-    rebuild.run()
+
+
+def rebuilt(view: View[Any, Any], log: MemoryLog) -> tuple[Generation, MemoryViewStore]:
+    store = MemoryViewStore()
+    rebuild_of(view, log, store).run()
     generation = store.registry(view.name).live_of(view.hash)
     assert generation is not None
     return generation, store
@@ -210,6 +214,20 @@ def test_streams_fold_and_park_alike(view: Any, records: Any) -> None:
     log = logged(records)
     follower, store = followed(view, log)
     assert contents(*rebuilt(view, log)) == contents(follower.generation, store)
+
+
+@settings(max_examples=300, deadline=None)
+@given(records=logs(good | odd, 40))
+def test_views_that_are_folded_in_one_pass_fold_and_park_alike(records: Any) -> None:
+    log, store = logged(records), MemoryViewStore()
+    views = (by_name, only_counted)
+    rebuilds = [rebuild_of(view, log, store) for view in views]
+    rebuild_together(rebuilds, rebuilds[0].plan())
+    for view in views:
+        generation = store.registry(view.name).live_of(view.hash)
+        assert generation is not None
+        follower, followed_store = followed(view, log)
+        assert contents(generation, store) == contents(follower.generation, followed_store)
 
 
 @settings(max_examples=300, deadline=None)
