@@ -30,16 +30,17 @@ class _Torn(Flusher):
 
 
 class _Fatal(socket.socket):
-    """A socket whose writes end the process at one of them, halfway."""
+    """A socket whose writes end the process at one of them, halfway or behind it, before any answer."""
 
     writes = 0
     last = 0
+    share = 0.5
 
     def sendall(self, data: bytes, flags: int = 0) -> None:  # type: ignore[override]  # only bytes are sent
-        """Sends everything, or half of it and dies."""
+        """Sends everything, or a share of it and dies."""
         _Fatal.writes += 1
         if _Fatal.writes == _Fatal.last:
-            super().sendall(data[: len(data) // 2])
+            super().sendall(data[: int(len(data) * self.share)])
             os.kill(os.getpid(), signal.SIGKILL)
         super().sendall(data, flags)
 
@@ -50,12 +51,13 @@ def fatal_dial(settings: RedisSettings) -> socket.socket:
     return _Fatal(plain.family, plain.type, plain.proto, fileno=plain.detach())
 
 
-def main(url: str, seed: int, last: int, torn: bool) -> None:
+def main(url: str, seed: int, last: int, how: str) -> None:
     """Folds the history of a seed; the process is killed at its last write, or ends by itself when it has fewer."""
     _Fatal.last = last
+    _Fatal.share = 1.0 if how == "behind" else 0.5
     settings = RedisSettings(url=url)
     store = RedisViewStore(settings, fatal_dial)
-    if torn:
+    if how == "torn":
         store._flushers = Flushers(settings, fatal_dial, _Torn)
     with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
         world.client.send_many(list(histories(stranger(seed), COMMANDS)))
@@ -66,4 +68,4 @@ def main(url: str, seed: int, last: int, torn: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "torn")
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

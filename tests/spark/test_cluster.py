@@ -28,6 +28,7 @@ from tests.spark.cluster import SPARK_HOME, StandaloneCluster, standalone
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.late_rebuild import CODE, ROOT
 from tests.spark.oracle import checksum_of, logged
+from tests.whole import assert_whole
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -108,12 +109,10 @@ def test_a_rebuild_outlives_the_worker_that_it_runs_on(
     cluster: StandaloneCluster, shop: Shop, view: Any, tmp_path: Path
 ) -> None:
     with late_rebuild(cluster, shop, view, tmp_path):
-        assert rows(shop, view) == truth(shop, view)
-        assert int(shop.views[view].describe().checksum, 16) == checksum_of(view, rows(shop, view))
+        assert_whole(shop.store, view, truth(shop, view))
         move_on(shop, 21)
         assert let_go(tmp_path) == "fenced"
-        assert rows(shop, view) == truth(shop, view)
-        assert int(shop.views[view].describe().checksum, 16) == checksum_of(view, rows(shop, view))
+        assert_whole(shop.store, view, truth(shop, view))
 
 
 @pytest.mark.slow
