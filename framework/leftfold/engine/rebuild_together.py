@@ -48,6 +48,8 @@ def rebuild_together(
 def _fold(begun: Sequence[Begun], plan: RebuildPlan, run: PassRunner) -> None:
     """Folds all of them at once; the first one's progress is that of all."""
     watch = begun[0].watch
+    for one in begun:
+        one.watch.end()
     watch.begin("fold", plan.events)
     jobs = [one.job for one in begun if one.job is not None]
     results = run(jobs, plan, watch.tell)

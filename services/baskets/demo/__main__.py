@@ -22,6 +22,7 @@ from services.baskets.demo.deploy import deploy
 from services.baskets.demo.fleet import LEFTFOLD, Fleet
 from services.baskets.demo.loading import Loading
 from services.baskets.demo.looking_back import look_back
+from services.baskets.demo.rebuilding import rebuild_all
 from services.baskets.demo.telling import say
 from services.baskets.history import history
 from services.baskets.receipts import WEEKS
@@ -71,7 +72,7 @@ def _story(weeks: range) -> list[str]:
         loading.slow_down(1_500)
         before, then = loading.answered, loading.position
         say(f"{before:>9,} commands answered: Spark rebuilds all views while commands keep flowing.\n")
-        rebuilt = subprocess.run([*LEFTFOLD, "rebuild", *(view.name for view in app.views)], check=False)
+        wrong = rebuild_all()
         say(f"\n{loading.answered - before:,} commands were answered during the rebuild.")
         loading.slow_down(None)
         loading.wait_answered(0.8, timeout=7200)
@@ -85,7 +86,6 @@ def _story(weeks: range) -> list[str]:
             f"{loading.counts['accepted']:,} accepted, {loading.counts['rejected']:,} rejected, "
             f"{loading.counts['asked again']:,} asked for again because their worker died."
         )
-        wrong = [f"leftfold rebuild ended with {rebuilt.returncode}"] if rebuilt.returncode else []
         return wrong + changes + _proof(lf, loading, sums) + look_back(lf, then)
 
 
