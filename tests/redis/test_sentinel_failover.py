@@ -147,12 +147,12 @@ def test_after_a_failover_the_next_command_finds_the_new_master(
 
 
 def fail_over(sentinels: SentinelSet, how: str) -> None:
-    """Makes the replica the master, in either of two ways."""
+    """Makes the replica the master, in either of two ways, when it has everything."""
+    replica = sentinels.replica
+    wait_until(lambda: offset(sentinels.master) == offset(replica), "the replica to have everything")
     if how == "handed over":
         hand_over(sentinels)
         return
-    replica = sentinels.replica
-    wait_until(lambda: offset(sentinels.master) == offset(replica), "the replica to have everything")
     sentinels.master.kill()
     sentinels.wait_promoted(replica)
 

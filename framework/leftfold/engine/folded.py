@@ -23,7 +23,6 @@ class FoldedBucket:
     has changed the mark's token.
     """
 
-    number: int
     checksum: int
     rows: int
     parked: dict[str, Parked]
@@ -33,9 +32,9 @@ class FoldedBucket:
     """The rows that were parked since the last flush, whose digests are still in the checksum."""
 
     @classmethod
-    def of(cls, number: int, mark: Mark) -> FoldedBucket:
+    def of(cls, mark: Mark) -> FoldedBucket:
         """The bucket as its mark tells it."""
-        return cls(number, mark.checksum, mark.rows, dict(mark.parked), mark.time, not mark.rows)
+        return cls(mark.checksum, mark.rows, dict(mark.parked), mark.time, not mark.rows)
 
     def settle(self) -> None:
         """Takes rows that are parked out of the checksum."""

@@ -1,4 +1,4 @@
-"""Folds one generation of one view: events in, one flush out, nothing remembered that the store does not confirm."""
+"""Folds one generation of one view: events in, flushes out; what the store did not confirm is forgotten in doubt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leftfold.engine.bulk_evolve import Unstorable, evolver
 from leftfold.engine.places import Place
 from leftfold.engine.row_fold import RowFold
 from leftfold.errors import ViewNotBuilt
-from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, RowChange, Snapshot, covered
+from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Landed, Mark, RowChange, Snapshot, covered
 from leftfold.ports import Flushing, ViewStore
 from leftfold.position import Position
 from leftfold.rows import CHECKSUM_MODULUS
@@ -49,7 +49,7 @@ class Follower:
         self._flying: tuple[Flushing, dict[int, Mark]] | None = None
         self._careful = Position()
         """Up to here each row is encoded after each event, because one of them could not be stored."""
-        self._taken, self._fold = False, RowFold(view, generation, {})
+        self._dirty, self._fold = False, RowFold(view, generation, {})
         self.reread()
 
     def reread(self) -> None:
@@ -69,7 +69,7 @@ class Follower:
 
     def rewind(self) -> None:
         """Forgets what has not landed; the log is to be read again from `position()`."""
-        if self._taken or self._flying is not None:
+        if self._dirty or self._flying is not None:
             self._begin_at(self.marks)
         self._fold.pass_over(self.marks)
 
@@ -101,7 +101,7 @@ class Follower:
 
     def look(self, records: Sequence[Any]) -> list[Place]:
         """Folds the next records; names the rows, by bucket and key, that `enter` must be given first."""
-        self._taken = self._taken or bool(records)
+        self._dirty = self._dirty or bool(records)
         missing = self._take(records)
         self.stopped = self.stopped or self._fold.stopped
         return missing
@@ -116,25 +116,23 @@ class Follower:
         Raises:
             Unstorable: a row cannot be encoded. After a `rewind` the same records are folded with care, which parks it.
         """
-        if sum(len(bucket.parked) for bucket in self._fold.buckets.values()) > self._max_parked:
-            self.stopped = self.stopped or f"more than {self._max_parked} keys are parked; mend the fold and rebuild"
-        if self.stopped:
+        if not self._may_go_on():
             return
+        moved = self._moved(reached)
+        mine = Position.union(moved.values())
         try:
             changes = self._fold.changes()
         except Unstorable as error:
             if self._careful.offsets:
                 self.stopped = f"a row was storable behind its last event, and is no more: {error}"
                 return
-            self._careful = reached
+            self._careful = mine
             raise
-        self._taken = False
-        if self._careful.offsets and reached.covers(self._careful):
+        if self._careful.offsets and mine.covers(self._careful):
             self._careful, self._fold.step = Position(), evolver(self.view)
-        moved = self._moved(reached)
         flushes = [self._flush(number, moved[number], changes[number]) for number in self.marks]
         sent = self._store.begin_flush(flushes) if flushes else NOTHING_TO_FLUSH
-        self._flying = sent, {flush.bucket: flush.mark for flush in flushes}
+        self._flying, self._dirty = (sent, {flush.bucket: flush.mark for flush in flushes}), False
 
     def landed(self) -> bool:
         """Waits for the flush; True when there is nothing left to do for the records before it.
@@ -152,8 +150,18 @@ class Follower:
         self._fold.evict(self._most)
         return True
 
+    def _may_go_on(self) -> bool:
+        """Whether the view goes on; too many parked keys stop it, unless they came of rows that others have written."""
+        parked = sum(len(bucket.parked) for bucket in self._fold.buckets.values())
+        if parked > self._max_parked and not self.stopped:
+            if not self.is_confirmed():
+                self._flying = Landed(written=False), {}
+                return False
+            self.stopped = f"more than {self._max_parked} keys are parked; mend the fold and rebuild"
+        return not self.stopped
+
     def _begin_at(self, marks: dict[int, Mark]) -> None:
-        self.marks, self._flying, self._taken = marks, None, False
+        self.marks, self._flying, self._dirty = marks, None, False
         self._fold = RowFold(self.view, self.generation, marks, careful=bool(self._careful.offsets))
 
     def _take(self, records: Sequence[Any]) -> list[Place]:

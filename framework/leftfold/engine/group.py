@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from leftfold.engine.bulk_evolve import Unstorable
 from leftfold.engine.decoded import Decoded, EventDecoder, whole_decisions
 from leftfold.engine.follower import Follower
 from leftfold.engine.generations import birth
+from leftfold.errors import LeftfoldError
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
 
@@ -22,9 +24,9 @@ IDLE_SECONDS = 0.1
 CONFIRM_SECONDS = 1.0
 """How often a group without anything to flush sees whether what it flushed is still there."""
 FLUSH_SECONDS = 1.0
-"""How long events are folded before the rows are sent, while more events are waiting."""
+"""How long a tail folds events before it sends the rows, while more events are waiting."""
 FLUSH_ROWS = 25_000
-"""How many rows of a view are sent at once, more or less; a store answers nobody else meanwhile."""
+"""How many rows a tail sends at once, more or less; a store answers nobody else meanwhile."""
 _AT_ONCE = 250
 
 
@@ -40,12 +42,13 @@ class Group:
     def __init__(
         self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore, growth: int = 64
     ) -> None:
-        self._open, self.log, self._store = open_log, open_log(), store
+        self.log, self._store = open_log(), store
         self.followers: list[Follower] = []
         self._early: list[Follower] = []
+        self._left: list[Follower] = []
         self._rest: list[Decoded] = []
         self._flushed, self._flying, self._at = Position(), False, 0.0
-        self._growth, self._folded, self._again = growth, 0, False
+        self._growth, self._folded, self._again, self._lost = growth, 0, False, False
         self._confirmed = time.monotonic()
         self.seek(followers)
 
@@ -54,6 +57,7 @@ class Group:
 
         Of one view the newest generation comes first: the next to go live is never behind the one that is live.
         """
+        self._lost = True
         self.followers = sorted(followers, key=lambda follower: birth(follower.generation), reverse=True)
         for follower in self.followers:
             follower.rewind()
@@ -64,12 +68,13 @@ class Group:
             start = _least(start, follower.position())
         self._flushed = self._target = start
         self.log.seek(start)
+        self._lost = False
 
     def position(self) -> Position:
         """Everything below is folded and flushed by every follower."""
         return self._flushed
 
-    def step(self, batch: int, timeout: float) -> tuple[int, list[Follower]]:
+    def step(self, batch: int, timeout: float, share: float = 1.0) -> tuple[int, list[Follower]]:
         """Reads and folds what is there and sends it; returns how many events, and the followers that are out of step
         and left.
 
@@ -77,31 +82,35 @@ class Group:
 
         Args:
             batch: how many events are read at a time.
+            share: of the time and the rows that a step may take, where several groups take turns.
         """
-        self._fold(batch, timeout)
-        left = self.land()
-        reached, now = self._reached(), time.monotonic()
-        if not self._folded and (reached == self._flushed or now - self._at < IDLE_SECONDS):
-            return 0, left + self._unconfirmed(now)
+        if self._lost:
+            self.seek(self.followers)
+        self._fold(batch, timeout, share)
+        self._land()
+        reached, now, count = self._reached(), time.monotonic(), self._folded
+        if not count and (reached == self._flushed or now - self._at < IDLE_SECONDS):
+            self._leave_unconfirmed(now)
+            return 0, self._gone()
         self._at = self._confirmed = now
         self._undone_by(self._send, reached)
-        count, self._folded = self._folded, 0
+        self._folded = 0
         if self._again:
-            left += self.land()
+            self._land()
             self.seek(self.followers)
-        return count, left
+        return count, self._gone()
 
-    def _fold(self, batch: int, timeout: float) -> None:
+    def _fold(self, batch: int, timeout: float, share: float) -> None:
         """Folds until nothing more is there, or until there is enough for a flush."""
-        until = time.monotonic() + FLUSH_SECONDS
+        until = time.monotonic() + FLUSH_SECONDS * share
         for _ in range(self._growth):
             full = self._read(batch, 0.0 if self._flying or self._folded else timeout)
             whole, self._rest = whole_decisions(self._rest)
             if whole:
                 self._undone_by(self._take, whole)
                 self._folded += len(whole)
-            many = max((follower.unsent() for follower in self.followers), default=0)
-            if not full or many >= FLUSH_ROWS or time.monotonic() >= until:
+            rows = sum(follower.unsent() for follower in self.followers)
+            if not full or rows >= FLUSH_ROWS * share or time.monotonic() >= until:
                 return
 
     def _take(self, whole: list[Decoded]) -> None:
@@ -118,6 +127,11 @@ class Group:
         """
         try:
             work(what)
+        except Exception:
+            with suppress(LeftfoldError):
+                self._land()
+            self.seek(self.followers)
+            raise
         except BaseException:
             self.seek(self.followers)
             raise
@@ -138,43 +152,56 @@ class Group:
 
     def land(self) -> list[Follower]:
         """Waits for what is on its way to the store; returns the followers that are out of step and left."""
+        self._land()
+        return self._gone()
+
+    def _gone(self) -> list[Follower]:
+        """Those that left and that nobody has been told of."""
+        left, self._left = self._left, []
+        return left
+
+    def _land(self) -> None:
         if not self._flying:
-            return []
+            return
         self._flying = False
         try:
             left = [f for f in self.followers if not f.landed() or f in self._early]
         except BaseException:
             self.seek(self.followers)
             raise
-        self.followers = [follower for follower in self.followers if follower not in left]
+        self._leave(left)
         self._flushed = self._target
-        return left
+
+    def _leave(self, left: Sequence[Follower]) -> None:
+        self.followers = [follower for follower in self.followers if follower not in left]
+        self._left += left
 
     def _send(self, reached: Position) -> None:
         self._early, self._again = [], False
+        self._target, self._flying = reached, True
         going = [follower for follower in self.followers if not follower.stopped]
+        unsent: list[Follower] = []
         for number, follower in enumerate(going):
             # The newer generation of a view lands first: the one that is live must not be ahead of the next.
             newer = [f for f in going[:number] if f.view is follower.view]
             self._early += [f for f in newer if not f.landed()]
+            if any(f in unsent for f in newer):
+                continue
             try:
                 follower.begin(reached)
             except Unstorable:
-                self._again = True
-        self._target, self._flying = reached, True
+                unsent.append(follower)
+        self._again = bool(unsent)
 
-    def _unconfirmed(self, now: float) -> list[Follower]:
-        """The followers whose marks are not those they wrote any more; they leave.
+    def _leave_unconfirmed(self, now: float) -> None:
+        """Lets followers leave whose marks are not those they wrote any more.
 
         Who flushes finds that out by flushing. A store that went back in time while nothing happens would otherwise
         keep its older rows until the next event.
         """
-        if now - self._confirmed < CONFIRM_SECONDS:
-            return []
-        self._confirmed = now
-        left = [f for f in self.followers if not f.stopped and not f.is_confirmed()]
-        self.followers = [f for f in self.followers if f not in left]
-        return left
+        if now - self._confirmed >= CONFIRM_SECONDS:
+            self._confirmed = now
+            self._leave([f for f in self.followers if not f.stopped and not f.is_confirmed()])
 
     def _reached(self) -> Position:
         """Where the log goes on, or the first record held back where a decision is not whole yet."""

@@ -70,7 +70,7 @@ class CatchUp:
         )
 
     def step(self) -> None:
-        """Folds one batch, or waits a moment for the tails that do."""
+        """Folds what is there, or waits a moment for the tails that do."""
         if self._group is not None:
             self._fold(self._group)
         elif time.monotonic() - self._moved > self._patience:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -32,7 +33,7 @@ class RowFold:
     ) -> None:
         self._view, self._generation, self.stopped = view, generation, ""
         self._is_mine = wanted_by(view)
-        self.buckets = {number: FoldedBucket.of(number, mark) for number, mark in marks.items()}
+        self.buckets = {number: FoldedBucket.of(mark) for number, mark in marks.items()}
         self.pass_over(marks)
         self.step = evolver(view, careful=careful)
         self._take = self._take_streams if generation.stream_keyed else self._take_others
@@ -79,7 +80,7 @@ class RowFold:
                 return
             row = self.rows[place] = FoldedRow(bucket, key, None)
         try:
-            for trouble in (item, row.row):
+            for trouble in (row.row, item):
                 if isinstance(trouble, Exception):
                     raise trouble
             row.row = self.step(row.row, item)
@@ -108,9 +109,8 @@ class RowFold:
     def evict(self, most: int) -> None:
         """Forgets rows that were sent and have landed, the oldest first, until so many are left."""
         over = len(self.rows) - most
-        if over > 0:
-            for place in [place for place in self.rows if place not in self.unsent][:over]:
-                del self.rows[place]
+        for place in list(islice((place for place in self.rows if place not in self.unsent), max(0, over))):
+            del self.rows[place]
 
     def _take_streams(self, records: Sequence[Decoded]) -> None:
         """Folds records of a stream-keyed view: nearly all are of rows that are known, and take the short way."""

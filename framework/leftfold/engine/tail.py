@@ -72,7 +72,7 @@ class Tail:
         self._admin = open_log()
 
     def step(self, timeout: float = 0.1) -> int:
-        """Looks for new generations now and then, reads and folds one batch per group; returns how many events."""
+        """Looks for new generations now and then, folds what is there for each group; returns how many events."""
         now = time.monotonic()
         if now - self._looked >= self._look:
             self._looked = now
@@ -80,7 +80,8 @@ class Tail:
         self._return_waiting(now)
         count = 0
         for group in list(self._groups):
-            events, left = group.step(self._batch, timeout if len(self._groups) == 1 else 0.0)
+            alone = len(self._groups) == 1
+            events, left = group.step(self._batch, timeout if alone else 0.0, 1 / len(self._groups))
             count += events
             self._step_aside(left)
         self._settle()
@@ -160,13 +161,13 @@ class Tail:
         except ViewNotBuilt as error:
             self._discard(generation, error)
             return
-        self._known[name] = follower
         self._tell_changed(view, generation)
         if self._store.registry(view.name).live_of(view.hash) is None:
             self._targets.setdefault(name, self._admin.ends(generation.topics))
         if share:
             follower.fold((), follower.position())
             self._groups.append(Group(self._open, [follower], self._store, self._growth))
+        self._known[name] = follower
 
     def _tell_changed(self, view: View[Any, Any], generation: Generation) -> None:
         """Tells when rows were folded by other code of the same version: they stay as they are, new ones do not."""

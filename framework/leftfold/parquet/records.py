@@ -145,5 +145,5 @@ def records_of(batch: pa.RecordBatch, start: int, end: int) -> Sequence[BulkReco
     if len(batch) and not (start <= offsets[0].as_py() and offsets[-1].as_py() < end):
         there: list[int] = offsets.to_pylist()
         first, last = bisect_left(there, start), bisect_left(there, end)
-        batch = batch.slice(first, last - first)
+        batch = batch.slice(first, max(0, last - first))
     return _Rows(_Columns(batch), len(batch)) if len(batch) else []
