@@ -21,6 +21,7 @@ def negated(row: Summary | None, event: BasketEvent) -> Summary | None:
 
 
 after = FoldView("open_baskets", events=BasketEvent, row=Summary, evolve=negated, version=2)
+EVENTS = [Added(basket_id=f"b{number}", product="p", price=Decimal(1)) for number in range(8)]
 
 
 def test_each_version_folds_every_bucket_of_its_own_generation_beside_the_other() -> None:
@@ -39,9 +40,8 @@ def rolled_out() -> list[str]:
     old, new = FoldBench(open_baskets), FoldBench(after)
     new.log, new.store, new.views = old.log, old.store, old.views
     first, second = old.tail(member="first", lease=60.0), new.tail(member="second", lease=60.0)
-    events = [Added(basket_id=f"b{number}", product="p", price=Decimal(1)) for number in range(8)]
     old.settle(first)
-    for event in events:
+    for event in EVENTS:
         old.write(event)
         steps([first, second], 3)
     steps([first, second], 20)
@@ -50,7 +50,7 @@ def rolled_out() -> list[str]:
     return [
         name
         for name, view in views.items()
-        if registry.live_of(view.hash) is None or old.rows(view) != fold(view, *events)
+        if registry.live_of(view.hash) is None or old.rows(view) != fold(view, *EVENTS)
     ]
 
 
