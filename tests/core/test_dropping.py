@@ -39,7 +39,7 @@ def test_the_live_generation_of_other_code_goes_when_its_tails_are_gone_and_some
 ) -> None:
     old, new, first, _ = tails
     before = old.live(open_baskets)
-    with pytest.raises(Usage, match="1 tail still at work: first; stop them first"):
+    with pytest.raises(Usage, match="tails of that are at work: first; stop them first"):
         remove_one(new.store, after, before.id, sure=True)
     assert leftovers(new.store, after) == []
     first.close()

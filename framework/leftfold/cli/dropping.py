@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leftfold.cli.console import amount, say
+from leftfold.cli.console import say
 from leftfold.cli.failures import Usage
 from leftfold.engine.generations import resolve
 from leftfold.engine.leftovers import tails_of
@@ -40,16 +40,16 @@ def _check_readers(store: BulkStore, view: View[Any, Any], live: Generation, reg
         raise Usage(f"{which}; make another one live first: leftfold rollback {view.name}")
     if tails := tails_of(store, view.name, live.hash):
         raise Usage(
-            f"{which} for another version of the code, of which {amount(len(tails), 'tail')} still at work: "
-            f"{', '.join(tails)}; stop them first"
+            f"{which} for another version of the code, and tails of that are at work: {', '.join(tails)}; "
+            f"stop them first"
         )
     if not sure:
         mine = registry.live_of(view.hash)
         own = f"readers of this code go on with {mine.id}" if mine else "there is none yet that this code can read"
         raise Usage(
-            f"{which} for another version of the code; no tail of it runs, but whether it is still read nobody can "
-            f"tell: readers of that version would get ViewNotBuilt until a tail of it has folded the whole log again "
-            f"({own}); if none is left: leftfold drop {view.name} {live.id} --yes"
+            f"{which} for another version of the code; no tail of it is at work, but readers and Spark streams "
+            f"do not show themselves: readers of that version would get ViewNotBuilt until something of it has folded "
+            f"the whole log again ({own}); if none is left: leftfold drop {view.name} {live.id} --yes"
         )
 
 
