@@ -35,9 +35,9 @@ def group(app: str, category: str) -> str:
     return f"leftfold.{app}.{category}"
 
 
-def tails(view: str) -> str:
-    """The group in which the tails of a view see each other."""
-    return f"tails:{view}"
+def tails(view: str, hash_: str) -> str:
+    """The group in which the tails of a view see each other that follow the same generations, those of a hash."""
+    return f"tails:{view}:{hash_}"
 
 
 def rebuilds(view: str) -> str:

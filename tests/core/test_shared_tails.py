@@ -8,6 +8,7 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leftfold import names
 from leftfold.engine.shares import shares_of
 from leftfold.engine.tail import Tail
 from leftfold.flush import Generation
@@ -65,7 +66,7 @@ def test_a_silent_tail_is_replaced_when_its_lease_is_over_and_its_late_flush_wri
     settle_all(bench, [first, second])
     assert len(buckets(second, "open_baskets")) == 2
     bench.write(Added(basket_id="b", product="p", price=Decimal(1)))
-    bench.store._members["tails:open_baskets"]["first"] = 0.0
+    bench.store._members[names.tails("open_baskets", open_baskets.hash)]["first"] = 0.0
     bench.until(second, lambda: len(buckets(second, "open_baskets")) == 4)
     bench.until(second, lambda: not second.step(0.0) and second.caught_up())
     assert len(bench.rows(open_baskets)) == 1
@@ -94,7 +95,7 @@ def test_a_new_generation_goes_live_when_every_share_is_there() -> None:
     for number in range(8):
         bench.write(Added(basket_id=f"b{number}", product="p", price=Decimal(1)))
     first = bench.tail(member="first", lease=60.0)
-    bench.store.attend(["tails:open_baskets"], "second", 60.0)
+    bench.store.attend([names.tails("open_baskets", open_baskets.hash)], "second", 60.0)
     for _ in range(20):
         first.step(0.0)
     assert bench.store.registry("open_baskets").live == {}, "half of it is empty"

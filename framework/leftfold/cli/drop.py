@@ -1,4 +1,4 @@
-"""`leftfold drop`: one generation of a view removed."""
+"""`leftfold drop`: one generation of a view removed, or what no registry lists any more."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ from leftfold.cli.options import AppOption, RedisOption, examples
 __all__ = ["EXAMPLES", "drop"]
 
 EXAMPLES = examples(
-    "leftfold drop household_spend held      what `rebuild --hold` made and nobody wants",
-    "leftfold drop household_spend march     a view as of some place",
-    "leftfold drop household_spend 3-ab12",
+    "leftfold drop household_spend held            what `rebuild --hold` made and nobody wants",
+    "leftfold drop household_spend march           a view as of some place",
+    "leftfold drop household_spend 3-ab12 --yes    what readers saw before version= was raised",
+    "leftfold drop household_spend --orphans       what processes that were killed left behind",
 )
 
 
 def drop(
     view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
-    generation: Annotated[str, typer.Argument(metavar="GENERATION", help="held, kept, a name or an id.")],
+    generation: Annotated[str, typer.Argument(metavar="GENERATION", help="held, kept, a name or an id.")] = "",
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Instead: generations that have keys and are in no registry.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Remove the live one of other code too; remove the orphans.")
+    ] = False,
     app: AppOption = "",
     redis: RedisOption = None,
 ) -> None:
     """Remove a generation that no reader sees.
 
-    The live one cannot be removed; neither can one that another version of the code shows its readers.
+    The live one of this code cannot be removed. That of another version of the code can, with --yes, once no tail of
+    that version runs. With --orphans all keys are looked through; nothing is removed without --yes.
     """
-    from leftfold.cli.console import say
+    from leftfold.cli.dropping import remove_one, remove_unlisted
     from leftfold.cli.failures import Usage
     from leftfold.cli.project import load_app
     from leftfold.cli.workbench import store_of, view_of
-    from leftfold.engine.generations import resolve
-    from leftfold.engine.rebuild_removal import remove
-    from leftfold.flush import Phase
 
+    if bool(generation) is orphans:
+        raise Usage(f"say which generation: leftfold drop {view} ID, or leftfold drop {view} --orphans")
     meant = view_of(load_app(app), view)
     with store_of(redis) as store:
-        registry = store.registry(meant.name)
-        found = resolve(registry, meant, generation)
-        if found.phase is not Phase.PINNED and found.id in registry.live.values():
-            raise Usage(
-                f"generation {found.id} of {view} is live; make another one live first: leftfold rollback {view}"
-            )
-        remove(store, found)
-    say(f"{view}: {found.id} ({found.name or found.phase.value}) is gone")
+        if orphans:
+            remove_unlisted(store, meant, sure=yes)
+        else:
+            remove_one(store, meant, generation, sure=yes)

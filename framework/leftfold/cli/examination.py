@@ -14,13 +14,18 @@ from leftfold import names
 from leftfold.cli.console import amount
 from leftfold.cli.embedded import local_settings, needed
 from leftfold.cli.project import find_project, load_app
+from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
+from leftfold.engine.leftovers import leftovers, way_out
+from leftfold.engine.orphans import orphans
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 
 __all__ = ["Examination", "Finding"]
 
 _RINGS = {"kafka": "leftfold.kafka.client", "redis": "leftfold.redis", "embedded": "leftfold.local"}
 _LEAST_FREE = 2 * 1024**3
+_LONGEST_LOOK = 10.0
+"""Seconds for looking through keys."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ class Examination:
             "kafka": self._look_at_kafka,
             "workers": self._look_at_workers,
             "redis": self._look_at_redis,
+            "views": self._look_at_views,
+            "orphans": self._look_for_orphans,
         }
         for about, look in looks.items():
             try:
@@ -88,6 +95,31 @@ class Examination:
         finally:
             store.close()
         return f"{servers}: answered in {took:.0f} ms"
+
+    def _look_at_views(self) -> str:
+        """Generations of other code are no fault: they are what a rollout can go back to."""
+        views = load_app(self._app).views
+        with store_of(self._redis) as store:
+            count = sum(len(store.registry(view.name).generations) for view in views)
+            left = [way_out(generation) for view in views for generation in leftovers(store, view)]
+        return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *left])
+
+    def _look_for_orphans(self) -> str:
+        views = [view.name for view in load_app(self._app).views]
+        with store_of(self._redis) as store:
+            there = orphans(store, views, _LONGEST_LOOK)
+        if there.found:
+            lost = ", ".join(f"{orphan.view} {orphan.id}" for orphan in there.found)
+            remove = "; ".join(
+                f"leftfold drop {view} --orphans --yes" for view in dict.fromkeys(orphan.view for orphan in there.found)
+            )
+            raise InfrastructureError(f"keys of generations that no registry lists ({lost}); remove them: {remove}")
+        if there.whole:
+            return "every generation that has keys is in a registry"
+        return (
+            f"none in the keys of the first {_LONGEST_LOOK:g} s, and there are more; all of them, view by view: "
+            f"leftfold drop VIEW --orphans"
+        )
 
 
 def _python() -> str:

@@ -14,6 +14,7 @@ from leftfold.cli.freshness import Freshness
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
 from leftfold.engine.generations import is_changed, mend
+from leftfold.engine.leftovers import leftovers, tails_of, way_out
 from leftfold.errors import LeftfoldError, ViewNotBuilt
 from leftfold.flush import Generation, Registry
 from leftfold.ports import ViewStore
@@ -104,6 +105,7 @@ class Survey:
                 for view in app.views:
                     yield from self._view(view, store, freshness)
                     self._tell_changed(view, store.registry(view.name), folds.get(view.name, ""))
+                    self.problems += map(way_out, leftovers(store, view))
         except LeftfoldError as error:
             self._met(error)
         finally:
@@ -111,8 +113,6 @@ class Survey:
 
     def _view(self, view: View[Any, Any], store: ViewStore, freshness: Freshness) -> Iterator[Row]:
         registry = store.registry(view.name)
-        group = names.tails(view.name)
-        tails = len(store.attend([group], "", 0.0)[group])
         if registry.live_of(view.hash) is None:
             self.problems.append(
                 f"view {view.name} has no live generation for this code; start: leftfold run {view.name}, "
@@ -120,9 +120,9 @@ class Survey:
             )
         for generation in sorted(registry.generations.values(), key=lambda g: g.created):
             row = self._generation(view, generation, registry, store)
-            if row.get("live") and generation.hash == view.hash:
-                row["tails"] = tails
-                if row["lag"] is not None:
+            if row.get("live"):
+                row["tails"] = len(tails_of(store, view.name, generation.hash))
+                if row["lag"] is not None and generation.hash == view.hash:
                     seconds = freshness.seconds(Position(row["position"]), Position(self._ends)) if row["lag"] else 0.0
                     row["behind"] = round(seconds, 3)
             yield row

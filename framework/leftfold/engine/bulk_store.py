@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from leftfold.engine.bulk_result import BucketResult
@@ -10,7 +11,7 @@ from leftfold.flush import Generation, Mark
 from leftfold.ports import ViewStore
 from leftfold.rows import Fields
 
-__all__ = ["BulkRow", "BulkSink", "BulkStore", "OpenBulkSink"]
+__all__ = ["BulkRow", "BulkSink", "BulkStore", "OpenBulkSink", "Stored"]
 
 
 class BulkRow(NamedTuple):
@@ -47,8 +48,17 @@ OpenBulkSink = Callable[[], BulkSink]
 """Makes a BulkSink; shipped to where tasks run, so it must be picklable."""
 
 
+class Stored(NamedTuple):
+    """What a look through the keys of a store found, whatever the registries say."""
+
+    buckets: Mapping[tuple[str, str], int]
+    """By view and generation id: one more than the highest bucket that something is left of."""
+    whole: bool = True
+    """Whether the look came to the end in its time."""
+
+
 class BulkStore(ViewStore, Protocol):
-    """A ViewStore whose generations can be filled in bulk."""
+    """A ViewStore whose generations can be filled in bulk, and which can be looked through."""
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
         """The buckets that are whole, while the generation is `bulk`."""
@@ -58,4 +68,10 @@ class BulkStore(ViewStore, Protocol):
 
         Raises Fenced when a bucket is not `bulk` any more, InfrastructureError when it holds another number of rows
         than its mark says.
+        """
+
+    def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
+        """Looks through all keys for generations of these views, for so many seconds at most.
+
+        What is made or removed meanwhile may be found or not.
         """

@@ -112,8 +112,8 @@ class Tail:
         self._admin.close()
 
     def _attend(self, seconds: float) -> dict[str, tuple[str, ...]]:
-        """Tells the other tails that this one lives; the members by view."""
-        groups = {view.name: names.tails(view.name) for view in self.views}
+        """Tells the other tails of the same code that this one lives; the members by view."""
+        groups = {view.name: names.tails(view.name, view.hash) for view in self.views}
         found = self._store.attend(list(groups.values()), self.member, seconds) if groups else {}
         return {view: found[group] for view, group in groups.items()}
 

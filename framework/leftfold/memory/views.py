@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from leftfold.bells import Bells, LoopBell, ThreadBell
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_store import BulkRow
+from leftfold.engine.bulk_store import BulkRow, Stored
 from leftfold.errors import Fenced
 from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, Snapshot
 from leftfold.memory.answers import answered
@@ -162,6 +163,14 @@ class MemoryViewStore:
                 raise Fenced(f"{generation.view} {generation.id} is not being filled any more")
         for number, mark in marks.items():
             self._buckets[generation.view, generation.id, number].seal(mark)
+
+    def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
+        """Every generation of these views that has buckets."""
+        found: dict[tuple[str, str], int] = {}
+        for view, id_, number in list(self._buckets):
+            if view in views:
+                found[view, id_] = max(found.get((view, id_), 0), number + 1)
+        return Stored(found)
 
     def bucket(self, generation: Generation, number: int) -> Bucket | None:
         """A bucket of a generation, None when it is not there."""

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import re
+
 from leftfold.flush import Generation
 
-__all__ = ["FINISHED", "BucketKeys", "channel", "entry", "escaped", "members_key", "registry_key", "told"]
+__all__ = [
+    "FINISHED",
+    "OF_BUCKETS",
+    "BucketKeys",
+    "bucket_of",
+    "channel",
+    "entry",
+    "escaped",
+    "members_key",
+    "registry_key",
+    "told",
+]
 
 # Within an ordered value a NUL is followed by a DEL, which sorts behind every row key: a NUL alone ends the value.
 ESCAPED_NUL = b"\0\x7f"
+OF_BUCKETS = b"v:{*}[@#~]"
+"""A pattern for SCAN that finds at least one key of every bucket that holds anything: mark, row list or changes."""
+_OF_BUCKET = re.compile(rb"v:\{([^:{}]+):([^:{}]+):(\d+)\}[@#~]")
 FINISHED = b"finished"
 """The field of a bulk bucket's mark that says what is in it once it is whole."""
 
@@ -38,6 +54,12 @@ class BucketKeys:
     def index(self, field: str) -> bytes:
         """The sorted set of an index; its members are made by `entry`."""
         return self.listed + field.encode()
+
+
+def bucket_of(key: bytes) -> tuple[str, str, int] | None:
+    """The view, generation id and bucket of a key that `OF_BUCKETS` found; None when it is somebody else's."""
+    found = _OF_BUCKET.fullmatch(key)
+    return None if found is None else (found[1].decode(), found[2].decode(), int(found[3]))
 
 
 def channel(view: str, generation_id: str) -> bytes:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
 from leftfold.bells import LoopBell, ThreadBell
 from leftfold.engine.bulk_result import BucketResult
+from leftfold.engine.bulk_store import Stored
 from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot
 from leftfold.ports import Flushing
 from leftfold.position import Position
@@ -23,6 +25,7 @@ from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.loops import LoopClients
 from leftfold.redis.registry import change_registry
 from leftfold.redis.routed import settled
+from leftfold.redis.scanning import stored
 from leftfold.redis.seal import check_complete, seal
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.topology import topology_of
@@ -173,6 +176,11 @@ class RedisViewStore:
             for bucket in range(generation.buckets):
                 self._settled(partial(unlink_bucket, self._client, BucketKeys(generation, bucket)))
         self._flushers.forget(generation)
+
+    def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
+        """Looks through the keys of every server for generations of these views, for so many seconds at most."""
+        with translated(self._settings):
+            return stored(self._client, self._topology, views, seconds)
 
     def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
         """Says that a member of some groups lives for so many seconds more; returns each group's members, sorted."""
