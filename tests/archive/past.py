@@ -68,10 +68,12 @@ class Past:
         return KafkaLogReader(self.kafka)
 
     def make(self) -> None:
-        """Two histories; the first is archived and most of it trimmed away."""
+        """Three histories; two are archived and most of them trimmed away; `noon` (in ms) lies between those."""
         ensure(app, self.kafka)
         with self.working(self.reader), closing(KafkaClient(app.name, self.kafka)) as client:
             self.send(client, 7)
+            self.noon = time.time_ns() // 1_000_000 + 1
+            self.send(client, 6)
             with Cluster(self.kafka) as cluster, closing(self.topic()) as log:
                 Archiver(Place(self.folder), TOPIC, cluster.identity(TOPIC), log).run()
                 ends = self.archive().ends(TOPIC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -15,39 +15,46 @@ from leftfold.cli.archives import archive_of
 from leftfold.cli.failures import Usage
 from leftfold.cli.positions import read_position
 from leftfold.connection import kafka_settings, ring
+from leftfold.engine.archive import OpenArchive
+from leftfold.engine.moment import place_at
 from leftfold.partitioner import partition_of
 from leftfold.position import Position
 from leftfold.view import View
-from leftfold.wholelog import open_reader
+from leftfold.wholelog import open_archive, open_reader
 
 __all__ = ["place_meant"]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STREAM = re.compile(r"(?P<key>.+)@(?P<version>\d+)")
 _SHAPES = "a position such as 'baskets.events[3:17]', a time such as 2017-03-01T12:00:00Z, or a stream's version, KEY@5"
 
 
-def place_meant(view: View[Any, Any], text: str, kafka: str | None) -> Position:
-    """The position that is meant; partitions that it does not name count as they were at that time.
+def place_meant(view: View[Any, Any], text: str, kafka: str | None, archive: str | None = None) -> Position:
+    """The position that is meant; of a stream's version: other partitions as they were when it was appended.
+
+    Args:
+        archive: where events are that the topics have lost; None = as settings say.
 
     Raises:
         Usage: it cannot be understood, or there is no such stream or version.
+        InfrastructureError: it lies in what a topic has lost, and no archive has it.
     """
     if text.lstrip().startswith("{") or re.search(r"\[\d+:\d+", text):
         return read_position(text)
+    past = archive_of(archive)
     with ring("leftfold.kafka.cluster").Cluster(kafka_settings(kafka)) as cluster:
         if (moment := _moment(text)) is not None:
-            return _at(view, moment, cluster)
+            return _at(view, moment, cluster, open_archive(past))
         match = _STREAM.fullmatch(text)
         if match is None:
             raise Usage(f"{text!r} is no place of the log; say {_SHAPES}")
-        place, time = _version(view, match["key"], int(match["version"]), kafka)
-        return _with(_at(view, time, cluster), place)
+        place, time = _version(view, match["key"], int(match["version"]), kafka, past)
+        return _with(_at(view, time, cluster, open_archive(past)), place)
 
 
-def _at(view: View[Any, Any], moment: int, cluster: Any) -> Position:
+def _at(view: View[Any, Any], moment: int, cluster: Any, past: OpenArchive | None) -> Position:
     """Behind everything that was appended before a moment."""
-    found: list[Position] = [cluster.starts_at(topic, moment) for topic in map(names.events, view.categories)]
-    return reduce(or_, found, Position())
+    return reduce(or_, (place_at(cluster, names.events(c), moment, past) for c in view.categories), Position())
 
 
 def _moment(text: str) -> int | None:
@@ -56,7 +63,9 @@ def _moment(text: str) -> int | None:
         found = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH
+    # Records have whole milliseconds, so the first one at or after 0.5 ms is the first one at or after 1 ms.
+    return max(0, -(-since // timedelta(milliseconds=1)))
 
 
 def _with(others: Position, place: Position) -> Position:
@@ -67,9 +76,9 @@ def _with(others: Position, place: Position) -> Position:
     return Position(offsets)
 
 
-def _version(view: View[Any, Any], key: str, version: int, kafka: str | None) -> tuple[Position, int]:
+def _version(view: View[Any, Any], key: str, version: int, kafka: str | None, past: str) -> tuple[Position, int]:
     """Behind a version of a stream, and when it was appended (ms since 1970)."""
-    with closing(open_reader(kafka_settings(kafka), archive_of(None))()) as reader:
+    with closing(open_reader(kafka_settings(kafka), past)()) as reader:
         for topic in map(names.events, view.categories):
             partition = partition_of(key.encode(), reader.partitions(topic))
             end = reader.ends([topic]).next_offset(topic, partition)

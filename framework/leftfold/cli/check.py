@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
 
 if TYPE_CHECKING:
     from leftfold.app import App
@@ -24,6 +24,7 @@ EXAMPLES = examples(
 def check(
     write: Annotated[bool, typer.Option("--write", help="Write leftfold.lock.")] = False,
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -40,7 +41,7 @@ def check(
     project = find_project()
     whole = load_app(app, project)
     findings = compared(whole, project.lock, write=write)
-    topics, remark = topic_findings(whole, kafka)
+    topics, remark = topic_findings(whole, kafka, archive)
     queries, kept = query_findings(whole)
     for finding in [*findings, *queries, *topics]:
         if as_json:

@@ -57,7 +57,7 @@ def query_findings(app: App) -> tuple[list[Finding], list[str]]:
     return found, remarks
 
 
-def topic_findings(app: App, kafka: str | None) -> tuple[list[Finding], str]:
+def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> tuple[list[Finding], str]:
     """What is wrong with the App's topics or missing among them, and a remark when nobody can be asked."""
     try:
         settings = kafka_settings(kafka)
@@ -71,7 +71,7 @@ def topic_findings(app: App, kafka: str | None) -> tuple[list[Finding], str]:
             missing = [topic for topic in wanted if topic.name not in there]
             if not missing:
                 topics.ensure(app, settings)
-            trimmed = list(_trimmed(cluster, [n for n in there if n.endswith(".events")], archive_of(None)))
+            trimmed = list(_trimmed(cluster, [n for n in there if n.endswith(".events")], archive_of(archive)))
     except InfrastructureError as error:
         return [], f"topics were not looked at: {error}"
     except ConfigurationError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
 if TYPE_CHECKING:
     from leftfold.engine.refolded import Step
@@ -19,6 +19,7 @@ EXAMPLES = examples(
     "leftfold explain basket_summary b-1",
     "leftfold explain household_spend 1234 --json     one step a line: event, row before, row after",
     "leftfold explain household_spend@march 1234      as of the place of that one",
+    "leftfold explain household_spend 1234 --archive /backup/log     with the events that Kafka has no more",
 )
 
 
@@ -26,6 +27,7 @@ def explain(
     name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name, or VIEW@NAME.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The row's key; parts are joined by /.")],
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     as_json: JsonOption = False,
@@ -42,7 +44,7 @@ def explain(
 
     plain, _, named = name.partition("@")
     view = folded_view_of(load_app(app), plain)
-    work = Explaining(view, kafka, redis, named or "live")
+    work = Explaining(view, (kafka, redis, archive), named or "live")
     step = None
     for step in work.steps(view.keys.encode(read_key(view, key))):
         _tell(view, step, as_json=as_json)

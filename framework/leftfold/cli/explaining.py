@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from leftfold.cli.progress import shown
-from leftfold.cli.workbench import workbench
+from leftfold.cli.workbench import Servers, workbench
 from leftfold.engine.explain import explain
 from leftfold.engine.generations import resolve
 from leftfold.engine.history import History
@@ -24,16 +24,16 @@ class Explaining:
     """Folds one row step by step and compares it with what is stored.
 
     Args:
-        generation: live, held, kept, a name or an id.
+        servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
     """
 
-    def __init__(self, view: View[Any, Any], kafka: str | None, redis: str | None, generation: str) -> None:
-        self.view, self._kafka, self._redis, self._generation = view, kafka, redis, generation
+    def __init__(self, view: View[Any, Any], servers: Servers, generation: str) -> None:
+        self.view, self._servers, self._generation = view, servers, generation
         self.position, self.stored, self.equal, self.parked = Position(), dict[str, str](), True, ""
 
     def steps(self, key: str) -> Iterator[Step]:
         """The steps of an encoded key; afterwards the other attributes say how it stands."""
-        with workbench(self._kafka, self._redis) as bench, shown(self.view.name) as report:
+        with workbench(*self._servers) as bench, shown(self.view.name) as report:
             generation = resolve(bench.store.registry(self.view.name), self.view, self._generation)
             stored, self.position = row_and_place(generation, key, bench.store)
             mark = bench.store.read(generation, [place_of(generation, key)]).marks[place_of(generation, key)[0]]

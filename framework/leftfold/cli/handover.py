@@ -12,9 +12,9 @@ LOGS: Mapping[str, bool | None] = {"auto": None, "json": True, "plain": False}
 """How logs are written, and what `open_report` wants to hear for it."""
 
 
-def handover(*, kafka: str | None, redis: str | None) -> dict[str, str]:
+def handover(*, kafka: str | None, redis: str | None, archive: str | None = None) -> dict[str, str]:
     """The variables; what was not said stays unsaid, so that a child finds it out anew."""
-    told = {"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": kafka, "LEFTFOLD_REDIS_URL": redis}
+    told = {"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": kafka, "LEFTFOLD_REDIS_URL": redis, "LEFTFOLD_ARCHIVE_DIR": archive}
     return {name: value for name, value in told.items() if value}
 
 

@@ -60,7 +60,8 @@ def end_with_parent(stop: threading.Event) -> None:
 
 def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -> None:
     app = load_app(options.app)
-    kafka, archive = kafka_settings(), archive_of(None)
+    kafka, archive = kafka_settings(), "" if options.no_archive else archive_of(None)
+    told: dict[str, Any]
     if options.kind == "decider":
         from leftfold.cli.deciding import decide
 
@@ -70,12 +71,12 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         from leftfold.cli.streaming import stream
 
         views = [app.view(name) for name in options.names]
-        most = options.max_parked
-        stream(views, kafka, redis_settings(), stop, report, trigger=options.trigger, max_parked=most)
+        told = {"trigger": options.trigger, "max_parked": options.max_parked}
+        stream(views, kafka, redis_settings(), stop, report, archive=archive, options=told)
     elif options.kind == "queries":
         from leftfold.cli.refreshing import refresh
 
-        refresh([app.view(name) for name in options.names], options.every, stop, report)
+        refresh([app.view(name) for name in options.names], options.every, stop, report, archive=archive)
     else:
         from leftfold.cli.following import follow
 
@@ -83,7 +84,7 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         # The supervisor's process, not this one: who is started in its place is the same member.
         member = f"{socket.gethostname()}:{os.getppid()}:{options.name}"
         views = [app.view(name) for name in options.names]
-        told: dict[str, Any] = {"member": member, "folds": folds_of(app), "max_parked": options.max_parked}
+        told = {"member": member, "folds": folds_of(app), "max_parked": options.max_parked}
         follow(views, kafka, redis_settings(), stop, report, archive=archive, options=told)
 
 
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trigger", type=float, default=0.0)
     parser.add_argument("--every", type=float, default=EVERY)
     parser.add_argument("--max-parked", type=int, default=MAX_PARKED)
+    parser.add_argument("--no-archive", action="store_true")
     parser.add_argument("kind", choices=("decider", "tail", "stream", "queries"))
     parser.add_argument("names", nargs="+")
     return parser

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
 if TYPE_CHECKING:
+    from leftfold.cli.workbench import Servers
     from leftfold.engine.rebuild_result import RebuildResult
 
 __all__ = ["PROMOTE_EXAMPLES", "ROLLBACK_EXAMPLES", "promote", "rollback"]
@@ -28,6 +29,7 @@ def promote(
         str, typer.Option("--generation", metavar="ID", help="Which one, if not the held one.")
     ] = "held",
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     as_json: JsonOption = False,
@@ -37,12 +39,13 @@ def promote(
     It goes live when it is as far as what readers see now, so that none of them goes back in time. What it replaces
     is kept for a rollback.
     """
-    _swap(view, generation, app, kafka, redis, as_json=as_json)
+    _swap(view, generation, app, (kafka, redis, archive), as_json=as_json)
 
 
 def rollback(
     view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     as_json: JsonOption = False,
@@ -52,10 +55,10 @@ def rollback(
     Tails keep it up to date with the code that runs now, so its rows are those of the old fold up to the swap and of
     this one since. A second rollback takes the first one back.
     """
-    _swap(view, "kept", app, kafka, redis, as_json=as_json)
+    _swap(view, "kept", app, (kafka, redis, archive), as_json=as_json)
 
 
-def _swap(name: str, generation: str, app: str, kafka: str | None, redis: str | None, *, as_json: bool) -> None:
+def _swap(name: str, generation: str, app: str, servers: Servers, *, as_json: bool) -> None:
     from leftfold.cli.progress import shown
     from leftfold.cli.project import load_app
     from leftfold.cli.workbench import view_of, workbench
@@ -63,7 +66,7 @@ def _swap(name: str, generation: str, app: str, kafka: str | None, redis: str | 
     from leftfold.engine.rebuild import RebuildOptions
 
     view = view_of(load_app(app), name)
-    with workbench(kafka, redis) as bench, shown(name) as report:
+    with workbench(*servers) as bench, shown(name) as report:
         options = RebuildOptions(keep=1.0)
         promotion = Promotion(
             view, bench.store, open_log=bench.open_log, open_reader=bench.open_reader, options=options, report=report

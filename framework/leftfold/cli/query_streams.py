@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leftfold.cli.archives import archive_of
 from leftfold.cli.embedded import local_settings
 from leftfold.cli.trouble import Trouble
 from leftfold.connection import kafka_settings, redis_settings, ring
@@ -35,12 +34,13 @@ class ViewStream(threading.Thread):
         *,
         shuffles: int,
         keep: float,
+        archive: str,
         stop: threading.Event,
         report: Report,
     ) -> None:
         super().__init__(name=view.name, daemon=True)
         self._session, self._view, self._shuffles, self._keep = session, view, shuffles, keep
-        self._stop_, self._report = stop, report
+        self._archive, self._stop_, self._report = archive, stop, report
         self._trouble = Trouble(report, stop)
         self.error: ConfigurationError | None = None
 
@@ -68,7 +68,7 @@ class ViewStream(threading.Thread):
         try:
             where = batches.StreamPlaces(
                 store=store,
-                open_log=open_bulk(kafka, archive_of(None)),
+                open_log=open_bulk(kafka, self._archive),
                 open_sink=partial(adapters.BulkSink, redis),
                 kafka=kafka.java(),
                 checkpoints=checkpoints(),

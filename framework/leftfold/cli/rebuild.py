@@ -32,6 +32,7 @@ EXAMPLES = examples(
     "leftfold rebuild household_spend --keep 3600        and keep what it replaces for an hour",
     "leftfold rebuild household_spend --hold             build it, show it to nobody yet; then diff and promote",
     "leftfold rebuild household_spend --as-of 2017-03-01 --name march    then: leftfold get household_spend@march 1234",
+    "leftfold rebuild basket_summary --as-of b-1@5 --name then     when that basket was at version 5",
     "leftfold rebuild household_spend --sample 1%        what would change, by one row in a hundred; writes nothing",
     "leftfold rebuild --engine local                     without Spark, for small logs",
     "leftfold rebuild --master spark://spark-master:7077 --cores 16",

@@ -25,6 +25,7 @@ from leftfold.engine.rebuild_together import PassRunner, rebuild_together, run_h
 from leftfold.engine.refresh import Refresh
 from leftfold.engine.verify import Sample, Verify
 from leftfold.errors import ConfigurationError
+from leftfold.position import Position
 from leftfold.query import TableView
 from leftfold.view import View
 
@@ -99,7 +100,7 @@ class Rebuilding:
         """
         try:
             with shown(view.name) as report, self.opened(view, report, fold) as rebuild:
-                plan = rebuild.plan(place_meant(view, as_of, self._servers[0]) if as_of else None)
+                plan = rebuild.plan(self._place(view, as_of))
                 if not quiet:
                     note(str(plan))
                 return rebuild.run(plan)
@@ -139,6 +140,10 @@ class Rebuilding:
                 report=report,
             )
             return verify.sample(live, share)
+
+    def _place(self, view: View[Any, Any], as_of: str) -> Position | None:
+        kafka, _, archive = self._servers
+        return place_meant(view, as_of, kafka, archive) if as_of else None
 
     @contextmanager
     def opened(self, view: View[Any, Any], report: Callable[[Progress], None], fold: str = "") -> Iterator[Rebuild]:

@@ -24,8 +24,13 @@ _KEEP = 60.0
 """Seconds for which readers in the middle of a scan still find the rows that were replaced."""
 
 
-def refresh(views: Sequence[View[Any, Any]], every: float, stop: threading.Event, report: Report) -> None:
+def refresh(
+    views: Sequence[View[Any, Any]], every: float, stop: threading.Event, report: Report, *, archive: str
+) -> None:
     """Keeps views up to date until `stop` is set: streams, and all others computed again every so many seconds.
+
+    Args:
+        archive: where events are that the topic has lost; '' = nowhere.
 
     Raises:
         ConfigurationError: the SQL of a view is not allowed or does not give its row; starting again would not help.
@@ -33,7 +38,7 @@ def refresh(views: Sequence[View[Any, Any]], every: float, stop: threading.Event
     settings = spark_settings(None)
     settings = settings.model_copy(update={"jars": (*settings.jars, *ring("leftfold.local").spark_jars())})
     with ring("leftfold.spark.session").spark_session(settings) as session:
-        keeping = _Keeping(session, every, stop, report)
+        keeping = _Keeping(session, every, stop, report, archive)
         for view in views:
             keeping.add(view)
         threading.Thread(target=_cancel, args=(session, stop), name="cancel", daemon=True).start()
@@ -43,10 +48,11 @@ def refresh(views: Sequence[View[Any, Any]], every: float, stop: threading.Event
 class _Keeping:
     """All views of one process."""
 
-    def __init__(self, session: Any, every: float, stop: threading.Event, report: Report) -> None:
+    def __init__(self, session: Any, every: float, stop: threading.Event, report: Report, archive: str) -> None:
         self._session, self._every, self._stop, self._report = session, every, stop, report
+        self._archive = archive
         self._cores, self._keep = cores_of("spark", None), max(_KEEP, every)
-        self._work = Rebuilding(None, None, RebuildOptions(keep=self._keep, cores=self._cores))
+        self._work = Rebuilding(None, None, RebuildOptions(keep=self._keep, cores=self._cores), archive)
         self._work.use(session)
         self._streams: list[ViewStream] = []
         self._views: list[TableView[Any, Any]] = []
@@ -59,7 +65,12 @@ class _Keeping:
         how = self._work.refreshed(view)
         self._report("refreshing", {"view": view.name, "kept": str(how)})
         if how.incremental and isinstance(view, QueryView):
-            options: Any = {"shuffles": 2 * self._cores, "keep": self._keep, "stop": self._stop}
+            options: Any = {
+                "shuffles": 2 * self._cores,
+                "keep": self._keep,
+                "archive": self._archive,
+                "stop": self._stop,
+            }
             self._streams.append(ViewStream(self._session, view, **options, report=self._report))
         else:
             self._views.append(view)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
 __all__ = ["EXAMPLES", "retry"]
 
@@ -22,6 +22,7 @@ def retry(
         list[str] | None, typer.Argument(metavar="[KEY]...", help="Row keys; else all parked ones.")
     ] = None,
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     as_json: JsonOption = False,
@@ -40,7 +41,7 @@ def retry(
 
     view = folded_view_of(load_app(app), name)
     wanted = [view.keys.encode(read_key(view, key)) for key in keys or ()]
-    with workbench(kafka, redis) as bench:
+    with workbench(kafka, redis, archive) as bench:
         live = resolve(bench.store.registry(view.name), view, "live")
         result = Retry(view, bench.store, bench.open_log).run(live, wanted)
     if as_json:

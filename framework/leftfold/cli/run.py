@@ -13,6 +13,7 @@ from leftfold.cli.options import (
     EVERY,
     MAX_PARKED,
     AppOption,
+    ArchiveOption,
     KafkaOption,
     LogsOption,
     MasterOption,
@@ -60,6 +61,7 @@ def run(
         typer.Option("--every", metavar="TIME", parser=seconds, help="How often Spark computes query views: 90s, 5m."),
     ] = EVERY,
     max_parked: MaxParkedOption = MAX_PARKED,
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     json_logs: LogsOption = None,
@@ -90,8 +92,8 @@ def run(
     if wanted.views:
         redis_settings(redis)
     told = [f"--app={app}", f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
-    told.append(f"--max-parked={max_parked}")
-    environment = handover(kafka=kafka, redis=redis) | spark_handover(master, py_files or ())
+    told += [f"--max-parked={max_parked}", *(["--no-archive"] if archive == "" else [])]
+    environment = handover(kafka=kafka, redis=redis, archive=archive) | spark_handover(master, py_files or ())
     parts = parts_of(wanted, workers, told, environment, views_by=_BY[engine])
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:

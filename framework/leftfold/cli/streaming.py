@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from leftfold.cli.archives import archive_of
 from leftfold.cli.rebuilding import spark_settings
 from leftfold.cli.trouble import Trouble
 from leftfold.connection import ring
@@ -32,13 +31,15 @@ def stream(
     stop: threading.Event,
     report: Report,
     *,
-    trigger: float,
-    max_parked: int,
+    archive: str,
+    options: Mapping[str, Any],
 ) -> None:
     """Keeps views at the end of the log until `stop` is set.
 
     Args:
-        trigger: seconds from batch to batch; 0 = as they come. max_parked: how many rows of a view may be parked.
+        archive: where events are that the topic has lost; '' = nowhere.
+        options: of each ViewStream. `trigger`: seconds from batch to batch; 0 = as they come. `max_parked`: how many
+            rows of a view may be parked.
 
     Raises:
         ConfigurationError: Spark or Java is missing.
@@ -46,9 +47,8 @@ def stream(
     session, streaming = ring("leftfold.spark.session"), ring("leftfold.spark.streaming")
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
     with session.spark_session(_settings()) as spark:
-        ports, trouble = _ports(kafka, redis), Trouble(report, stop)
-        told = {"trigger": trigger, "max_parked": max_parked, "report": report}
-        made = partial(streaming.ViewStream, spark, ports=ports, **told)
+        ports, trouble = _ports(kafka, redis, archive), Trouble(report, stop)
+        made = partial(streaming.ViewStream, spark, ports=ports, report=report, **options)
         while not stop.is_set():
             try:
                 _follow(made, views, stop, trouble)
@@ -80,11 +80,11 @@ def _settings() -> SparkSettings:
     return settings if settings.jars else settings.model_copy(update={"jars": ring("leftfold.local").spark_jars()})
 
 
-def _ports(kafka: KafkaSettings, redis: RedisSettings) -> StreamPorts:
+def _ports(kafka: KafkaSettings, redis: RedisSettings, archive: str) -> StreamPorts:
     ports: StreamPorts = ring("leftfold.spark.streaming").StreamPorts(
         open_store=partial(ring("leftfold.redis").RedisViewStore, redis),
-        open_log=open_bulk(kafka, archive_of(None)),
-        open_reader=open_reader(kafka, archive_of(None)),
+        open_log=open_bulk(kafka, archive),
+        open_reader=open_reader(kafka, archive),
         kafka=kafka.java(),
     )
     return ports

@@ -8,7 +8,7 @@ from typing import Any
 
 from leftfold.cli.progress import shown
 from leftfold.cli.rebuilding import cores_of, session_of
-from leftfold.cli.workbench import workbench
+from leftfold.cli.workbench import Servers, workbench
 from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.generations import resolve
@@ -24,11 +24,12 @@ class Verifying:
     """Verifies one generation of each view that is named.
 
     Args:
-        generation: live, held, kept, a name or an id. deep: finds the rows that differ.
+        servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
+        deep: finds the rows that differ.
     """
 
-    def __init__(self, kafka: str | None, redis: str | None, generation: str, *, deep: bool) -> None:
-        self._kafka, self._redis, self._generation, self._deep = kafka, redis, generation, deep
+    def __init__(self, servers: Servers, generation: str, *, deep: bool) -> None:
+        self._servers, self._generation, self._deep = servers, generation, deep
         self._runner: Runner = run_here
         self._cores = 1
 
@@ -43,7 +44,7 @@ class Verifying:
 
     def run(self, view: View[Any, Any]) -> Verification:
         """Verifies a view once and shows how far it is."""
-        with workbench(self._kafka, self._redis) as bench, shown(view.name) as report:
+        with workbench(*self._servers) as bench, shown(view.name) as report:
             generation = resolve(bench.store.registry(view.name), view, self._generation)
             verify = Verify(
                 view,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 from leftfold.cli.rebuild import Engine
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ EXAMPLES = examples(
     "leftfold verify household_spend --deep         and which rows differ, field by field",
     "leftfold verify --continuous --share 5%        for ever, with a twentieth of one core",
     "leftfold verify household_spend --generation held --engine spark",
+    "leftfold verify --archive /backup/log          the past from its archive, the rest from Kafka",
 )
 
 
@@ -33,6 +34,7 @@ def verify(
     engine: Annotated[Engine, typer.Option("--engine", help="Where it folds.")] = Engine.LOCAL,
     master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's; else local[*].")] = None,
     app: AppOption = "",
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     as_json: JsonOption = False,
@@ -53,7 +55,7 @@ def verify(
         raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")
     whole = load_app(app)
     views = [folded_view_of(whole, name) for name in names or ()] or [v for v in views_meant(whole, []) if v.folded]
-    work = Verifying(kafka, redis, generation, deep=deep)
+    work = Verifying((kafka, redis, archive), generation, deep=deep)
     if continuous:
         for result in work.for_ever(views, share_of(share)):
             _tell(result, as_json=as_json)

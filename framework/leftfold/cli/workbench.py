@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from leftfold.cli.archives import archive_of
 from leftfold.connection import kafka_settings, redis_settings, ring
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from leftfold.app import App
     from leftfold.view import View
 
-__all__ = ["Workbench", "folded_view_of", "store_of", "view_of", "workbench"]
+__all__ = ["Servers", "Workbench", "folded_view_of", "store_of", "view_of", "workbench"]
+
+Servers: TypeAlias = tuple[str | None, str | None, str | None]
+"""Kafka, Redis and the archive, as options name them; None = as settings say."""
 
 
 @dataclass(frozen=True)

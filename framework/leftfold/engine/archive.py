@@ -32,6 +32,13 @@ class Archive(Protocol):
                 is not there.
         """
 
+    def since(self, part: Range, time: int) -> int | None:
+        """The offset of the first record of a range at or after a time in ms since 1970, None when all are older.
+
+        Raises:
+            InfrastructureError: as `read` does.
+        """
+
 
 class Owner(Protocol):
     """Knows which topic bears a name now."""

@@ -107,7 +107,10 @@ class Cluster:
         return Position({topic: self._offsets(topic, _SPEC.earliest()) for topic in dict.fromkeys(topics)})
 
     def starts_at(self, topic: str, time: int) -> Position:
-        """The offset of the first record of every partition at or after a time in ms since 1970, else its end."""
+        """The offset of the first record of every partition at or after a time in ms since 1970, else its end.
+
+        What has been deleted counts as if it had never been: `leftfold.engine.moment` asks the archive, too.
+        """
         found = self._offsets(topic, _SPEC.for_timestamp(time))
         ends = self.ends([topic]).offsets[topic] if min(found.values(), default=0) < 0 else {}
         return Position({topic: {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}})

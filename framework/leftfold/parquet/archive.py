@@ -12,6 +12,7 @@ from leftfold.parquet.manifest import union
 from leftfold.parquet.manifests import read_manifests
 from leftfold.parquet.place import Place
 from leftfold.parquet.reading import read_piece
+from leftfold.parquet.searching import first_since
 
 __all__ = ["ParquetArchive"]
 
@@ -50,13 +51,23 @@ class ParquetArchive:
 
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range, file after file."""
+        for piece in self._within(part):
+            yield from read_piece(self._place, part.topic, piece)
+
+    def since(self, part: Range, time: int) -> int | None:
+        """The offset of the first record of a range at or after a time in ms since 1970, None when all are older."""
+        found = (first_since(self._place, part.topic, piece, time) for piece in self._within(part))
+        return next((offset for offset in found if offset is not None), None)
+
+    def _within(self, part: Range) -> Iterator[Piece]:
+        """What the range consists of, in order."""
         pieces = self._pieces(part.topic).get(part.partition, [])
         if part.end > end_of(pieces):
             raise hole(part.topic, part.partition, max(part.start, end_of(pieces)), part.end, archive=self.place)
         for piece in pieces:
             start, end = max(piece.start, part.start), min(piece.end, part.end)
             if start < end:
-                yield from read_piece(self._place, part.topic, Piece(piece.span, start, end))
+                yield Piece(piece.span, start, end)
 
     def _pieces(self, topic: str) -> dict[int, list[Piece]]:
         if topic not in self._topics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +12,12 @@ import pyarrow.parquet as pq
 from leftfold.engine.bulk_log import BulkRecord
 from leftfold.errors import InfrastructureError
 from leftfold.parquet.coverage import Piece
+from leftfold.parquet.manifest import Span
 from leftfold.parquet.place import Place
 from leftfold.parquet.records import records_of
 from leftfold.parquet.schema import READ
 
-__all__ = ["read_piece"]
+__all__ = ["groups_of", "opened", "read_piece"]
 
 _MANY = 1000
 
@@ -29,30 +31,42 @@ def read_piece(place: Place, folder: str, piece: Piece) -> Iterator[Sequence[Bul
     span = piece.span
     if not span.path:
         return
+    read, last = 0, span.start - 1
+    with opened(place, folder, span) as file:
+        for batch in file.iter_batches(_MANY, groups_of(file, piece), columns=READ, use_threads=False):
+            records = records_of(batch, piece.start, piece.end)
+            if records:
+                if not last < records[0].offset() <= records[-1].offset() < span.end:
+                    what = f"holds offset {records[-1].offset()}, which is not in its range"
+                    raise _broken(place, f"{folder}/{span.path}", what)
+                read, last = read + len(records), records[-1].offset()
+                yield records
+    if (piece.start, piece.end) == (span.start, span.end) and read != span.records:
+        raise _broken(place, f"{folder}/{span.path}", f"gave {read:,} records, not {span.records:,}")
+
+
+@contextmanager
+def opened(place: Place, folder: str, span: Span) -> Iterator[pq.ParquetFile]:
+    """A span's file, which has as many bytes and records as were written.
+
+    Raises:
+        InfrastructureError: the file is missing, torn or damaged.
+    """
     path = f"{folder}/{span.path}"
     size = place.size(path)
     if size != span.bytes:
         what = "is missing" if size is None else f"has {size:,} bytes, not {span.bytes:,}"
         raise _broken(place, path, what)
-    read, last = 0, span.start - 1
     try:
         with place.open_input(path) as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
             if file.metadata.num_rows != span.records:
                 raise _broken(place, path, f"holds {file.metadata.num_rows:,} records, not {span.records:,}")
-            for batch in file.iter_batches(_MANY, _groups(file, piece), columns=READ, use_threads=False):
-                records = records_of(batch, piece.start, piece.end)
-                if records:
-                    if not last < records[0].offset() <= records[-1].offset() < span.end:
-                        raise _broken(place, path, f"holds offset {records[-1].offset()}, which is not in its range")
-                    read, last = read + len(records), records[-1].offset()
-                    yield records
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise _broken(place, path, f"cannot be read: {error}") from error
-    if (piece.start, piece.end) == (span.start, span.end) and read != span.records:
-        raise _broken(place, path, f"gave {read:,} records, not {span.records:,}")
 
 
-def _groups(file: pq.ParquetFile, piece: Piece) -> list[int]:
+def groups_of(file: pq.ParquetFile, piece: Piece) -> list[int]:
     """The row groups that hold any of the piece, as their statistics tell."""
     column = file.schema_arrow.get_field_index("offset")
     found = []
