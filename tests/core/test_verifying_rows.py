@@ -45,6 +45,7 @@ def test_a_row_changed_beside_its_mark_is_found_by_comparing_rows_only(world: Wo
     deep = verify(world, view).run(generation, deep=True)
     assert (deep.equal, deep.exit_code, deep.wrong) == (False, 3, ())
     assert [row.key for row in deep.rows] == [key]
+    assert (deep.seeming, deep.unsettled) == (1, ())
 
 
 @named

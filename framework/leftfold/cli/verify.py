@@ -111,7 +111,9 @@ def _verdict(result: Verification) -> str:
 
     if not (result.wrong or result.rows):
         return "not settled" if result.unsettled else "rows and indexes equal" if result.deep else "equal"
-    rows = f"{amount(len(result.rows), 'row')} stored otherwise" if result.rows else "every row equal"
+    more = f" (of {result.seeming:,} that seem so)" if result.seeming > len(result.rows) else ""
+    same = "rows not settled" if result.unsettled else "no row differs"
+    rows = f"{amount(len(result.rows), 'row')} stored otherwise{more}" if result.rows else same
     marks = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "marks equal"
     return f"{marks}, {rows}" if result.deep else marks
 

@@ -19,7 +19,8 @@ class Verification:
         position: where it stood. events: how many were folded, at most.
         stored, folded: the sums of the buckets' checksums. wrong: the buckets whose checksums differ.
         parked: keys left out of both, since they are parked. newly: keys that this code parks, and why.
-        deep: whether the rows themselves were compared. rows: the first of those that differ.
+        deep: whether the rows themselves were compared. seeming: how many seemed to differ at first, those included
+            that tails changed meanwhile. rows: the first of those that really do.
         unsettled: buckets where more seemed to differ than was looked at closely, all of it written meanwhile.
     """
 
@@ -32,10 +33,11 @@ class Verification:
     wrong: tuple[int, ...]
     parked: tuple[str, ...]
     newly: Mapping[str, str]
-    deep: bool
-    rows: tuple[RowDifference, ...]
-    unsettled: tuple[int, ...]
     seconds: float
+    deep: bool = False
+    seeming: int = 0
+    rows: tuple[RowDifference, ...] = ()
+    unsettled: tuple[int, ...] = ()
 
     @property
     def equal(self) -> bool:

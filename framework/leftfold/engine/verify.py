@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from leftfold.engine.bulk import BulkJob
@@ -12,7 +13,6 @@ from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.comparing import MOST_SUSPECTS, ComparingSink
 from leftfold.engine.cut import ranges_to
-from leftfold.engine.diff import RowDifference
 from leftfold.engine.places import Place, place_of
 from leftfold.engine.plan import RebuildPlan, plan_ranges
 from leftfold.engine.rebuild import Runner
@@ -66,6 +66,20 @@ class Verify:
             ConfigurationError: it was made by other code, or is not whole yet.
             ViewNotBuilt: it has lost marks.
         """
+        marks = self._checked(generation)
+        watch = Stopwatch(self._report)
+        results = self._folded(generation, marks, watch, compare=deep)
+        suspects = self._suspects_in(marks, results)
+        watch.begin("look closely", len(suspects))
+        look = CloseLook(self.view, generation, self._store, self._open_log, sets=True)
+        rows = look.differences(suspects, most, watch.tell)
+        watch.end()
+        beyond = (b for b, r in results.items() if len(r.wrong) >= self._suspects) if len(rows) < most else ()
+        told = self._verification(generation, marks, results, sum(watch.seconds.values()))
+        return replace(told, deep=deep, seeming=len(suspects), rows=rows, unsettled=tuple(sorted(beyond)))
+
+    def _checked(self, generation: Generation) -> dict[int, Mark]:
+        """The marks of a generation that can be verified."""
         if generation.hash != self.view.hash or generation.phase is Phase.BULK:
             raise ConfigurationError(
                 f"generation {generation.id} of view {self.view.name} is {generation.phase.value} and of schema "
@@ -74,11 +88,7 @@ class Verify:
         marks = self._store.marks(generation)
         if len(marks) < generation.buckets:
             raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
-        watch = Stopwatch(self._report)
-        results = self._folded(generation, marks, watch, compare=deep)
-        rows = self._rows(generation, marks, results, watch, most) if deep else ()
-        watch.end()
-        return self._verification(generation, marks, results, rows, watch, deep=deep, most=most)
+        return marks
 
     def sample(self, generation: Generation, share: float, *, most: int = 100) -> Sample:
         """Folds a share of the rows with this code and compares them with those of a generation where it stands.
@@ -141,35 +151,21 @@ class Verify:
         sink.write(generation, bucket, self.view.rows.columns, self.view.rows.indexes, ())
         return sink.finish(generation, BucketResult(bucket))
 
-    def _rows(
-        self,
-        generation: Generation,
-        marks: Mapping[int, Mark],
-        results: Mapping[int, BucketResult],
-        watch: Stopwatch,
-        most: int,
-    ) -> tuple[RowDifference, ...]:
-        suspects: dict[Place, set[Entry]] = {}
+    def _suspects_in(
+        self, marks: Mapping[int, Mark], results: Mapping[int, BucketResult]
+    ) -> Mapping[Place, Collection[Entry]]:
+        """What seems to be stored otherwise, row by row, but for those that are parked."""
+        found: dict[Place, set[Entry]] = {}
         for bucket, result in results.items():
             for key, index, value in result.wrong:
                 if key not in marks[bucket].parked:
-                    suspects.setdefault((bucket, key), set()).update([(index, value)] if index else [])
-        watch.begin("look closely", len(suspects))
-        look = CloseLook(self.view, generation, self._store, self._open_log, sets=True)
-        return look.differences(suspects, most, watch.tell)
+                    found.setdefault((bucket, key), set()).update([(index, value)] if index else [])
+        return found
 
     def _verification(
-        self,
-        generation: Generation,
-        marks: Mapping[int, Mark],
-        results: Mapping[int, BucketResult],
-        rows: tuple[RowDifference, ...],
-        watch: Stopwatch,
-        *,
-        deep: bool,
-        most: int,
+        self, generation: Generation, marks: Mapping[int, Mark], results: Mapping[int, BucketResult], seconds: float
     ) -> Verification:
-        beyond = (b for b, r in results.items() if len(r.wrong) >= self._suspects) if len(rows) < most else ()
+        """What the checksums say."""
         newly = {
             key: why.error
             for bucket, result in results.items()
@@ -186,8 +182,5 @@ class Verify:
             wrong=tuple(sorted(b for b, mark in marks.items() if results[b].checksum != mark.checksum)),
             parked=tuple(sorted(key for mark in marks.values() for key in mark.parked)),
             newly=newly,
-            deep=deep,
-            rows=rows,
-            unsettled=tuple(sorted(beyond)),
-            seconds=sum(watch.seconds.values()),
+            seconds=seconds,
         )

@@ -31,8 +31,8 @@ class CloseLook:
     """Looks at rows that seem to differ, each at the place where its bucket stood when it was read.
 
     Args:
-        sets: also at the key list and the indexes. Differences there are told as if they were fields of the row: `#` is
-            its place in the key list, `#field` what the index of that field has.
+        sets: at all of a row that is not parked, so also at the key list and the indexes. Differences there are told as
+            if they were fields of the row: `#` is its place in the key list, `#field` what the index of that field has.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CloseLook:
         found = (
             self._difference(place[1], stands, folded[place[1]] if self._belongs(place) else None)
             for place, (mark, stands) in seen.items()
-            if place[1] not in mark.parked
+            if not (self._sets and place[1] in mark.parked)
         )
         return [difference for difference in found if difference.fields]
 
@@ -167,7 +167,9 @@ def _standing(
 
 
 def _text(fields: Mapping[bytes, bytes] | None) -> Fields | None:
-    return None if fields is None else {k.decode(): v.decode(errors="replace") for k, v in fields.items()}
+    return (
+        None if fields is None else {k.decode(errors="replace"): v.decode(errors="replace") for k, v in fields.items()}
+    )
 
 
 def fields_of(view: View[Any, Any], row: Any, version: int | None) -> Fields | None:
