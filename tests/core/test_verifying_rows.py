@@ -12,9 +12,10 @@ from leftfold import memory
 from leftfold.engine.bulk_log import SteadyLog
 from leftfold.engine.places import place_of
 from leftfold.engine.verify import Verify
+from leftfold.errors import ViewNotBuilt
 from leftfold.memory import World
 from leftfold.view import View
-from tests.core.test_rebuild_swap import live
+from tests.core.test_rebuild_swap import live, rebuild
 from tests.core.test_verifying import bucket_of, named, overpay, verify
 from tests.ledger import app, by_owner, histories, stranger
 
@@ -128,6 +129,31 @@ def test_rows_that_move_on_meanwhile_are_compared_where_they_are_then(world: Wor
     spoilt = {key for bucket in buckets for key, row in bucket.rows.items() if b"12345.67" in row.values()} - parked
     assert {row.key for row in found} == spoilt, "those that no event has touched since"
     assert 0 < len(spoilt) < sum(len(bucket.rows) for bucket in buckets)
+
+
+@named
+def test_a_generation_that_is_replaced_and_removed_meanwhile_is_left_for_the_next(
+    world: World, view: View[Any, Any]
+) -> None:
+    old = live(world, view)
+    rebuilds = iter([rebuild(world, view)])
+
+    def open_log() -> SteadyLog:
+        for one in rebuilds:
+            assert one.run().swapped
+        return SteadyLog(world.log.reader())
+
+    verifying = Verify(view, world.store, open_log=open_log, open_store=lambda: world.store)
+    result = verifying.run_named("live", deep=True)
+    assert (result.equal, result.generation) == (True, live(world, view).id)
+    assert result.generation != old.id
+    with pytest.raises(ViewNotBuilt, match="is not whole"):
+        verifying.run(old, deep=True)
+    with pytest.raises(ViewNotBuilt, match=f"no generation '{old.id}'"):
+        verifying.run_named(old.id, deep=True)
+    del world.store._buckets[view.name, result.generation, 0]
+    with pytest.raises(ViewNotBuilt, match="is not whole"):
+        verifying.run_named("live")
 
 
 def test_more_moving_rows_than_can_be_looked_at_are_no_proof_of_anything(world: World) -> None:

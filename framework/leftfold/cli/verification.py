@@ -12,7 +12,6 @@ from leftfold.cli.rebuilding import cores_of, session_of
 from leftfold.cli.workbench import workbench
 from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
-from leftfold.engine.generations import resolve
 from leftfold.engine.rebuild import Runner
 from leftfold.engine.throttle import Throttle, throttled
 from leftfold.engine.verification import Verification
@@ -46,7 +45,6 @@ class Verifying:
     def run(self, view: View[Any, Any]) -> Verification:
         """Verifies a view once and shows how far it is."""
         with workbench(self._kafka, self._redis) as bench, shown(view.name) as report:
-            generation = resolve(bench.store.registry(view.name), view, self._generation)
             verify = Verify(
                 view,
                 bench.store,
@@ -56,7 +54,7 @@ class Verifying:
                 cores=self._cores,
                 report=report,
             )
-            return verify.run(generation, deep=self._deep)
+            return verify.run_named(self._generation, deep=self._deep)
 
     def for_ever(self, views: Sequence[View[Any, Any]], share: float) -> Iterator[Verification]:
         """Verifies views in turn with a share of one core."""

@@ -13,6 +13,7 @@ from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.comparing import MOST_SUSPECTS, ComparingSink
 from leftfold.engine.cut import ranges_to
+from leftfold.engine.generations import resolve
 from leftfold.engine.places import Place, place_of
 from leftfold.engine.plan import RebuildPlan, plan_ranges
 from leftfold.engine.rebuild import Runner
@@ -52,6 +53,20 @@ class Verify:
     ) -> None:
         self.view, self._store, self._open_log, self._open_store = view, store, open_log, open_store
         self._run, self._cores, self._report, self._suspects = run, cores, report, suspects
+
+    def run_named(self, named: str, *, deep: bool = False) -> Verification:
+        """Verifies the generation that is called so; when it is replaced and removed meanwhile, the one that is then.
+
+        Raises:
+            ViewNotBuilt: there is none, or it has lost marks.
+        """
+        while True:
+            generation = resolve(self._store.registry(self.view.name), self.view, named)
+            try:
+                return self.run(generation, deep=deep)
+            except ViewNotBuilt:
+                if generation.id in self._store.registry(self.view.name).generations:
+                    raise
 
     def run(self, generation: Generation, *, deep: bool = False, most: int = 100) -> Verification:
         """Verifies a generation at the place where it stands now; tails go on meanwhile.
