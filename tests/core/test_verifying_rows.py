@@ -94,6 +94,17 @@ def test_index_entries_that_no_row_has_and_those_that_lack_are_found(world: Worl
     assert (rows[gone].one, rows[gone].other) == ({"#positive": "=1"}, None)
 
 
+def test_more_than_fits_on_a_page_is_read_to_its_end(world: World) -> None:
+    bucket = bucket_of(world, live(world, by_owner), 3)
+    rows, entries = [f"row{n:05}" for n in range(1203)], [f"entry{n:05}" for n in range(4501)]
+    bucket.rows.update((key, {b"total": b"1.00", b"positive": b"true"}) for key in rows)
+    bucket.indexed.update((key, {"positive": "=1"}) for key in entries)
+    result = verify(world, by_owner).run(live(world, by_owner), deep=True, most=9999)
+    assert {row.key for row in result.rows} == {*rows, *entries}
+    few = verify(world, by_owner).run(live(world, by_owner), deep=True)
+    assert (len(few.rows), few.seeming, few.exit_code) == (100, 5704, 3)
+
+
 def test_an_entry_that_lacks_is_found(world: World) -> None:
     generation = live(world, by_owner)
     buckets = [bucket_of(world, generation, number) for number in range(generation.buckets)]
