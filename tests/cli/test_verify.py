@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from decimal import Decimal
@@ -70,6 +71,10 @@ def at_work(served: Shell) -> Iterator[Shell]:
     """The project while `leftfold run` runs, with four carts of which three are ordered."""
     process = served.start(["run"])
     try:
+        deadline = time.monotonic() + 60
+        while '"serving"' not in served.said():
+            assert time.monotonic() < deadline, "waited 60 s for the worker"
+            time.sleep(0.05)
         for cart in ("a", "b", "c", "d"):
             sent = served("send", "AddItem", ADD.format(cart), "--timeout", "60")
             assert sent.code == 0, sent.err
