@@ -22,7 +22,7 @@ pytestmark = pytest.mark.servers
 Wait = Callable[[Callable[[], object], str], None]
 ADD = '{{"cart_id": "{}", "product_id": "tea", "quantity": 1, "price": "2.50"}}'
 OUT = '{{"cart_id": "{}", "customer_id": "{}"}}'
-BUCKETS_SHOWN = "the twin: no bucket's checksum is wrong, so nothing was ever looked at"
+TWIN = "the twin: no bucket's checksum is wrong, so nothing was ever looked at"
 COUNT = """
 from decimal import Decimal
 from leftfold.connection import connect
@@ -107,7 +107,7 @@ def deep(shell: Shell, view: str, *words: str) -> dict[str, Any]:
     told = shell("verify", view, "--deep", "--json", *words)
     assert told.code == 3, told.out + told.err
     (row,) = told.rows()
-    assert (row["equal"], row["wrong"], row["stored"]) == (False, [], row["folded"]), BUCKETS_SHOWN
+    assert (row["equal"], row["wrong"], row["stored"]) == (False, [], row["folded"]), TWIN
     return row
 
 
