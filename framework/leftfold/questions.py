@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, TypeAlias
 
 from typing_extensions import TypeVar
 
-from leftfold.flush import Generation, Registry, Snapshot
+from leftfold.flush import Generation, Mark, Registry, Snapshot
 from leftfold.position import Position
 
 __all__ = [
-    "Changed", "Changes", "Counting", "Counts", "Glance", "Listed", "Matches", "Matching", "Question", "Range",
-    "Recent", "Registered", "Rows", "Seen",
+    "Changed", "Changes", "Counting", "Counts", "Entries", "Entry", "Glance", "Inspection", "Listed", "Matches",
+    "Matching", "Question", "Range", "Recent", "Registered", "Rows", "Seen", "Standing",
 ]  # fmt: skip
 
 A_co = TypeVar("A_co", covariant=True)
@@ -121,6 +121,48 @@ class Counting(Question[Counts]):
 
     generation: Generation
     ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Entries(Question[list[tuple[str, str]]]):
+    """Up to `limit` entries (ordered value, encoded key) of an index of a bucket, in order, whatever rows there are.
+
+    They begin at `first`, itself included; ('', '') is before all.
+    """
+
+    generation: Generation
+    bucket: int
+    index: str
+    first: tuple[str, str]
+    limit: int
+
+
+Entry: TypeAlias = tuple[str, str]
+"""An index and an ordered value in it, of one row."""
+
+
+class Standing(NamedTuple):
+    """All that is stored of a row: its fields, whether it is listed, and which of the entries asked for are there.
+
+    Nothing of it is older than the bucket's mark (None = it has none), and nothing newer if the mark is `still` the
+    same behind it.
+    """
+
+    mark: Mark | None
+    fields: Mapping[bytes, bytes] | None
+    listed: bool
+    entries: frozenset[Entry]
+    still: bool
+
+
+@dataclass(frozen=True)
+class Inspection(Question[Standing]):
+    """One row with its places in the key list and the indexes of its bucket."""
+
+    generation: Generation
+    bucket: int
+    key: str
+    entries: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,13 @@ def test_a_mended_fold_frees_every_parked_row(world: World) -> None:
     assert world.views[summary].describe().rows == len(dict(world.views[summary].items()))
 
 
+def test_a_sample_shows_what_mended_code_would_free_and_a_verification_leaves_it_out(world: World) -> None:
+    waiting, generation = parked(world), live(world, summary)
+    assert {row.key for row in verify(world, fixed).sample(generation, 1.0).differences} == waiting
+    result = verify(world, fixed).run(generation, deep=True)
+    assert (result.equal, set(result.parked)) == (True, waiting)
+
+
 def test_the_same_fold_parks_them_again_and_changes_nothing(world: World) -> None:
     before = world.store.marks(live(world, summary))
     result = retry(world, summary).run(live(world, summary))

@@ -14,7 +14,6 @@ from leftfold import FoldView, memory
 from leftfold.engine.bulk_log import SteadyLog
 from leftfold.engine.explain import explain
 from leftfold.engine.places import place_of
-from leftfold.engine.throttle import Throttle
 from leftfold.engine.verify import Verify
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.flush import BucketFlush, Generation
@@ -123,11 +122,12 @@ def test_what_lies_behind_the_place_of_a_bucket_is_no_difference(world: World, v
     generation = live(world, view)
     before = world.store.marks(generation)
     rows = {b: {k: dict(r) for k, r in bucket_of(world, generation, b).rows.items()} for b in before}
+    indexed = {b: dict(bucket_of(world, generation, b).indexed) for b in before}
     world.client.send_many(list(histories(stranger(11), 40)))
     after = world.store.marks(generation)
     moved = next(b for b in before if before[b].checksum != after[b].checksum)
     bucket = bucket_of(world, generation, moved)
-    bucket.rows, bucket.mark = rows[moved], before[moved]
+    bucket.rows, bucket.mark, bucket.indexed = rows[moved], before[moved], indexed[moved]
     assert verify(world, view).run(generation, deep=True).equal
     bucket.mark = replace(before[moved], position=after[moved].position)
     assert verify(world, view).run(generation).wrong == (moved,), "the twin: the place is part of what is compared"
@@ -199,23 +199,6 @@ def test_a_parked_row_is_explained_up_to_the_event_that_parks_it(world: World) -
         first = next(step for step in steps if step.error)
         assert (first.touch.record.offset, first.error) == (why.offset, why.error)
         assert len([step for step in steps if step.error]) == why.waiting
-
-
-def test_a_throttle_keeps_to_its_share() -> None:
-    slept: list[float] = []
-    worked, now = 0.0, 0.0
-
-    def sleep(seconds: float) -> None:
-        nonlocal now
-        slept.append(seconds)
-        now += seconds
-
-    throttle = Throttle(0.1, worked=lambda: worked, clock=lambda: now, sleep=sleep)
-    for _ in range(100):
-        worked, now = worked + 0.01, now + 0.01
-        throttle.pause()
-    assert now == pytest.approx(10 * worked, rel=0.02)
-    assert max(slept) <= 1.0
 
 
 def test_an_event_that_stops_a_view_stops_its_explanation(world: World) -> None:

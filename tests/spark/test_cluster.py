@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from redis import Redis
 
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.envelope import Receipt
@@ -127,16 +128,52 @@ def test_twin_without_the_phase_a_lost_task_spoils_the_generation(
     assert shop.rebuild(by_owner).run().agreement is Agreement.EQUAL, "the rebuild wrote the right rows again"
 
 
+SENT = tuple(option for path in CODE for option in ("--py-files", str(path)))
+
+
+def typed(
+    cluster: StandaloneCluster, shop: Shop, command: Sequence[str], *options: str
+) -> subprocess.CompletedProcess[str]:
+    """What a command came to whose tasks run on the cluster."""
+    servers = ["--kafka", shop.kafka.bootstrap_servers, "--redis", shop.redis.url]
+    return subprocess.run(
+        [*command, "--master", cluster.url, "--json", *servers, *options],
+        cwd=ROOT,
+        env={**os.environ, "LEFTFOLD_SPARK_HOST": "127.0.0.1", "LEFTFOLD_SPARK_EXECUTOR_MEMORY": "512m"},
+        capture_output=True,
+        text=True,
+        timeout=REBUILD_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_verification_sends_the_code_that_workers_lack(cluster: StandaloneCluster, shop: Shop) -> None:
+    cluster.fill(2)
+    command = [sys.executable, "-m", "leftfold.cli", "verify", summary.name, by_owner.name, "--deep"]
+    command += ["--engine", "spark", "--app", "tests.ledger:app"]
+    done = typed(cluster, shop, command, *SENT)
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["equal"] for line in done.stdout.splitlines()] == [True, True]
+    generation = shop.views[by_owner].describe().generation
+    with closing(Redis.from_url(shop.redis.url)) as redis:
+        (row,) = redis.keys(f"v:{{{by_owner.name}:{generation}:*}}:o%2F3")
+        before = redis.hget(row, "total")
+        redis.hset(row, "total", "0.07")
+        try:
+            done = typed(cluster, shop, command, *SENT)
+        finally:
+            redis.hset(row, "total", before)
+    assert done.returncode == 3, done.stderr
+    assert [[row["key"] for row in json.loads(line)["rows"]] for line in done.stdout.splitlines()] == [[], ["o%2F3"]]
+    assert typed(cluster, shop, command).returncode not in (0, 3), "the twin: without the code no task runs"
+
+
 @pytest.mark.slow
 def test_the_command_line_sends_the_code_that_workers_lack(cluster: StandaloneCluster, shop: Shop) -> None:
     cluster.fill(2)
     command = [sys.executable, "-m", "leftfold.cli", "rebuild", summary.name, by_tag.name, "--app", "tests.ledger:app"]
-    command += ["--master", cluster.url, "--json", "--kafka", shop.kafka.bootstrap_servers, "--redis", shop.redis.url]
-    command += [option for path in CODE for option in ("--py-files", str(path))]
-    environment = {**os.environ, "LEFTFOLD_SPARK_HOST": "127.0.0.1", "LEFTFOLD_SPARK_EXECUTOR_MEMORY": "512m"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=REBUILD_SECONDS, check=False
-    )
+    done = typed(cluster, shop, command, *SENT)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(result["view"], result["agreement"]) for result in results] == [

@@ -105,6 +105,7 @@ def rebuild(
     work = Rebuilding(kafka, redis, options, archive)
     views = views_meant(whole, names or [])
     _check_folded(views, wanted=hold or bool(sample))
+    share = share_of(sample, "--sample", "the rows") if sample else 0.0
     if plan:
         with work.engine("local" if all(view.folded for view in views) else engine, master):
             _plan(work, views, as_json=as_json)
@@ -114,7 +115,7 @@ def rebuild(
     with work.engine(engine, master, py_files or ()):
         for group in _groups(views, alone=bool(as_of or sample)):
             if sample:
-                code = max(code, tell_sample(work.sampled(group[0], share_of(sample)), as_json=as_json))
+                code = max(code, tell_sample(work.sampled(group[0], share), as_json=as_json))
                 continue
             if len(group) > 1:
                 results = work.run_together(group, folds=folds, quiet=as_json)

@@ -23,7 +23,8 @@ from leftfold.engine.rebuild_progress import Progress
 from leftfold.engine.rebuild_result import RebuildResult
 from leftfold.engine.rebuild_together import PassRunner, rebuild_together, run_here_together
 from leftfold.engine.refresh import Refresh
-from leftfold.engine.verify import Sample, Verify
+from leftfold.engine.verification import Sample
+from leftfold.engine.verify import Verify
 from leftfold.errors import ConfigurationError
 from leftfold.position import Position
 from leftfold.query import TableView

@@ -9,13 +9,16 @@ from leftfold.cli.differing import show_rows
 from leftfold.cli.failures import Usage
 
 if TYPE_CHECKING:
-    from leftfold.engine.verify import Sample
+    from leftfold.engine.verification import Sample
 
 __all__ = ["share_of", "tell_sample"]
 
 
-def share_of(text: str) -> float:
+def share_of(text: str, option: str, whole: str) -> float:
     """A share as it is typed: `1%` or `0.01`.
+
+    Args:
+        option: that it was typed for. whole: what it is a share of.
 
     Raises:
         Usage: it is none, or not above 0 and at most 1.
@@ -25,7 +28,7 @@ def share_of(text: str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise Usage(f"--sample {text!r} is no share of the rows; it looks like 1% or 0.01")
+        raise Usage(f"{option} {text!r} is no share of {whole}; it is above 0 and at most 100%, such as 1% or 0.01")
     return share
 
 

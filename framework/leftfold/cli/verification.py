@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from leftfold.cli.progress import shown
@@ -11,10 +12,10 @@ from leftfold.cli.rebuilding import cores_of, session_of
 from leftfold.cli.workbench import Servers, workbench
 from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
-from leftfold.engine.generations import resolve
 from leftfold.engine.rebuild import Runner
-from leftfold.engine.throttle import throttled
-from leftfold.engine.verify import Verification, Verify
+from leftfold.engine.throttle import Throttle, throttled
+from leftfold.engine.verification import Verification
+from leftfold.engine.verify import Verify
 from leftfold.view import View
 
 __all__ = ["Verifying"]
@@ -25,7 +26,7 @@ class Verifying:
 
     Args:
         servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
-        deep: finds the rows that differ.
+        deep: compares rows and indexes, too.
     """
 
     def __init__(self, servers: Servers, generation: str, *, deep: bool) -> None:
@@ -34,10 +35,10 @@ class Verifying:
         self._cores = 1
 
     @contextmanager
-    def engine(self, engine: str, master: str | None) -> Iterator[None]:
-        """What folds while the block runs."""
+    def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
+        """What folds while the block runs; `py_files` are sent to executors elsewhere."""
         self._cores = cores_of(engine, master)
-        with session_of(engine, master) as session:
+        with session_of(engine, master, py_files) as session:
             if session is not None:
                 self._runner = ring("leftfold.spark.runner").spark_runner(session)
             yield
@@ -45,7 +46,6 @@ class Verifying:
     def run(self, view: View[Any, Any]) -> Verification:
         """Verifies a view once and shows how far it is."""
         with workbench(*self._servers) as bench, shown(view.name) as report:
-            generation = resolve(bench.store.registry(view.name), view, self._generation)
             verify = Verify(
                 view,
                 bench.store,
@@ -55,11 +55,13 @@ class Verifying:
                 cores=self._cores,
                 report=report,
             )
-            return verify.run(generation, deep=self._deep)
+            return verify.run_named(self._generation, deep=self._deep)
 
     def for_ever(self, views: Sequence[View[Any, Any]], share: float) -> Iterator[Verification]:
         """Verifies views in turn with a share of one core."""
-        self._runner = throttled(run_here, share)
+        throttle = Throttle(share)
+        self._runner = throttled(run_here, throttle)
         while True:
             for view in views:
                 yield self.run(view)
+                throttle.rest()

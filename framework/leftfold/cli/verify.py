@@ -6,43 +6,57 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import (
+    AppOption,
+    ArchiveOption,
+    JsonOption,
+    KafkaOption,
+    MasterOption,
+    PyFilesOption,
+    RedisOption,
+    examples,
+)
 from leftfold.cli.rebuild import Engine
 
 if TYPE_CHECKING:
-    from leftfold.engine.verify import Verification
+    from leftfold.engine.verification import Verification
 
 __all__ = ["EXAMPLES", "verify"]
 
 EXAMPLES = examples(
     "leftfold verify                                every view of the App, once",
-    "leftfold verify household_spend --deep         and which rows differ, field by field",
+    "leftfold verify household_spend --deep         every row, key list and index, too, field by field",
     "leftfold verify --continuous --share 5%        for ever, with a twentieth of one core",
     "leftfold verify household_spend --generation held --engine spark",
     "leftfold verify --archive /backup/log          the past from its archive, the rest from Kafka",
+    "leftfold verify --engine spark --master spark://spark-master:7077 --py-files shop    workers lack the code",
 )
 
 
 def verify(
     names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Find the rows that differ.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Compare every row and index entry, too.")] = False,
     generation: Annotated[
         str, typer.Option("--generation", metavar="WHICH", help="live, held, kept, a name or an id.")
     ] = "live",
     continuous: Annotated[bool, typer.Option("--continuous", help="Again and again, until Ctrl-C.")] = False,
     share: Annotated[str, typer.Option("--share", metavar="SHARE", help="Of one core, when continuous.")] = "10%",
     engine: Annotated[Engine, typer.Option("--engine", help="Where it folds.")] = Engine.LOCAL,
-    master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's; else local[*].")] = None,
+    master: MasterOption = None,
+    py_files: PyFilesOption = None,
     app: AppOption = "",
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fold the log again to exactly where each view stands, and compare checksums.
+    """Fold the log again to exactly where each view stands, and compare what its buckets say of themselves.
 
-    Nothing is written, and tails go on meanwhile. Parked keys are left out. Exit code 3 when a view holds something
-    else than the log says; build it anew then: leftfold rebuild.
+    Every bucket keeps a checksum of the rows that were written to it: a wrong fold shows there. A row that was changed,
+    evicted or deleted in Redis later does not, nor does a stale index entry: --deep reads all of them. Nothing is
+    written, and tails go on meanwhile. Parked keys are left out. Exit code 3 when a view holds something else than the
+    log says; build it anew then: leftfold rebuild. Exit code 4 when so much was written meanwhile that --deep cannot
+    tell.
     """
     from leftfold.cli.failures import Usage
     from leftfold.cli.project import load_app
@@ -55,16 +69,17 @@ def verify(
         raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")
     whole = load_app(app)
     views = [folded_view_of(whole, name) for name in names or ()] or [v for v in views_meant(whole, []) if v.folded]
+    of_one_core = share_of(share, "--share", "one core")
     work = Verifying((kafka, redis, archive), generation, deep=deep)
     if continuous:
-        for result in work.for_ever(views, share_of(share)):
+        for result in work.for_ever(views, of_one_core):
             _tell(result, as_json=as_json)
     code = 0
-    with work.engine(engine, master):
+    with work.engine(engine, master, py_files or ()):
         for view in views:
             result = work.run(view)
             _tell(result, as_json=as_json)
-            code = max(code, 0 if result.equal else 3)
+            code = _worse(code, result.exit_code)
     raise typer.Exit(code)
 
 
@@ -77,10 +92,9 @@ def _tell(result: Verification, *, as_json: bool) -> None:
         sums = {"stored": f"{result.stored:032x}", "folded": f"{result.folded:032x}"}
         emit({**told, **sums, "rows": [row.__dict__ for row in result.rows]})
         return
-    verdict = "equal" if result.equal else f"differs in {amount(len(result.wrong), 'bucket')}"
     say(
         f"{result.view} {result.generation}: up to {amount(result.events, 'event')} folded in {result.seconds:.1f} s: "
-        f"{verdict}, checksum {result.stored:032x}"
+        f"{_verdict(result)}, checksum {result.stored:032x}"
     )
     if result.parked:
         more = " ..." if len(result.parked) > 5 else ""
@@ -88,5 +102,25 @@ def _tell(result: Verification, *, as_json: bool) -> None:
     for key, why in list(result.newly.items())[:5]:
         say(f"  this code parks {key}: {why}")
     show_rows(result.rows, "stored", "folded")
-    if not result.equal:
+    if result.unsettled:
+        say("  more rows were written meanwhile than could be looked at; verify it when less is written")
+    if result.exit_code == 3:
         say(f"  build it anew: leftfold rebuild {result.view} --hold, then leftfold diff {result.view}")
+
+
+def _verdict(result: Verification) -> str:
+    """In a few words; what an index has wrong counts as its row."""
+    from leftfold.cli.console import amount
+
+    if not (result.wrong or result.rows):
+        return "not settled" if result.unsettled else "rows and indexes equal" if result.deep else "equal"
+    more = f" (of {result.seeming:,} that seem so)" if result.seeming > len(result.rows) else ""
+    same = "rows not settled" if result.unsettled else "no row differs"
+    rows = f"{amount(len(result.rows), 'row')} stored otherwise{more}" if result.rows else same
+    marks = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "marks equal"
+    return f"{marks}, {rows}" if result.deep else marks
+
+
+def _worse(one: int, other: int) -> int:
+    """A difference is worse than not knowing."""
+    return 3 if 3 in (one, other) else max(one, other)

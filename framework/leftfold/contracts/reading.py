@@ -16,7 +16,21 @@ from leftfold.flush import Generation, Mark, Phase, Registry
 from leftfold.ordered import ordered
 from leftfold.ports import ViewStore
 from leftfold.position import Position
-from leftfold.questions import Changed, Changes, Counting, Glance, Listed, Matching, Range, Registered, Rows, Seen
+from leftfold.questions import (
+    Changed,
+    Changes,
+    Counting,
+    Entries,
+    Glance,
+    Inspection,
+    Listed,
+    Matching,
+    Range,
+    Registered,
+    Rows,
+    Seen,
+    Standing,
+)
 
 __all__ = ["ReadingContract"]
 
@@ -106,6 +120,28 @@ class ReadingContract:
         assert store.ask(Glance(whole, 0, "a")) == asyncio.run(store.aask(Glance(whole, 0, "a"))) == there
         assert store.ask(Glance(whole, 0, "b")) == Seen(whole.id, True, None)
         assert store.ask(Glance(replace(whole, id="other"), 0, "a")) == Seen(whole.id, False, None)
+
+    def test_an_index_is_told_entry_by_entry_from_any_of_them_on(self, store: ViewStore, whole: Generation) -> None:
+        rows = [row(f"k{number}", value.encode()) for number, value in enumerate((*VALUES, "a", "a"))]
+        nameless = row("none")._replace(after=(ordered(None), ordered("S")))
+        assert store.flush([flush_of(whole, 1, "", "t", nameless, *rows), flush_of(whole, 2, "", "t", row("z"))])
+        entries = sorted((change.after[0], change.key) for change in (nameless, *rows) if change.after)
+        assert store.ask(Entries(whole, 1, "color", ("", ""), 99)) == entries
+        for place, first in enumerate(entries):
+            assert store.ask(Entries(whole, 1, "color", first, 2)) == entries[place : place + 2]
+        assert store.ask(Entries(whole, 0, "color", ("", ""), 9)) == []
+
+    def test_all_that_is_stored_of_a_row_is_seen_at_once(self, store: ViewStore, whole: Generation) -> None:
+        assert store.flush([flush_of(whole, 0, "", "t", row("a"), row("b", b"blue"))])
+        red, blue = ("color", ordered("red")), ("color", ordered("blue"))
+        fields = store.read(whole, [(0, "a")]).rows[0]
+        there = store.ask(Inspection(whole, 0, "a", (red, blue)))
+        assert there == Standing(mark("t", 1), fields, True, frozenset({red}), True)
+        assert asyncio.run(store.aask(Inspection(whole, 0, "a", (red, blue)))) == there
+        nothing = Standing(mark("t", 1), None, False, frozenset(), True)
+        assert store.ask(Inspection(whole, 0, "c", (red, blue))) == nothing
+        gone = store.ask(Inspection(replace(whole, id="other"), 0, "a", (red,)))
+        assert gone == Standing(None, None, False, frozenset(), False)
 
     def test_marks_are_told_of_buckets_without_rows_asked_for(self, store: ViewStore, whole: Generation) -> None:
         snapshot = store.ask(Rows(whole, (), (0, 3)))

@@ -5,19 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 from leftfold.flush import Mark, Parked, Phase
 from leftfold.position import Position
 
-__all__ = ["BucketResult"]
+__all__ = ["BucketResult", "Suspect"]
+
+
+class Suspect(NamedTuple):
+    """A row that is stored otherwise than it is folded, as it seems; or an index entry that it should not have."""
+
+    key: str
+    field: str = ""
+    value: str = ""
 
 
 @dataclass(frozen=True)
 class BucketResult:
     """Everything of a bucket's mark but its position, which the plan knows.
 
-    `rows` counts parked ones too, `checksum` leaves them out; `time` is the latest event time folded in. `wrong` are
-    keys of rows that are stored otherwise, when they were compared instead of written.
+    `rows` counts parked ones too, `checksum` leaves them out; `time` is the latest event time folded in. `wrong` is
+    what seems to be stored otherwise, when rows were compared instead of written.
     """
 
     bucket: int
@@ -25,7 +34,7 @@ class BucketResult:
     rows: int = 0
     time: str = ""
     parked: Mapping[str, Parked] = field(default_factory=dict)
-    wrong: tuple[str, ...] = ()
+    wrong: tuple[Suspect, ...] = ()
 
     def mark(self, position: Position, token: str) -> Mark:
         """The sealed mark of the bucket at a position."""
@@ -40,4 +49,4 @@ class BucketResult:
         """Reads what `to_json` wrote."""
         told = json.loads(text)
         parked = {key: Parked(**why) for key, why in told["parked"].items()}
-        return cls(**{**told, "parked": parked, "wrong": tuple(told["wrong"])})
+        return cls(**{**told, "parked": parked, "wrong": tuple(Suspect(*one) for one in told["wrong"])})

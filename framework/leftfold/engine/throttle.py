@@ -16,7 +16,9 @@ _LONGEST = 1.0
 
 
 class Throttle:
-    """Pauses a thread so that its processor time stays at a share of the time that passes.
+    """Pauses this thread so that the processor time of the whole process stays at a share of the time that passes.
+
+    All of the process counts, not this thread alone: the Kafka client fetches and unpacks in threads of its own.
 
     Args:
         share: of one core, above 0 and at most 1.
@@ -26,7 +28,7 @@ class Throttle:
         self,
         share: float,
         *,
-        worked: Callable[[], float] = time.thread_time,
+        worked: Callable[[], float] = time.process_time,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -35,17 +37,23 @@ class Throttle:
 
     def pause(self) -> None:
         """Sleeps off what was worked too much since the beginning, a second at most at a time."""
-        due = (self._worked() - self._spent) / self._share - (self._clock() - self._since)
+        due = self._due()
         if due > 0:
             self._sleep(min(due, _LONGEST))
 
+    def rest(self) -> None:
+        """Sleeps off all that was worked too much."""
+        while self._due() > 0:
+            self.pause()
 
-def throttled(run: _Runner, share: float) -> _Runner:
+    def _due(self) -> float:
+        return (self._worked() - self._spent) / self._share - (self._clock() - self._since)
+
+
+def throttled(run: _Runner, throttle: Throttle) -> _Runner:
     """A runner in this thread that pauses after every batch of events."""
 
     def slowly(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
-        throttle = Throttle(share)
-
         def told(count: int) -> None:
             tell(count)
             throttle.pause()

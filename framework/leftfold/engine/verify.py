@@ -1,78 +1,33 @@
-"""Verifying a view: its log is folded again to exactly where each bucket stands, and the checksums are compared."""
+"""Verifying a view: its log is folded again to exactly where each bucket stands, and compared with what is stored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from leftfold.engine.bulk import BulkJob
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.comparing import ComparingSink
+from leftfold.engine.comparing import MOST_SUSPECTS, ComparingSink
 from leftfold.engine.cut import ranges_to
-from leftfold.engine.diff import RowDifference
+from leftfold.engine.generations import resolve
+from leftfold.engine.places import Place, place_of
 from leftfold.engine.plan import RebuildPlan, plan_ranges
 from leftfold.engine.rebuild import Runner
 from leftfold.engine.rebuild_progress import Report, Stopwatch
-from leftfold.engine.verify_rows import differences
+from leftfold.engine.verification import Sample, Verification
+from leftfold.engine.verify_rows import CloseLook
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.flush import Generation, Mark, Phase, covered
 from leftfold.ports import ViewStore
-from leftfold.position import Position
+from leftfold.questions import Entry
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View
 
-__all__ = ["Sample", "Verification", "Verify"]
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What came of verifying a generation.
-
-    Args:
-        position: where it stood. events: how many were folded, at most.
-        stored, folded: the sums of the buckets' checksums. wrong: the buckets whose checksums differ.
-        parked: keys left out of both, since they are parked. newly: keys that this code parks, and why.
-        rows: rows that differ, when asked for.
-    """
-
-    view: str
-    generation: str
-    position: Position
-    events: int
-    stored: int
-    folded: int
-    wrong: tuple[int, ...]
-    parked: tuple[str, ...]
-    newly: Mapping[str, str]
-    rows: tuple[RowDifference, ...]
-    seconds: float
-
-    @property
-    def equal(self) -> bool:
-        """Whether every bucket holds what the log says."""
-        return not self.wrong
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What folding a share of the rows with this code would change.
-
-    Args:
-        rows: how many were folded. differing: how many seemed to differ, those included that tails changed meanwhile.
-        differences: those among the first of them that really do. newly: keys that this code parks, and why.
-    """
-
-    view: str
-    generation: str
-    share: float
-    rows: int
-    differing: int
-    differences: tuple[RowDifference, ...]
-    newly: Mapping[str, str]
-    seconds: float
+__all__ = ["Verify"]
 
 
 class Verify:
@@ -81,6 +36,7 @@ class Verify:
     Args:
         open_log: made in tasks. open_store: made in tasks too, when rows are compared.
         run: where tasks run; in this process unless said otherwise.
+        suspects: how much of one bucket may seem to differ; what is beyond is not looked at.
     """
 
     def __init__(
@@ -93,20 +49,52 @@ class Verify:
         run: Runner = run_here,
         cores: int = 1,
         report: Report = lambda progress: None,
+        suspects: int = MOST_SUSPECTS,
     ) -> None:
         self.view, self._store, self._open_log, self._open_store = view, store, open_log, open_store
-        self._run, self._cores, self._report = run, cores, report
+        self._run, self._cores, self._report, self._suspects = run, cores, report, suspects
+
+    def run_named(self, named: str, *, deep: bool = False) -> Verification:
+        """Verifies the generation that is called so; when it is replaced and removed meanwhile, the one that is then.
+
+        Raises:
+            ViewNotBuilt: there is none, or it has lost marks.
+        """
+        while True:
+            generation = resolve(self._store.registry(self.view.name), self.view, named)
+            try:
+                return self.run(generation, deep=deep)
+            except ViewNotBuilt:
+                if generation.id in self._store.registry(self.view.name).generations:
+                    raise
 
     def run(self, generation: Generation, *, deep: bool = False, most: int = 100) -> Verification:
         """Verifies a generation at the place where it stands now; tails go on meanwhile.
 
+        Each bucket's mark says which checksum its rows have; that is compared with the fold of the log.
+
         Args:
-            deep: also finds out which rows differ, `most` of them.
+            deep: compares the rows themselves, the key lists and the indexes, too, and tells the first `most` rows
+                that differ. A mark does not know what somebody else did to its rows.
 
         Raises:
             ConfigurationError: it was made by other code, or is not whole yet.
             ViewNotBuilt: it has lost marks.
         """
+        marks = self._checked(generation)
+        watch = Stopwatch(self._report)
+        results = self._folded(generation, marks, watch, compare=deep)
+        suspects = self._suspects_in(marks, results)
+        watch.begin("look closely", len(suspects))
+        look = CloseLook(self.view, generation, self._store, self._open_log, sets=True)
+        rows = look.differences(suspects, most, watch.tell)
+        watch.end()
+        beyond = (b for b, r in results.items() if len(r.wrong) >= self._suspects) if len(rows) < most else ()
+        told = self._verification(generation, marks, results, sum(watch.seconds.values()))
+        return replace(told, deep=deep, seeming=len(suspects), rows=rows, unsettled=tuple(sorted(beyond)))
+
+    def _checked(self, generation: Generation) -> dict[int, Mark]:
+        """The marks of a generation that can be verified."""
         if generation.hash != self.view.hash or generation.phase is Phase.BULK:
             raise ConfigurationError(
                 f"generation {generation.id} of view {self.view.name} is {generation.phase.value} and of schema "
@@ -115,14 +103,7 @@ class Verify:
         marks = self._store.marks(generation)
         if len(marks) < generation.buckets:
             raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
-        watch = Stopwatch(self._report)
-        results = self._folded(generation, marks, watch, compare=False)
-        wrong = tuple(sorted(b for b, mark in marks.items() if results[b].checksum != mark.checksum))
-        rows: tuple[RowDifference, ...] = ()
-        if wrong and deep:
-            rows = self._rows(generation, wrong, watch, most)
-        watch.end()
-        return self._verification(generation, marks, results, rows, watch)
+        return marks
 
     def sample(self, generation: Generation, share: float, *, most: int = 100) -> Sample:
         """Folds a share of the rows with this code and compares them with those of a generation where it stands.
@@ -133,8 +114,9 @@ class Verify:
         marks = self._store.marks(generation)
         watch = Stopwatch(self._report)
         results = self._folded(generation, marks, watch, compare=True, share=share)
-        candidates = [key for result in results.values() for key in result.wrong]
-        rows = differences(self.view, generation, candidates[:most], self._store, self._open_log)
+        candidates = [one.key for result in results.values() for one in result.wrong]
+        suspects: dict[Place, tuple[Entry, ...]] = {place_of(generation, key): () for key in candidates[:most]}
+        rows = CloseLook(self.view, generation, self._store, self._open_log).differences(suspects, most)
         watch.end()
         newly = {k: p.error for b, r in results.items() for k, p in r.parked.items() if k not in marks[b].parked}
         folded = sum(result.rows for result in results.values())
@@ -148,40 +130,57 @@ class Verify:
         return plan_ranges(self.view, dict(generation.topics), ranges, cores=self._cores, buckets=generation.buckets)
 
     def _folded(
-        self, generation: Generation, marks: Mapping[int, Mark], watch: Stopwatch, *, compare: bool, share: float = 1.0
+        self,
+        generation: Generation,
+        marks: Mapping[int, Mark],
+        watch: Stopwatch,
+        *,
+        compare: bool,
+        share: float | None = None,
     ) -> dict[int, BucketResult]:
         plan = self.plan(generation, marks)
         watch.begin("compare rows" if compare else "fold", plan.events)
+        opener = ComparingSink.opener(
+            self._open_store if compare else None,
+            1.0 if share is None else share,
+            sets=share is None,
+            most=self._suspects,
+        )
         job = BulkJob(
             self.view,
             generation,
             plan.ranges,
             self._open_log,
-            ComparingSink.opener(self._open_store if compare else None, share),
+            opener,
             max_parked=10**9,
             cuts={bucket: mark.position for bucket, mark in marks.items()},
             aside={bucket: frozenset(mark.parked) for bucket, mark in marks.items()},
-            share=share,
+            share=1.0 if share is None else share,
         )
         found = {result.bucket: result for result in self._run(job, plan, watch.tell)}
-        return {bucket: found.get(bucket, BucketResult(bucket)) for bucket in marks}
+        with closing(opener()) as sink:
+            return {bucket: found.get(bucket) or self._unfolded(sink, generation, bucket) for bucket in marks}
 
-    def _rows(
-        self, generation: Generation, wrong: tuple[int, ...], watch: Stopwatch, most: int
-    ) -> tuple[RowDifference, ...]:
-        marks = {bucket: mark for bucket, mark in self._store.marks(generation).items() if bucket in wrong}
-        results = self._folded(generation, marks, watch, compare=True)
-        candidates = [key for result in results.values() for key in result.wrong][:most]
-        return differences(self.view, generation, candidates, self._store, self._open_log)
+    def _unfolded(self, sink: ComparingSink, generation: Generation, bucket: int) -> BucketResult:
+        """A bucket that nothing is folded into: there should be no row."""
+        sink.write(generation, bucket, self.view.rows.columns, self.view.rows.indexes, ())
+        return sink.finish(generation, BucketResult(bucket))
+
+    def _suspects_in(
+        self, marks: Mapping[int, Mark], results: Mapping[int, BucketResult]
+    ) -> Mapping[Place, Collection[Entry]]:
+        """What seems to be stored otherwise, row by row, but for those that are parked."""
+        found: dict[Place, set[Entry]] = {}
+        for bucket, result in results.items():
+            for key, index, value in result.wrong:
+                if key not in marks[bucket].parked:
+                    found.setdefault((bucket, key), set()).update([(index, value)] if index else [])
+        return found
 
     def _verification(
-        self,
-        generation: Generation,
-        marks: Mapping[int, Mark],
-        results: Mapping[int, BucketResult],
-        rows: tuple[RowDifference, ...],
-        watch: Stopwatch,
+        self, generation: Generation, marks: Mapping[int, Mark], results: Mapping[int, BucketResult], seconds: float
     ) -> Verification:
+        """What the checksums say."""
         newly = {
             key: why.error
             for bucket, result in results.items()
@@ -198,6 +197,5 @@ class Verify:
             wrong=tuple(sorted(b for b, mark in marks.items() if results[b].checksum != mark.checksum)),
             parked=tuple(sorted(key for mark in marks.values() for key in mark.parked)),
             newly=newly,
-            rows=rows,
-            seconds=sum(watch.seconds.values()),
+            seconds=seconds,
         )

@@ -3,54 +3,172 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import Any
 
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.diff import Fields, RowDifference
-from leftfold.engine.places import place_of
-from leftfold.engine.refolded import RowsFold
-from leftfold.errors import InfrastructureError
-from leftfold.flush import Generation
+from leftfold.engine.places import Place, place_of
+from leftfold.engine.refolded import Refolded, RowsFold
+from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
+from leftfold.flush import Generation, Mark
 from leftfold.ports import ViewStore
 from leftfold.position import Position
+from leftfold.questions import Entry, Inspection, Standing
 from leftfold.view import View
 
-__all__ = ["Fields", "differences", "fields_of", "row_and_place"]
+__all__ = ["CloseLook", "Fields", "fields_of", "row_and_place"]
 
 _PATIENCE = 30.0
+_LISTED = "#"
+_TOGETHER = 5_000
+"""How many rows are held in memory, and folded in one pass over the log."""
 
 
-def differences(
-    view: View[Any, Any], generation: Generation, keys: Sequence[str], store: ViewStore, open_log: OpenBulkLog
-) -> tuple[RowDifference, ...]:
-    """Those of some rows that are not what the log says, each at the place where its bucket stood when it was read.
+class CloseLook:
+    """Looks at rows that seem to differ, each at the place where its bucket stood when it was read.
 
-    `one` is the row as it is stored, `other` as it is folded.
+    Args:
+        sets: at all of a row that is not parked, so also at the key list and the indexes. Differences there are told as
+            if they were fields of the row: `#` is its place in the key list, `#field` what the index of that field has.
     """
-    seen = {key: row_and_place(generation, key, store) for key in keys}
-    with closing(open_log()) as log:
-        folded = RowsFold(view, generation, log, {key: place for key, (_, place) in seen.items()}).rows
-    found = (
-        RowDifference(key, row, fields_of(view, folded[key].row, folded[key].version)) for key, (row, _) in seen.items()
-    )
-    return tuple(difference for difference in found if difference.fields)
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generation: Generation,
+        store: ViewStore,
+        open_log: OpenBulkLog,
+        *,
+        sets: bool = False,
+    ) -> None:
+        self._view, self._generation, self._store, self._open_log = view, generation, store, open_log
+        self._indexes = view.rows.indexes if sets else ()
+        self._sets = sets
+
+    def differences(
+        self,
+        suspects: Mapping[Place, Collection[Entry]],
+        most: int,
+        tell: Callable[[int], None] = lambda count: None,
+    ) -> tuple[RowDifference, ...]:
+        """The first rows that are not what the log says; `one` is the row as it is stored, `other` as it is folded.
+
+        Args:
+            suspects: rows, each with index entries that it should not have. tell: told how many were looked at.
+
+        Raises:
+            ViewNotBuilt: the generation is gone. InfrastructureError: a bucket never stood still.
+        """
+        found: list[RowDifference] = []
+        rest = iter(suspects.items())
+        while len(found) < most and (some := dict(islice(rest, _TOGETHER))):
+            found += self._among(some)
+            tell(len(some))
+        return tuple(found[:most])
+
+    def _among(self, suspects: Mapping[Place, Collection[Entry]]) -> list[RowDifference]:
+        seen = {place: self._standing(place, entries) for place, entries in suspects.items()}
+        wanted = {place[1]: mark.position for place, (mark, _) in seen.items() if self._belongs(place)}
+        with closing(self._open_log()) as log:
+            folded = RowsFold(self._view, self._generation, log, wanted).rows
+        found = (
+            self._difference(place[1], stands, folded[place[1]] if self._belongs(place) else None)
+            for place, (mark, stands) in seen.items()
+            if not (self._sets and place[1] in mark.parked)
+        )
+        return [difference for difference in found if difference.fields]
+
+    def _belongs(self, place: Place) -> bool:
+        """Whether a row of this key may be in the bucket at all."""
+        return place_of(self._generation, place[1]) == place
+
+    def _standing(self, place: Place, strays: Collection[Entry]) -> tuple[Mark, Standing]:
+        def asked(stored: Mapping[bytes, bytes] | None) -> tuple[Entry, ...]:
+            return tuple(dict.fromkeys([*strays, *self._entries_of(stored)]))
+
+        return _standing(self._generation, place, self._store, asked)
+
+    def _entries_of(self, stored: Mapping[bytes, bytes] | None) -> Sequence[Entry]:
+        """The index entries that a row as it is stored should have."""
+        if stored is None or not self._indexes:
+            return ()
+        codec = self._view.rows
+        try:
+            return list(zip(self._indexes, codec.index_entries(codec.decode(stored)), strict=True))
+        except ContractError:
+            return ()  # a row that cannot be read differs anyhow
+
+    def _difference(self, key: str, stands: Standing, folded: Refolded | None) -> RowDifference:
+        one = _text(stands.fields)
+        other = None if folded is None else fields_of(self._view, folded.row, folded.version)
+        if not self._sets:
+            return RowDifference(key, one, other)
+        stored, mine = self._stored_sets(stands), self._folded_sets(folded)
+        if one != other:
+            # The entries that the row should have were not asked for then: only strays tell something.
+            for name in [name for name in mine if name != _LISTED and stored.get(name, mine[name]) == mine[name]]:
+                stored.pop(name, None)
+                del mine[name]
+        told = {name for name in stored.keys() | mine.keys() if stored.get(name) != mine.get(name)}
+        return RowDifference(key, _with(one, stored, told), _with(other, mine, told))
+
+    def _stored_sets(self, stands: Standing) -> dict[str, str]:
+        """Where a row stands listed, by name."""
+        found = {_LISTED: "listed"} if stands.listed else {}
+        for index, value in sorted(stands.entries):
+            name = _LISTED + index
+            found[name] = f"{found[name]} {value}" if name in found else value
+        return found
+
+    def _folded_sets(self, folded: Refolded | None) -> dict[str, str]:
+        """Where a row as it is folded should stand."""
+        if folded is None or folded.row is None:
+            return {}
+        values = self._view.rows.index_entries(folded.row) if self._indexes else ()
+        return {_LISTED: "listed", **{_LISTED + i: value for i, value in zip(self._indexes, values, strict=True)}}
+
+
+def _with(fields: Fields | None, sets: Mapping[str, str], told: Collection[str]) -> Fields | None:
+    return {**(fields or {}), **{name: text for name, text in sets.items() if name in told}} or None
 
 
 def row_and_place(generation: Generation, key: str, store: ViewStore) -> tuple[Fields | None, Position]:
-    """A row and where exactly it stands: a row is not newer than a mark whose token is the same after it was read."""
-    place, deadline = place_of(generation, key), time.monotonic() + _PATIENCE
-    before = store.read(generation, [place])
+    """A row and where exactly it stands."""
+    mark, stands = _standing(generation, place_of(generation, key), store, lambda stored: ())
+    return _text(stands.fields), mark.position
+
+
+def _standing(
+    generation: Generation,
+    place: Place,
+    store: ViewStore,
+    asked: Callable[[Mapping[bytes, bytes] | None], tuple[Entry, ...]],
+) -> tuple[Mark, Standing]:
+    """All that is stored of a row, and its bucket's mark while that stood still.
+
+    Args:
+        asked: which index entries are looked for, by the row's fields.
+    """
+    entries, deadline = asked(None), time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        after = store.read(generation, [place])
-        if before.marks[place[0]].token == after.marks[place[0]].token:
-            row = before.rows[0]
-            text = None if row is None else {k.decode(): v.decode(errors="replace") for k, v in row.items()}
-            return text, before.marks[place[0]].position
-        before = after
+        stands = store.ask(Inspection(generation, *place, entries))
+        if stands.mark is None:
+            raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole any more")
+        wanted = asked(stands.fields)
+        if stands.still and set(wanted) <= set(entries):
+            return stands.mark, stands
+        entries = wanted
     raise InfrastructureError(
         f"bucket {place[0]} of {generation.view} {generation.id} never stood still in {_PATIENCE:g} s"
+    )
+
+
+def _text(fields: Mapping[bytes, bytes] | None) -> Fields | None:
+    return (
+        None if fields is None else {k.decode(errors="replace"): v.decode(errors="replace") for k, v in fields.items()}
     )
 
 

@@ -11,7 +11,9 @@ from leftfold.questions import (
     Changes,
     Counting,
     Counts,
+    Entries,
     Glance,
+    Inspection,
     Listed,
     Matches,
     Matching,
@@ -20,6 +22,7 @@ from leftfold.questions import (
     Registered,
     Rows,
     Seen,
+    Standing,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +83,23 @@ def _counting(store: MemoryViewStore, asked: Counting) -> Counts:
     return Counts(_live(store, asked.generation), tuple(totals))
 
 
+def _entries_from(store: MemoryViewStore, asked: Entries) -> list[tuple[str, str]]:
+    bucket = store.bucket(asked.generation, asked.bucket)
+    indexed = bucket.indexed.items() if bucket else ()
+    found = sorted((entries[asked.index], key) for key, entries in indexed if asked.index in entries)
+    return [entry for entry in found if entry >= asked.first][: asked.limit]
+
+
+def _inspection(store: MemoryViewStore, asked: Inspection) -> Standing:
+    bucket = store.bucket(asked.generation, asked.bucket)
+    if bucket is None:
+        return Standing(None, None, False, frozenset(), False)
+    indexed = bucket.indexed.get(asked.key, {}).items()
+    fields, whole = bucket.rows.get(asked.key), bucket.counts_in(asked.generation)
+    there = frozenset(entry for entry in asked.entries if entry in indexed)
+    return Standing(bucket.mark if whole else None, fields, fields is not None, there, whole)
+
+
 def _changes(store: MemoryViewStore, asked: Changes) -> Recent:
     buckets = {number: store.bucket(asked.generation, number) for number in asked.ids}
     return Recent(
@@ -108,5 +128,7 @@ _ANSWERS: dict[type, Any] = {
     Listed: _listed,
     Matching: _matching,
     Counting: _counting,
+    Entries: _entries_from,
+    Inspection: _inspection,
     Changes: _changes,
 }

@@ -10,7 +10,9 @@ from leftfold.questions import (
     Changes,
     Counting,
     Counts,
+    Entries,
     Glance,
+    Inspection,
     Listed,
     Matches,
     Matching,
@@ -22,6 +24,7 @@ from leftfold.questions import (
 from leftfold.redis import snapshots
 from leftfold.redis.changestream import Recently
 from leftfold.redis.guarded import Guarded, Spread
+from leftfold.redis.inspection import EntriesFrom, Inspecting
 from leftfold.redis.keys import BucketKeys, escaped, registry_key, told
 from leftfold.redis.registry import decoded
 from leftfold.redis.wording import Command, Wording, ask_live, hash_of, live_in
@@ -113,5 +116,7 @@ _WORDINGS: dict[type, Callable[[Any], Wording[Any]]] = {
     Listed: _Listed,
     Matching: _Matching,
     Counting: _Counting,
+    Entries: EntriesFrom,
+    Inspection: Inspecting,
     Changes: Recently,
 }
