@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -13,24 +14,28 @@ from leftfold.process import tuned_gc
 from leftfold.spark.frames import KAFKA_OPTIONS, record_of
 from leftfold.spark.tables import EventTable
 
-__all__ = ["stream_frame"]
+__all__ = ["first_offsets", "stream_frame"]
 
 Batches = Iterator[pa.RecordBatch]
 
 
-def stream_frame(spark: SparkSession, table: EventTable, kafka: Mapping[str, str]) -> DataFrame:
+def stream_frame(
+    spark: SparkSession, table: EventTable, kafka: Mapping[str, str], topics: Mapping[str, int]
+) -> DataFrame:
     """The events of one class from the start of the log on.
 
     A batch ends where the log is stable, so no decision is cut in two: limits on the size of a batch would do that.
 
     Args:
-        kafka: the properties of a Java client.
+        kafka: the properties of a Java client. topics: how many partitions each has.
     """
-    reader = spark.readStream.format("kafka").option("subscribe", names.events(table.event.__leftfold__.category))
+    topic = names.events(table.event.__leftfold__.category)
+    reader = spark.readStream.format("kafka").option("subscribe", topic)
     for name, value in kafka.items():
         reader = reader.option(f"kafka.{name}", value)
     for name, value in KAFKA_OPTIONS.items():
         reader = reader.option(name, value)
+    reader = reader.option("startingOffsets", first_offsets(topic, topics[topic]))
 
     def decode(batches: Batches) -> Batches:
         tuned_gc()
@@ -40,3 +45,8 @@ def stream_frame(spark: SparkSession, table: EventTable, kafka: Mapping[str, str
 
     chosen = reader.load().select("topic", "partition", "offset", "key", "value", "headers")
     return chosen.mapInArrow(decode, from_arrow_schema(table.schema))
+
+
+def first_offsets(topic: str, partitions: int) -> str:
+    """Where to begin, in Spark's words: at 0, which fails if that is gone; "earliest" would pass over it."""
+    return json.dumps({topic: {str(partition): 0 for partition in range(partitions)}})
