@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -117,7 +118,7 @@ class BatchQuery:
                 for course in self._courses:
                     course.fold(number, span, lambda job: run_batch(batch, job), self._store)
                     self._told(course)
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:  # of Java's exceptions pyspark knows only some by name
             self._failure = cause_of(error)
             raise
         except BaseException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -11,21 +12,23 @@ from leftfold.engine.hole import hole, unreachable
 from leftfold.errors import InfrastructureError
 from leftfold.position import Position
 
-__all__ = ["check_start", "topic_starts"]
+__all__ = ["check_start", "first_offsets", "topic_starts"]
 
 # A process that is to end waits for no longer than this for brokers that are away.
 _PATIENCE = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
 
 
-def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> None:
-    """Checks that a topic still holds its first records.
+def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> int:
+    """Checks that a topic still holds its first records; returns how many partitions it has.
 
     Raises:
         LogHole: it does not.
         InfrastructureError: nobody answers.
     """
-    for gone in unreachable(topic_starts(spark, [topic], kafka), Position()):
+    starts = topic_starts(spark, [topic], kafka)
+    for gone in unreachable(starts, Position()):
         raise hole(*gone)
+    return len(starts.offsets[topic])
 
 
 def topic_starts(spark: SparkSession, topics: Collection[str], kafka: Mapping[str, str]) -> Position:
@@ -50,6 +53,11 @@ def topic_starts(spark: SparkSession, topics: Collection[str], kafka: Mapping[st
     except Exception as error:  # py4j wraps whatever Java throws
         names = ", ".join(topics)
         raise InfrastructureError(f"Spark's Kafka client cannot ask where {names} begins: {_brief(error)}") from error
+
+
+def first_offsets(topic: str, partitions: int) -> str:
+    """Where to begin, in Spark's words: at 0, which fails if that is gone; "earliest" would pass over it."""
+    return json.dumps({topic: {str(partition): 0 for partition in range(partitions)}})
 
 
 def _starts(jvm: Any, admin: Any, topic: str) -> dict[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -12,9 +11,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from leftfold import names
 from leftfold.process import tuned_gc
 from leftfold.spark.frames import KAFKA_OPTIONS, record_of
+from leftfold.spark.starts import first_offsets
 from leftfold.spark.tables import EventTable
 
-__all__ = ["first_offsets", "stream_frame"]
+__all__ = ["stream_frame"]
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -45,8 +45,3 @@ def stream_frame(
 
     chosen = reader.load().select("topic", "partition", "offset", "key", "value", "headers")
     return chosen.mapInArrow(decode, from_arrow_schema(table.schema))
-
-
-def first_offsets(topic: str, partitions: int) -> str:
-    """Where to begin, in Spark's words: at 0, which fails if that is gone; "earliest" would pass over it."""
-    return json.dumps({topic: {str(partition): 0 for partition in range(partitions)}})
