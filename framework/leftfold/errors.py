@@ -11,6 +11,7 @@ LeftfoldError
 ├── ViewNotBuilt             no generation of the view with this code's schema is live yet
 ├── ConfigurationError       a definition or a setting is wrong (exit 78)
 └── InfrastructureError      a broker, a server or a disk is not there (exit 69)
+    ├── LogHole              events that a fold needs are gone from the log; name the archive that holds them
     └── Fenced               another process has taken over; this one must end (exit 75)
 """
 
@@ -30,6 +31,7 @@ __all__ = [
     "Fenced",
     "InfrastructureError",
     "LeftfoldError",
+    "LogHole",
     "OutcomeUnknown",
     "StaleViewError",
     "ViewNotBuilt",
@@ -147,6 +149,10 @@ class InfrastructureError(LeftfoldError):
     """A server, a disk or the network is not there; the message names it and what to try."""
 
     exit_code = 69
+
+
+class LogHole(InfrastructureError):
+    """Events that a fold needs are gone from the topic and cannot be had from an archive; nothing is folded."""
 
 
 class Fenced(InfrastructureError):

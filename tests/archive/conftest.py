@@ -14,6 +14,7 @@ from leftfold.local import Servers, embedded, java_home, spark_jars
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
 from tests.archive.past import Past
+from tests.archive.stopped import Stopped
 from tests.archive.topics import Topic
 
 
@@ -58,3 +59,19 @@ def spark() -> Iterator[SparkSession]:
     """The session of this run."""
     with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopped]:
+    """Streams that stand before the start of the topic, on servers of their own."""
+    folder = tmp_path_factory.mktemp("stopped")
+    (folder / "archive").mkdir()
+    with embedded(tmp_path_factory.mktemp("stopped-servers")) as servers:
+        kafka, url = KafkaSettings(bootstrap_servers=servers.kafka), servers.redis
+        past = Past(kafka, RedisSettings(url=url), str(folder / "archive"))
+        behind = Past(kafka, RedisSettings(url=f"{url.rpartition('/')[0]}/1"), str(folder / "archive"))
+        stopped = Stopped(past, behind, spark, folder / "checkpoints")
+        stopped.make()
+        yield stopped
+        past.store.close()
+        behind.store.close()

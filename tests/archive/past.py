@@ -74,12 +74,16 @@ class Past:
             self.send(client, 7)
             self.noon = time.time_ns() // 1_000_000 + 1
             self.send(client, 6)
-            with Cluster(self.kafka) as cluster, closing(self.topic()) as log:
-                Archiver(Place(self.folder), TOPIC, cluster.identity(TOPIC), log).run()
-                ends = self.archive().ends(TOPIC)
-                trimming = Trimming(TOPIC, self.archive, log, cluster.delete_records)
-                trimming.run(trimming.plan({p: end - 20 * p for p, end in ends.items()}))
+            self.trim(keep=20)
             self.send(client, 8)
+
+    def trim(self, *, keep: int = 0) -> None:
+        """Archives all there is and takes it out of the topic; of partition n its last `keep` times n offsets stay."""
+        with Cluster(self.kafka) as cluster, closing(self.topic()) as log:
+            Archiver(Place(self.folder), TOPIC, cluster.identity(TOPIC), log).run()
+            ends = self.archive().ends(TOPIC)
+            trimming = Trimming(TOPIC, self.archive, log, cluster.delete_records)
+            trimming.run(trimming.plan({p: end - keep * p for p, end in ends.items()}))
 
     def send(self, client: KafkaClient, seed: int) -> None:
         """A random history, waited for in every view."""

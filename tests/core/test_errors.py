@@ -15,6 +15,7 @@ from leftfold import (
     Fenced,
     InfrastructureError,
     LeftfoldError,
+    LogHole,
     OutcomeUnknown,
     StaleViewError,
     ViewNotBuilt,
@@ -32,6 +33,7 @@ ALL: list[LeftfoldError] = [
     ViewNotBuilt("why"),
     ConfigurationError("why"),
     InfrastructureError("why"),
+    LogHole("why"),
     Fenced("why"),
 ]
 
@@ -106,5 +108,6 @@ def test_exit_codes_are_those_of_the_tree() -> None:
     assert {n: c for n, c in codes.items() if c != 1} == {
         "ConfigurationError": 78,
         "InfrastructureError": 69,
+        "LogHole": 69,
         "Fenced": 75,
     }

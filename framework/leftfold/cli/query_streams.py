@@ -12,7 +12,7 @@ from typing import Any
 from leftfold.cli.embedded import local_settings
 from leftfold.cli.trouble import Trouble
 from leftfold.connection import kafka_settings, redis_settings, ring
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogHole
 from leftfold.logs import Report
 from leftfold.ports import ViewStore
 from leftfold.query import QueryView
@@ -25,7 +25,11 @@ _PATIENCE = 10.0
 
 
 class ViewStream(threading.Thread):
-    """Keeps one view until `stop` is set; `error` is a definition that is wrong, which ends the process."""
+    """Keeps one view until `stop` is set.
+
+    `error` is a definition that is wrong, which ends the process. `hole` is what an archive has and a stream cannot
+    read: the thread ends, and the view must be kept by somebody who reads the archive.
+    """
 
     def __init__(
         self,
@@ -39,10 +43,11 @@ class ViewStream(threading.Thread):
         report: Report,
     ) -> None:
         super().__init__(name=view.name, daemon=True)
-        self._session, self._view, self._shuffles, self._keep = session, view, shuffles, keep
+        self._session, self.view, self._shuffles, self._keep = session, view, shuffles, keep
         self._archive, self._stop_, self._report = archive, stop, report
         self._trouble = Trouble(report, stop)
         self.error: ConfigurationError | None = None
+        self.hole: LogHole | None = None
 
     def run(self) -> None:
         """Runs the stream again and again."""
@@ -50,15 +55,20 @@ class ViewStream(threading.Thread):
             try:
                 self._stream()
             except Fenced as error:
-                self._report("out of step", {"view": self._view.name, "why": str(error)})
+                self._report("out of step", {"view": self.view.name, "why": str(error)})
                 self._stand_by()
             except ConfigurationError as error:
                 self.error = error
+            except LogHole as error:
+                if self._archive:
+                    self.hole = error
+                    return
+                self._trouble.met(error)
             except InfrastructureError as error:
                 if not self._stop_.is_set():
                     self._trouble.met(error)
             except LeftfoldError as error:
-                self._report("view stopped", {"view": self._view.name, "why": str(error)})
+                self._report("view stopped", {"view": self.view.name, "why": str(error)})
                 return
 
     def _stream(self) -> None:
@@ -74,7 +84,7 @@ class ViewStream(threading.Thread):
                 checkpoints=checkpoints(),
             )
             stream = ring("leftfold.spark.query_stream").QueryStream(
-                self._session, self._view, where, shuffles=self._shuffles, keep=self._keep, report=self._told
+                self._session, self.view, where, shuffles=self._shuffles, keep=self._keep, report=self._told
             )
             stream.run(self._stop_)
         finally:
@@ -87,7 +97,7 @@ class ViewStream(threading.Thread):
         patience = _PATIENCE * random.uniform(0.75, 1.25)  # spreads two runs
         try:
             while time.monotonic() - since < patience and not self._stop_.wait(0.2):
-                live = store.registry(self._view.name).live_of(self._view.hash)
+                live = store.registry(self.view.name).live_of(self.view.hash)
                 if live is None:
                     return
                 tokens = {bucket: mark.token for bucket, mark in store.marks(live).items()}

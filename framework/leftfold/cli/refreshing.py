@@ -22,6 +22,7 @@ __all__ = ["refresh"]
 
 _KEEP = 60.0
 """Seconds for which readers in the middle of a scan still find the rows that were replaced."""
+_PAST = "the topic no longer holds what its stream must read, and a stream reads no archive"
 
 
 def refresh(
@@ -84,6 +85,8 @@ class _Keeping:
             while not self._stop.wait(0.1):
                 for error in (stream.error for stream in self._streams if stream.error is not None):
                     raise error
+                if self._handed_over():
+                    due = 0.0
                 if time.monotonic() >= due:
                     due = time.monotonic() + self._every
                     for view in self._views:
@@ -92,6 +95,15 @@ class _Keeping:
             self._stop.set()
             for stream in self._streams:
                 stream.join()
+
+    def _handed_over(self) -> bool:
+        """Takes over the views whose streams would have to read what only the archive has; whether there is one."""
+        ended = [stream for stream in self._streams if stream.hole is not None]
+        for stream in ended:
+            self._streams.remove(stream)
+            self._views.append(stream.view)
+            self._report("batch and swap", {"view": stream.view.name, "every": f"{self._every:g} s", "why": _PAST})
+        return bool(ended)
 
     def _refresh(self, view: TableView[Any, Any]) -> None:
         """One refresh; what goes wrong with the log or the rows is told and tried again the next time."""

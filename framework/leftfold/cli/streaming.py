@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from leftfold.cli.rebuilding import spark_settings
 from leftfold.cli.trouble import Trouble
 from leftfold.connection import ring
-from leftfold.errors import InfrastructureError
+from leftfold.errors import InfrastructureError, LogHole
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.logs import Report
 from leftfold.redis import RedisSettings
@@ -63,15 +63,27 @@ def _follow(
     trouble: Trouble,
 ) -> None:
     streams: list[ViewStream] = []
+    holes: dict[str, str] = {}
     try:
         streams.extend(map(made, views))
         while not stop.is_set():
             for one in streams:
-                one.step(0.1)
+                _step(one, holes, trouble.report)
             trouble.told("")
     finally:
         for one in streams:
             one.close()
+
+
+def _step(one: ViewStream, holes: dict[str, str], report: Report) -> None:
+    """One step; a view that needs what is gone from its topics stands still, and the others go on."""
+    try:
+        one.step(0.1)
+    except LogHole as error:
+        # Told once, and again when it is another hole.
+        if holes.get(one.view.name) != str(error):
+            report("view stopped", {"view": one.view.name, "why": str(error)})
+        holes[one.view.name] = str(error)
 
 
 def _settings() -> SparkSettings:

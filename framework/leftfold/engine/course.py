@@ -22,10 +22,19 @@ class Course:
     Args:
         log: told the ends of topics; nothing is read from it.
         report: told what an operator should know: (what, details).
+        check: given the topics before a generation is begun; raises when their first events cannot be read.
     """
 
-    def __init__(self, view: View[Any, Any], store: ViewStore, log: LogReader, report: Report) -> None:
-        self.view, self._store, self._log, self._report = view, store, log, report
+    def __init__(
+        self,
+        view: View[Any, Any],
+        store: ViewStore,
+        log: LogReader,
+        report: Report,
+        *,
+        check: Callable[[Mapping[str, int]], None] = lambda topics: None,
+    ) -> None:
+        self.view, self._store, self._log, self._report, self._check = view, store, log, report, check
         self._targets: dict[str, Position] = {}
         self._told: dict[str, set[str]] = {}
 
@@ -35,6 +44,7 @@ class Course:
         found = followed(registry, self.view)
         if not found and registry.live_of(self.view.hash) is None:
             topics = topics_of(self.view, self._log.partitions)
+            self._check(topics)
             begun = open_generation(self._store, self.view, topics, Phase.SEALED)
             self._report("generation begun", {"view": self.view.name, "generation": begun.id})
             found = {begun.id: begun}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leftfold.engine.bulk_log import BulkLog, Range
-from leftfold.errors import InfrastructureError
+from leftfold.errors import LogHole
+from leftfold.position import Position
 
-__all__ = ["check_whole", "hole"]
+__all__ = ["check_whole", "hole", "out_of_reach", "unreachable"]
 
 _NAME_ONE = (
     "name the archive that holds them: --archive DIR, or LEFTFOLD_ARCHIVE_DIR=DIR, or archive = 'DIR' under "
@@ -15,7 +16,7 @@ _NAME_ONE = (
 )
 
 
-def hole(topic: str, partition: int, start: int, end: int, *, archive: str = "") -> InfrastructureError:
+def hole(topic: str, partition: int, start: int, end: int, *, archive: str = "") -> LogHole:
     """The error for offsets `start` to `end` (not included) that are neither in the topic nor in the archive, if any.
 
     Args:
@@ -24,7 +25,7 @@ def hole(topic: str, partition: int, start: int, end: int, *, archive: str = "")
     category = topic.removesuffix(".events")
     where = f"and the archive {archive} does not hold them" if archive else "and no archive is configured"
     mend = f"see what it holds: leftfold log verify-archive {category} --archive {archive}" if archive else _NAME_ONE
-    return InfrastructureError(
+    return LogHole(
         f"a hole in the log: {topic}[{partition}] no longer holds offsets {start} to {end - 1}, {where}; a fold "
         f"without them would be wrong. {mend}"
     )
@@ -34,7 +35,7 @@ def check_whole(log: BulkLog, parts: Iterable[Range]) -> None:
     """Checks that the log holds the first offset of every range; reading checks the rest.
 
     Raises:
-        InfrastructureError: records of a range are gone.
+        LogHole: records of a range are gone.
     """
     wanted = [part for part in parts if part.start < part.end]
     starts = log.starts(dict.fromkeys(part.topic for part in wanted))
@@ -45,3 +46,21 @@ def check_whole(log: BulkLog, parts: Iterable[Range]) -> None:
             for _ in log.read(part._replace(end=part.start + 1)):
                 break
             raise hole(part.topic, part.partition, part.start, min(low, part.end))
+
+
+def unreachable(starts: Position, wanted: Position) -> list[Range]:
+    """What lies between the offsets from which a topic is to be read and those at which it begins."""
+    return [
+        Range(topic, partition, wanted.next_offset(topic, partition), start)
+        for topic, partitions in sorted(starts.offsets.items())
+        for partition, start in sorted(partitions.items())
+        if wanted.next_offset(topic, partition) < start
+    ]
+
+
+def out_of_reach(view: str, gone: Range, mend: str) -> LogHole:
+    """The error of a stream of Spark, which reads topics and no archive, for what it should have read there."""
+    return LogHole(
+        f"a hole in the log: {gone.topic}[{gone.partition}] no longer holds offsets {gone.start} to {gone.end - 1}, "
+        f"and Spark's stream of view {view} cannot read an archive; without them its rows would be wrong. {mend}"
+    )

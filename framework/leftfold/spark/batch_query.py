@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -98,10 +99,10 @@ class BatchQuery:
         reader = reader.option("startingOffsets", self._start.to_json())
         for name, value in {**_PROMPT, **self._options.kafka, **_COMMITTED}.items():
             reader = reader.option(f"kafka.{name}", value)
+        for name, value in _WHOLE.items():
+            reader = reader.option(name, value)
         writer = (
-            reader.option("includeHeaders", "true")
-            .option("failOnDataLoss", "true")
-            .option("maxOffsetsPerTrigger", self._options.most)
+            reader.option("maxOffsetsPerTrigger", self._options.most)
             .load()
             .writeStream.foreachBatch(self._fold)
             .option("checkpointLocation", self._folder.as_uri())
@@ -117,7 +118,7 @@ class BatchQuery:
                 for course in self._courses:
                     course.fold(number, span, lambda job: run_batch(batch, job), self._store)
                     self._told(course)
-        except PySparkException as error:
+        except (PySparkException, Py4JError) as error:  # of Java's exceptions pyspark knows only some by name
             self._failure = cause_of(error)
             raise
         except BaseException as error:
@@ -147,6 +148,8 @@ def _kept(batch: DataFrame, *, times: int) -> Iterator[None]:
 
 # Behind the last record of a batch there may be a marker, for which a fetch would wait half a second.
 _PROMPT = {"fetch.max.wait.ms": "10"}
+# A batch that lacks records must fail, not be folded.
+_WHOLE = {"includeHeaders": "true", "failOnDataLoss": "true"}
 # A Java client reads aborted records unless it is told not to.
 _COMMITTED = {"isolation.level": "read_committed"}
 

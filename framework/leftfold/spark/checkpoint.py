@@ -55,6 +55,14 @@ class Checkpoint:
         """Removes everything of the generation."""
         shutil.rmtree(self._home, ignore_errors=True)
 
+    @classmethod
+    def committed(cls, path: Path) -> Position:
+        """Where a stream goes on that takes a run's directory over."""
+        try:
+            return cls.reached(path, _newest(path / "commits"))
+        except (OSError, ValueError):
+            return Position()  # nothing is committed yet, or files are lost, which Spark will say
+
     @staticmethod
     def reached(path: Path, batch: int) -> Position:
         """The ends of a batch, as the checkpoint planned it."""

@@ -19,7 +19,7 @@ from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 from leftfold.spark.columns import arrow_type, arrow_value
 from leftfold.spark.logframes import Row, log_frame, log_parts, table_of
-from leftfold.spark.starts import check_start
+from leftfold.spark.starts import check_start, first_offsets
 from leftfold.storage import is_record, record_fields
 from leftfold.unions import flat
 
@@ -60,13 +60,13 @@ def events(spark: SparkSession, app: App, category: str, log: Mapping[str, str] 
             `open_session(SparkSettings(jars=leftfold.local.spark_jars()))`.
 
     Raises:
-        InfrastructureError: the first events are gone from the topic, and no archive has them.
+        LogHole: the first events are gone from the topic, and no archive has them. Spark fails when they go later.
     """
     topic, (schema, row) = names.events(category), event_rows(app, category)
     if not isinstance(log, Mapping):
         return log_frame(spark, log, log_parts(log, topic), schema, row)
-    check_start(spark, topic, log)
-    return _typed(_read(spark, topic, log), schema, row)
+    partitions = check_start(spark, topic, log)
+    return _typed(_read(spark, topic, log, startingOffsets=first_offsets(topic, partitions)), schema, row)
 
 
 def event_rows(app: App, category: str) -> tuple[pa.Schema, Row]:
@@ -144,11 +144,11 @@ def _event_classes(app: App, category: str) -> list[Any]:
     return list(found)
 
 
-def _read(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> DataFrame:
+def _read(spark: SparkSession, topic: str, kafka: Mapping[str, str], **options: str) -> DataFrame:
     reader = spark.read.format("kafka").option("subscribe", topic)
     for name, value in kafka.items():
         reader = reader.option(f"kafka.{name}", value)
-    for name, value in KAFKA_OPTIONS.items():
+    for name, value in {**KAFKA_OPTIONS, **options}.items():
         reader = reader.option(name, value)
     return reader.option("endingOffsets", "latest").load()
 

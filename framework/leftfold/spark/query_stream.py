@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,17 @@ from leftfold.spark.checkpoint import Checkpoint
 from leftfold.spark.checkpoint import sweep as sweep_checkpoints
 from leftfold.spark.computing import compute, own_session, refreshed
 from leftfold.spark.outcome import cause_of
+from leftfold.spark.reach import Reach, beginning
 from leftfold.spark.stream_batches import Report, StreamBatches, StreamPlaces, StreamWork
 from leftfold.spark.stream_tables import stream_frame
 from leftfold.spark.tables import EventTable
 
 __all__ = ["QueryStream"]
+
+_MEND = (
+    "compute it from archive and topic: leftfold rebuild {view} --archive DIR; told LEFTFOLD_ARCHIVE_DIR=DIR, or "
+    "archive = 'DIR' under [tool.leftfold] in pyproject.toml, leftfold run {view} does so again and again"
+)
 
 _SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -66,7 +73,7 @@ class QueryStream:
             raise ConfigurationError(f"view {view.name} cannot be kept by a stream: {how.why}")
         self._spark, self._view, self._places = spark, view, places
         self._groups, self._shuffles, self._every, self._keep = how.groups, shuffles, every, keep
-        self._report = report
+        self._report, self._reach = report, Reach(spark, places.kafka, view.name, _MEND.format(view=view.name))
 
     def run(self, stop: threading.Event) -> None:
         """Streams until `stop` is set.
@@ -75,6 +82,7 @@ class QueryStream:
             Fenced: another run has taken over, or the store lost or went back behind what was written; run again, and
                 the marks say from where.
             ContractError: an event cannot be read, or two groups have one key.
+            LogHole: events that it must read are gone from a topic; it reads no archive.
             InfrastructureError: the log, the store or Spark is not there.
         """
         run, files = secrets.token_hex(8), self._fingerprints()
@@ -120,6 +128,7 @@ class QueryStream:
         if found is None:
             self._report("computed from the start", {"view": view.name, "why": "marks and checkpoint do not agree"})
             return None
+        self._reach.check(beginning(topics) | checkpoint.committed(found))
         if not writer.claim():
             raise Fenced(f"view {view.name}: generation {live.id} is written by another run; this one gives way")
         self._report("stream goes on", {"view": view.name, "generation": live.id, "batch": writer.batch})
@@ -130,6 +139,7 @@ class QueryStream:
     def _begun(self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position) -> StreamBatches:
         """A new generation and a fresh checkpoint; its first batch is the whole log."""
         store, view = self._places.store, self._view
+        self._reach.check(beginning(topics))
         generation = open_generation(store, view, topics, Phase.BULK, BUCKETS)
         path = self.checkpoint(generation).begin(run, files)
         batches = self._batches(generation, run, ends, path)
@@ -146,7 +156,7 @@ class QueryStream:
         session = own_session(self._spark, shuffles=self._shuffles)
         for name, value in _SETTINGS.items():
             session.conf.set(name, value)
-        frame = compute(session, self._view, self._open_table)
+        frame = compute(session, self._view, partial(self._open_table, batches.generation.topics))
         query = (
             frame.writeStream.outputMode("update")
             .option("checkpointLocation", str(batches.path))
@@ -161,8 +171,8 @@ class QueryStream:
         finally:
             query.stop()
 
-    def _open_table(self, session: SparkSession, table: EventTable) -> DataFrame:
-        frame = stream_frame(session, table, self._places.kafka)
+    def _open_table(self, topics: Mapping[str, int], session: SparkSession, table: EventTable) -> DataFrame:
+        frame = stream_frame(session, table, self._places.kafka, topics)
         if self._view.late is None:
             return frame
         return frame.withWatermark("_time", f"{int(self._view.late.total_seconds() * 1000)} milliseconds")

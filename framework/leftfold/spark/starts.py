@@ -1,39 +1,63 @@
-"""Where a topic begins, asked with the connector's own Kafka client: Spark itself passes over what is gone."""
+"""Where topics begin, asked with the connector's own Kafka client: Spark itself passes over what is gone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from leftfold.engine.hole import hole
+from leftfold.engine.hole import hole, unreachable
 from leftfold.errors import InfrastructureError
+from leftfold.position import Position
 
-__all__ = ["check_start"]
+__all__ = ["check_start", "first_offsets", "topic_starts"]
+
+# A process that is to end waits for no longer than this for brokers that are away.
+_PATIENCE = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
 
 
-def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> None:
-    """Checks that a topic still holds its first records.
+def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> int:
+    """Checks that a topic still holds its first records; returns how many partitions it has.
 
     Raises:
-        InfrastructureError: it does not, or nobody answers.
+        LogHole: it does not.
+        InfrastructureError: nobody answers.
+    """
+    starts = topic_starts(spark, [topic], kafka)
+    for gone in unreachable(starts, Position()):
+        raise hole(*gone)
+    return len(starts.offsets[topic])
+
+
+def topic_starts(spark: SparkSession, topics: Collection[str], kafka: Mapping[str, str]) -> Position:
+    """The first offset that each partition of some topics still holds.
+
+    Args:
+        kafka: the properties of a Java client.
+
+    Raises:
+        InfrastructureError: nobody answers.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # the JVM that has the connector's client
     properties = jvm.java.util.HashMap()
-    for name, value in kafka.items():
+    for name, value in {**kafka, **_PATIENCE}.items():
         properties.put(name, value)
     try:
         admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
         try:
-            starts = _starts(jvm, admin, topic)
+            return Position({topic: _starts(jvm, admin, topic) for topic in topics})
         finally:
             admin.close()
     except Exception as error:  # py4j wraps whatever Java throws
-        raise InfrastructureError(f"Spark's Kafka client cannot ask where {topic} begins: {_brief(error)}") from error
-    for partition, start in sorted(starts.items()):
-        if start > 0:
-            raise hole(topic, partition, 0, start)
+        names = ", ".join(topics)
+        raise InfrastructureError(f"Spark's Kafka client cannot ask where {names} begins: {_brief(error)}") from error
+
+
+def first_offsets(topic: str, partitions: int) -> str:
+    """Where to begin, in Spark's words: at 0, which fails if that is gone; "earliest" would pass over it."""
+    return json.dumps({topic: {str(partition): 0 for partition in range(partitions)}})
 
 
 def _starts(jvm: Any, admin: Any, topic: str) -> dict[int, int]:

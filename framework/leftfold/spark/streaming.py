@@ -16,15 +16,19 @@ from leftfold.engine.batch_job import BatchJob
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.course import Course
 from leftfold.engine.follower import MAX_PARKED
-from leftfold.errors import ContractError
+from leftfold.errors import ContractError, LogHole
 from leftfold.flush import Generation
 from leftfold.ports import LogReader, ViewStore
 from leftfold.spark.batch_query import BatchQuery, QueryOptions
+from leftfold.spark.reach import Reach, beginning
 from leftfold.view import View
 
 __all__ = ["TUNED", "StreamPorts", "ViewStream", "tune"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
+_MEND = "compute it from archive and topic, and the stream goes on behind that: leftfold rebuild {view} --archive DIR"
+_HOLE_SECONDS = 5.0
+"""How soon somebody may have mended a view that a stream could not go on with."""
 
 TUNED: Mapping[str, str] = {
     # A plain rename costs a third of what Hadoop's FileContext does, which is Spark's own choice.
@@ -89,7 +93,10 @@ class ViewStream:
         self._job, self._max_parked = job, max_parked
         self._options = QueryOptions(ports.kafka, trigger, most)
         self._store, self._log = ports.open_store(), ports.open_reader()
-        self._course = Course(view, self._store, self._log, report)
+        self._reach = Reach(spark, ports.kafka, view.name, _MEND.format(view=view.name))
+        self._course = Course(
+            view, self._store, self._log, report, check=lambda topics: self._reach.check(beginning(topics))
+        )
         self._run: BatchQuery | None = None
         self._followed: dict[str, Generation] = {}
         self._looked = self._pause = float("-inf")
@@ -99,6 +106,8 @@ class ViewStream:
         """Looks at the run and at the registry, and begins anew where need be; waits for so long when all is well.
 
         Raises:
+            LogHole: topics no longer hold what the view must fold next, and Spark reads no archive; called again, it
+                looks every five seconds whether somebody has rebuilt the view.
             InfrastructureError: the log, the store or Spark is not there; call it again later.
         """
         now = time.monotonic()
@@ -119,6 +128,10 @@ class ViewStream:
             self._report("view stopped", {"view": self.view.name, "why": str(error)})
             self._end()
             self.stopped = str(error)
+        except LogHole:
+            self._end()
+            self._pause = time.monotonic() + _HOLE_SECONDS
+            raise
         except BaseException:
             self._end()
             raise
@@ -139,11 +152,13 @@ class ViewStream:
             if marks is not None:
                 courses.append(self._course_of(generation, marks, run))
         self._followed = {course.generation.id: course.generation for course in courses}
+        courses = self._reach.within(courses, self._report)
         if courses:
             for course in courses:
                 self._course.reached(course.generation, course.marks)
             self._run = BatchQuery(self._spark, courses, self._store, self._options, self._reached)
-            told = {"view": self.view.name, "generations": ", ".join(self._followed), "run": run}
+            generations = ", ".join(course.generation.id for course in courses)
+            told = {"view": self.view.name, "generations": generations, "run": run}
             self._report("streaming", told)
 
     def _course_of(self, generation: Generation, marks: Mapping[int, Any], run: str) -> BatchCourse:

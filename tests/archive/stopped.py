@@ -1,0 +1,126 @@
+"""Streams that stopped before the past went into the archive, and how streams are run on what is left of the topic."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from leftfold.engine.rebuild import RebuildOptions
+from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.refresh import Refresh
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.topics import ensure
+from leftfold.position import Position
+from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.spark.query_runner import query_runner
+from leftfold.spark.streaming import StreamPorts, ViewStream
+from leftfold.view import View
+from tests.archive.past import TOPIC, WAIT_SECONDS, Past
+from tests.ledger import app
+from tests.spark.queries import owner_sums
+from tests.spark.query_streams import Streaming, places
+from tests.worker.waiting import wait_until
+
+__all__ = ["Stopped"]
+
+
+@dataclass
+class Stopped:
+    """The ledgers App with streams that stand before the start of the topic.
+
+    Args:
+        past: the query view's stream has written here; a tail keeps the App's views up to date.
+        behind: the same servers with another Redis database, where streams have folded the App's views.
+        checkpoints: of the query view's stream.
+    """
+
+    past: Past
+    behind: Past
+    spark: SparkSession
+    checkpoints: Path
+
+    def make(self) -> None:
+        """Streams run for a while; then all they have read, and more, is archived and trimmed."""
+        past = self.past
+        ensure(app, past.kafka)
+        with past.working(past.reader), closing(KafkaClient(app.name, past.kafka)) as client:
+            past.send(client, 7)
+            with self.querying(past, self.checkpoints) as stream:
+                stream.wait_heard("generation live")
+                self.wait_committed(self.checkpoints)
+            for view in app.views:
+                with closing(self.folding(self.behind, view)) as folding:
+                    self.follow(folding, self.behind)
+            past.send(client, 8)
+            past.trim()
+            past.send(client, 9)
+
+    def elsewhere(self, database: int) -> Past:
+        """The same servers with a Redis database of which nothing is known yet."""
+        url = str(self.past.redis.url).rpartition("/")[0]
+        return replace(self.past, redis=RedisSettings(url=f"{url}/{database}"))
+
+    def querying(self, past: Past, checkpoints: Path) -> Streaming:
+        """A stream of the query view, in a thread."""
+        store = RedisViewStore(past.redis)
+        return Streaming(self.spark, owner_sums, places(past.kafka, past.redis, store, checkpoints))
+
+    def folding(self, past: Past, view: View[Any, Any], told: list[tuple[str, Any]] | None = None) -> ViewStream:
+        """A stream of a folded view, to be stepped."""
+        ports = StreamPorts(
+            open_store=partial(RedisViewStore, past.redis),
+            open_log=past.log,
+            open_reader=past.reader,
+            kafka=past.kafka.java(),
+        )
+        heard = told if told is not None else []
+        return ViewStream(self.spark, view, ports=ports, report=lambda *what: heard.append(what))
+
+    def follow(self, stream: ViewStream, past: Past) -> None:
+        """Steps until the live generation is at the end of the log."""
+        ends, deadline = self.ends(), time.monotonic() + WAIT_SECONDS
+        reader = past.views[stream.view]
+        while not self.is_live(past, stream.view) or not reader.describe().position.covers(ends):
+            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {stream.view.name} to be at {ends}"
+            stream.step(0.05)
+
+    def wait_committed(self, checkpoints: Path) -> None:
+        """Waits until Spark has committed a batch, behind which a stream can go on."""
+        wait_until(lambda: any(checkpoints.glob("*/*/*/commits/[0-9]*")), f"a commit in {checkpoints}", WAIT_SECONDS)
+
+    def write(self, seed: int) -> None:
+        """More history, folded by the tail."""
+        with self.past.working(self.past.reader), closing(KafkaClient(app.name, self.past.kafka)) as client:
+            self.past.send(client, seed)
+
+    def is_live(self, past: Past, view: View[Any, Any]) -> bool:
+        """Whether readers see rows of a view."""
+        return past.store.registry(view.name).live_of(view.hash) is not None
+
+    def ends(self) -> Position:
+        """Where the log ends now."""
+        with closing(self.past.topic()) as log:
+            return log.stable_ends([TOPIC])
+
+    def agreement(self, past: Past) -> Agreement:
+        """Whether the query view's rows are those of archive and topic at the very same position."""
+        refresh = Refresh(
+            owner_sums,
+            past.store,
+            open_log=past.log,
+            open_reader=past.reader,
+            open_sink=partial(BulkSink, past.redis),
+            run=query_runner(self.spark),
+            options=RebuildOptions(keep=0, swap_anyway=True),
+        )
+        plan, deadline = refresh.plan(), time.monotonic() + WAIT_SECONDS
+        while not refresh.stands_at(plan):
+            assert time.monotonic() < deadline, f"owner_sums stays at {past.views[owner_sums].describe().position}"
+            time.sleep(0.05)
+        return refresh.run(plan).agreement

@@ -1,0 +1,105 @@
+"""`leftfold run` on a topic that was trimmed: what a stream cannot read is computed from the archive, or refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leftfold.engine.rebuild_result import Agreement
+from tests.archive.past import Past
+from tests.archive.stopped import Stopped
+from tests.ledger import by_owner
+from tests.spark.queries import owner_sums
+from tests.worker.waiting import wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+START_SECONDS = 180.0
+QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries:app")
+FOLDS = ("run", "by_owner", "by_tag", "--engine", "spark", "--app=tests.ledger:app", "--master", "local[2]")
+
+
+class Running:
+    """A `leftfold run` at work, and what it says."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self._process, self._log = process, log
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+    def wait(self, reached: Any, awaited: str) -> None:
+        wait_until(
+            lambda: self._process.poll() is not None or reached(),
+            lambda: f"{awaited}: {self._log.read_text()}",
+            START_SECONDS,
+        )
+        assert self._process.poll() is None, self._log.read_text()
+
+
+@contextmanager
+def running(past: Past, folder: Path, *words: str, archive: str = "") -> Iterator[Running]:
+    """The command at work while the block runs; it must end well."""
+    places = ["--kafka", past.kafka.bootstrap_servers, "--redis", str(past.redis.url), "--json-logs"]
+    environment = {**os.environ, "LEFTFOLD_SPARK_CHECKPOINTS": str(folder / "checkpoints")}
+    log = folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "leftfold.cli", *words, *places],
+            stderr=out,
+            env={**environment, "LEFTFOLD_ARCHIVE_DIR": archive},
+        )
+    try:
+        yield Running(process, log)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path: Path) -> None:
+    past = stopped.elsewhere(7)
+    with running(past, tmp_path, *QUERY, archive=past.folder) as run:
+        run.wait(lambda: stopped.is_live(past, owner_sums), "owner_sums to be computed")
+        stopped.write(11)
+        ends = stopped.ends()
+        run.wait(lambda: past.views[owner_sums].describe().position.covers(ends), f"owner_sums to be at {ends}")
+        (told,) = run.said("batch and swap")
+        assert (told["view"], told["every"]) == ("owner_sums", "1 s")
+        assert len(run.said("refreshed")) >= 2
+        assert not run.said("waiting")
+    assert stopped.agreement(past) is Agreement.EQUAL
+
+
+def test_without_an_archive_nothing_is_shown(stopped: Stopped, tmp_path: Path) -> None:
+    past = stopped.elsewhere(8)
+    with running(past, tmp_path, *QUERY) as run:
+        run.wait(lambda: run.said("waiting"), "the hole to be told")
+        (told,) = run.said("waiting")
+        assert "a hole in the log: ledgers.events[0] no longer holds offsets 0 to" in told["why"]
+        assert not run.said("batch and swap")
+    assert not past.store.registry(owner_sums.name).generations
+
+
+def test_a_folded_view_stands_still_until_it_is_rebuilt(stopped: Stopped, tmp_path: Path) -> None:
+    past = stopped.elsewhere(9)
+    with running(past, tmp_path, *FOLDS, archive=past.folder) as run:
+        run.wait(lambda: len(run.said("view stopped")) == 2, "both views to stop")
+        assert {told["view"] for told in run.said("view stopped")} == {"by_owner", "by_tag"}
+        assert "leftfold rebuild by_owner --archive DIR" in str(run.said("view stopped"))
+        past.rebuild(by_owner, past.log).run()
+        run.wait(lambda: run.said("streaming"), "the stream to go on")
+        assert [told["view"] for told in run.said("streaming")] == ["by_owner"]
+        assert len(run.said("view stopped")) == 2
+        assert not run.said("waiting")

@@ -1,0 +1,145 @@
+"""A stream of Spark reads topics and no archive: what they no longer hold is refused, never passed over."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leftfold.spark.batch_query
+from leftfold.engine.generations import open_generation
+from leftfold.engine.rebuild_result import Agreement
+from leftfold.errors import InfrastructureError, LogHole
+from leftfold.flush import Phase
+from leftfold.spark.reach import Reach
+from leftfold.spark.streaming import ViewStream
+from tests.archive.past import TOPIC, WAIT_SECONDS
+from tests.archive.stopped import Stopped
+from tests.ledger import app, by_owner
+from tests.spark.queries import owner_sums
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+FIRST = r"hole in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+, and Spark's stream of view "
+LATER = FIRST.replace("offsets 0", r"offsets [1-9]\d*")
+VIEWS = pytest.mark.parametrize("view", app.views, ids=lambda view: view.name)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks where topics begin."""
+    monkeypatch.setattr(Reach, "check", lambda self, wanted: None)
+
+
+def failed(stream: ViewStream) -> InfrastructureError:
+    """Steps until the stream raises."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {stream.view.name} to fail"
+        try:
+            stream.step(0.05)
+        except InfrastructureError as error:
+            return error
+
+
+def test_a_query_stream_that_must_begin_with_the_first_event_refuses(stopped: Stopped, tmp_path: Path) -> None:
+    past = stopped.elsewhere(2)
+    with stopped.querying(past, tmp_path) as stream:
+        error = stream.wait_ended()
+    assert isinstance(error, LogHole)
+    assert error.exit_code == 69
+    with pytest.raises(LogHole, match=FIRST + r"owner_sums .*: leftfold rebuild owner_sums --archive DIR;"):
+        raise error
+    assert not past.store.registry(owner_sums.name).generations
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_query_stream_whose_checkpoint_stands_before_the_start_refuses(stopped: Stopped) -> None:
+    before = stopped.past.store.registry(owner_sums.name)
+    with stopped.querying(stopped.past, stopped.checkpoints) as stream, pytest.raises(LogHole, match=LATER):
+        raise stream.wait_ended()
+    assert stopped.past.store.registry(owner_sums.name) == before
+    assert before.live_of(owner_sums.hash)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_query_stream_for_which_the_check_came_too_early_fails_when_it_reads(
+    stopped: Stopped, tmp_path: Path
+) -> None:
+    past = stopped.elsewhere(3)
+    with stopped.querying(past, tmp_path) as stream:
+        error = stream.wait_ended()
+    assert type(error) is InfrastructureError
+    assert "Spark could not do it" in str(error)
+    assert not past.store.registry(owner_sums.name).generations
+
+
+def test_the_twin_that_begins_where_the_topic_does_shows_wrong_rows(
+    stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = stopped.elsewhere(4)
+    with monkeypatch.context() as careless:
+        careless.setattr(Reach, "check", lambda self, wanted: None)
+        careless.setattr("leftfold.spark.stream_tables.first_offsets", lambda topic, partitions: "earliest")
+        with stopped.querying(past, tmp_path) as stream:
+            stream.wait_heard("generation live")
+            stopped.wait_committed(tmp_path)
+    # What a checkpoint already holds is not asked for again: a stream behind the start of the topic goes on.
+    with stopped.querying(past, tmp_path) as stream:
+        stream.wait_heard("stream goes on")
+    assert stopped.agreement(past) is Agreement.DIFFERENT
+
+
+@VIEWS
+def test_a_fold_that_must_begin_with_the_first_event_refuses(stopped: Stopped, view: Any) -> None:
+    past = stopped.elsewhere(5)
+    with (
+        closing(stopped.folding(past, view)) as stream,
+        pytest.raises(LogHole, match=FIRST + view.name + f" .*: leftfold rebuild {view.name} --archive DIR"),
+    ):
+        stream.step()
+    assert not past.store.registry(view.name).generations
+
+
+@VIEWS
+def test_a_fold_that_stands_before_the_start_refuses_and_goes_on_when_rebuilt(stopped: Stopped, view: Any) -> None:
+    past, told = stopped.elsewhere(6), list[tuple[str, Any]]()
+    begun = open_generation(past.store, view, {TOPIC: app.partitions}, Phase.SEALED)
+    with closing(stopped.folding(past, view, told)) as stream:
+        assert isinstance(failed(stream), LogHole)
+        assert past.rebuild(view, past.log).run().swapped
+        stopped.write(10)
+        stopped.follow(stream, past)
+    assert dict(past.views[view].items()) == dict(stopped.past.views[view].items())
+    left = [details["generation"] for what, details in told if what == "generation left behind"]
+    assert begun.id in left
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_twin_that_does_not_ask_fails_in_spark_each_time(stopped: Stopped) -> None:
+    with closing(stopped.folding(stopped.behind, by_owner)) as stream:
+        errors = [failed(stream) for _ in range(2)]
+    assert [type(error) for error in errors] == [InfrastructureError] * 2
+    assert all("Spark could not do it" in str(error) for error in errors)
+
+
+@VIEWS
+def test_a_live_fold_that_stands_before_the_start_stays_as_it_is(
+    stopped: Stopped, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, whole = stopped.behind.views[view], dict(stopped.past.views[view].items())
+    before = reader.describe()
+    with closing(stopped.folding(stopped.behind, view)) as stream:
+        error = failed(stream)
+    with pytest.raises(LogHole, match=LATER + view.name):
+        raise error
+    assert reader.describe() == before
+    # The twin: a reader that does not fail either goes on behind the hole.
+    monkeypatch.setattr(Reach, "check", lambda self, wanted: None)
+    monkeypatch.setitem(leftfold.spark.batch_query._WHOLE, "failOnDataLoss", "false")
+    with closing(stopped.folding(stopped.behind, view)) as stream:
+        stopped.follow(stream, stopped.behind)
+    assert dict(reader.items()) != whole
