@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from leftfold import FoldView
-from leftfold.engine.bulk_evolve import Unstorable
 from leftfold.engine.decoded import EventDecoder
 from leftfold.engine.follower import Follower
-from leftfold.engine.generations import open_generation
 from leftfold.engine.row_fold import RowFold
 from leftfold.errors import InfrastructureError
-from leftfold.flush import BucketFlush, Generation, Phase, covered
+from leftfold.flush import BucketFlush, Generation
 from leftfold.position import Position
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, out
-from tests.core.shop import CheckedOut, checkouts, household_spend, open_baskets
+from tests.core.shop import checkouts, household_spend, open_baskets
 
 EVENTS = 120
 
@@ -185,130 +180,3 @@ def test_rows_that_wait_for_their_flush_are_never_forgotten() -> None:
     follower.begin(Position({TOPIC: dict(ends)}))
     assert follower.landed()
     assert totals(bench) == {"h1": 1, "h2": 4, "h3": 3, "h4": 2}
-
-
-class Failing:
-    """A flush whose outcome nobody can ask for."""
-
-    def landed(self) -> bool:
-        raise InfrastructureError("the store is away")
-
-
-@pytest.mark.parametrize("when", ["before it is sent", "after it is sent"])
-@pytest.mark.parametrize("view", [household_spend, checkouts], ids=lambda view: view.name)
-def test_a_flush_that_fails_loses_and_repeats_nothing(view: Any, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, failed = FoldBench(view), False
-    tail, begin = bench.settle(), bench.store.begin_flush
-
-    def begin_flush(flushes: Sequence[BucketFlush]) -> Any:
-        nonlocal failed
-        if failed or not any(flush.changes for flush in flushes):
-            return begin(flushes)
-        failed = True
-        if when == "before it is sent":
-            raise InfrastructureError("the store is away")
-        begin(flushes)
-        return Failing()
-
-    bench.write(out("b", "h", p=1))
-    bench.settle(tail)
-    monkeypatch.setattr(bench.store, "begin_flush", begin_flush)
-    bench.write(out("b", "h", p=2))
-    with pytest.raises(InfrastructureError, match="is away"):
-        bench.settle(tail)
-    bench.settle(tail)
-    wanted = FoldBench(view)
-    for price in (1, 2):
-        wanted.write(out("b", "h", p=price))
-    wanted.settle()
-    assert bench.rows(view) == wanted.rows(view)
-    assert bench.views[view].describe().checksum == wanted.views[view].describe().checksum
-
-
-def test_a_read_that_fails_while_a_flush_is_on_its_way_leaves_nobody_out_of_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = FoldBench(household_spend)
-    backlog(bench)
-    bench.settle()
-    tail = bench.settle(bench.tail())
-    bench.write(out("z", "h1", p=1))
-    assert tail.step(0.0)
-    bench.write(out("z2", "h2", p=1))
-    monkeypatch.setattr(bench.store, "read_all", _away)
-    with pytest.raises(InfrastructureError, match="is away"):
-        tail.step(0.0)
-    monkeypatch.undo()
-    bench.reports.clear()
-    bench.settle(tail)
-    assert bench.reports == []
-    assert sum(totals(bench).values()) == EVENTS + 2
-
-
-def _away(asked: Any) -> Any:
-    raise InfrastructureError("the store is away")
-
-
-@dataclass(frozen=True)
-class Strange:
-    total: Decimal
-
-
-def strange(row: Strange | None, event: CheckedOut) -> Strange | None:
-    if event.household == "repeated" and row == Strange(event.total):
-        raise ValueError("this has happened already")
-    return Strange(Decimal("NaN") if event.household == "unstorable" else event.total)
-
-
-stranger = FoldView("stranger", events=CheckedOut, row=Strange, evolve=strange, indexes=("total",))
-
-
-def test_the_live_generation_waits_for_the_next_one_that_must_fold_with_care() -> None:
-    bench = FoldBench(stranger)
-    bench.write(out("b", "h", p=1))
-    tail = bench.settle()
-    old = bench.live(stranger)
-    new = open_generation(bench.store, stranger, old.topics, Phase.SEALED)
-    bench.settle(tail)
-    for number in range(3):
-        bench.write(out(f"b{number}", "unstorable", p=1))
-        for _ in range(4):
-            tail.step(0.0)
-            there, next_ = (covered(one, bench.store.marks(one)) for one in (old, new))
-            assert next_.covers(there)
-    bench.settle(tail)
-    assert {key for mark in bench.store.marks(new).values() for key in mark.parked} == {"b0", "b1", "b2"}
-
-
-def test_care_ends_where_the_trouble_was_whatever_else_the_group_reads() -> None:
-    bench = FoldBench(stranger)
-    bench.settle()
-    follower, decode = Follower(stranger, bench.live(stranger), bench.store), EventDecoder([stranger]).decode_all
-    records = decode(bench.write(out("a", "unstorable", p=1)))
-    reached = bench.log.reader().ends([TOPIC])
-    follower.look(records)
-    with pytest.raises(Unstorable):
-        follower.begin(reached | Position.at("other.events", 0, 7))
-    follower.rewind()
-    assert follower._fold.step is not strange
-    assert follower.fold(records, reached)
-    assert follower._fold.step is strange
-
-
-def test_a_tail_that_was_overtaken_is_out_of_step_and_does_not_stop_its_view() -> None:
-    """Its rows hold the events already, and a strict fold raises; that is no reason to stop."""
-    bench = FoldBench(stranger)
-    bench.settle()
-    for number in range(150):
-        bench.write(out(f"b{number}", "h", p=1))
-    bench.settle()
-    mine, other = (Follower(stranger, bench.live(stranger), bench.store) for _ in range(2))
-    decode = EventDecoder([stranger]).decode_all
-    records = decode(record for n in range(150) for record in bench.write(out(f"b{n}", "repeated", p=2)))
-    reached = bench.log.reader().ends([TOPIC])
-    missing = mine.look(records)
-    assert other.fold(records, reached)
-    mine.enter(bench.store.read(mine.generation, missing))
-    mine.begin(reached)
-    assert not mine.landed()
-    assert not mine.stopped
