@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import leftfold.spark.batch_query
 from leftfold.engine.generations import open_generation
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.errors import InfrastructureError, LogHole
@@ -127,19 +126,11 @@ def test_the_twin_that_does_not_ask_fails_in_spark_each_time(stopped: Stopped) -
 
 
 @VIEWS
-def test_a_live_fold_that_stands_before_the_start_stays_as_it_is(
-    stopped: Stopped, view: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader, whole = stopped.behind.views[view], dict(stopped.past.views[view].items())
+def test_a_live_fold_that_stands_before_the_start_stays_as_it_is(stopped: Stopped, view: Any) -> None:
+    reader = stopped.behind.views[view]
     before = reader.describe()
     with closing(stopped.folding(stopped.behind, view)) as stream:
         error = failed(stream)
     with pytest.raises(LogHole, match=LATER + view.name):
         raise error
     assert reader.describe() == before
-    # The twin: a reader that does not fail either goes on behind the hole.
-    monkeypatch.setattr(Reach, "check", lambda self, wanted: None)
-    monkeypatch.setitem(leftfold.spark.batch_query._WHOLE, "failOnDataLoss", "false")
-    with closing(stopped.folding(stopped.behind, view)) as stream:
-        stopped.follow(stream, stopped.behind)
-    assert dict(reader.items()) != whole
