@@ -124,7 +124,7 @@ class Follower:
             changes = self._fold.changes()
         except Unstorable as error:
             if self._careful.offsets:
-                self.stopped = f"a row was storable behind its last event, and is no more: {error}"
+                self.stopped = f"a row could be stored before and cannot now; mend its type and rebuild: {error}"
                 return
             self._careful = mine
             raise
