@@ -15,18 +15,22 @@ from hypothesis import strategies as st
 
 from leftfold import Event, FoldView, SpreadView, View
 from leftfold.engine import bulk_buckets
+from leftfold.engine.batch_course import BatchCourse
 from leftfold.engine.bulk import BulkJob
 from leftfold.engine.bulk_evolve import check_storable
 from leftfold.engine.bulk_log import SteadyLog
 from leftfold.engine.decoded import EventDecoder
 from leftfold.engine.follower import Follower
 from leftfold.engine.generations import change, open_generation
+from leftfold.engine.hole import beginning
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.engine.retry import Retry
 from leftfold.engine.tracked import Tracked
 from leftfold.engine.verify import Verify
 from leftfold.flush import Generation, Phase
 from leftfold.memory import MemoryLog, MemoryViewStore
+from leftfold.ports import ViewStore
+from tests.core.batching import run_tasks
 from tests.core.test_bulk_folds import PARTITIONS, TOPIC, rebuild_of, rebuilt, usual
 
 NAMES = ("a", "b", "c")
@@ -78,24 +82,44 @@ def logged(steps: Iterable[tuple[int, str, int]]) -> MemoryLog:
     return log
 
 
-def tailed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int]) -> tuple[Generation, MemoryViewStore]:
+def tailed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: ViewStore) -> Generation:
     """The view as a tail folds it whose flushes hold so many events, over and over."""
-    store, reader = MemoryViewStore(), log.reader()
-    generation = open_generation(store, view, {TOPIC: PARTITIONS}, Phase.SEALED)
-    change(store, view.name, lambda registry: registry.pointed(generation))
+    generation, reader = begun(view, store), log.reader()
     follower, decoder = Follower(view, generation, store), EventDecoder([view])
-    reader.seek(reader.ends([TOPIC]).__class__({TOPIC: dict.fromkeys(range(PARTITIONS), 0)}))
+    reader.seek(beginning(generation.topics))
     while not reader.position().covers(reader.ends([TOPIC])):
         for size in sizes:
             assert follower.fold(decoder.decode_all(reader.poll(size, 0.0)), reader.position())
-    return generation, store
+    return generation
 
 
-def parked(generation: Generation, store: MemoryViewStore) -> set[str]:
+def streamed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: ViewStore) -> Generation:
+    """The view as Spark streaming folds it, in batches of so many events."""
+    generation, reader = begun(view, store), log.reader()
+    ports: dict[str, Any] = {"open_store": lambda: store, "open_log": lambda: SteadyLog(log.reader())}
+    course = BatchCourse(view, generation, store.marks(generation), "run", **ports)
+    begin, number = beginning(generation.topics), 0
+    reader.seek(begin)
+    while not begin.covers(reader.ends([TOPIC])):
+        for size in sizes:
+            reader.poll(size, 0.0)
+            course.fold(number, (begin, reader.position()), lambda job: run_tasks(job, log, store), store)
+            begin, number = reader.position(), number + 1
+    return generation
+
+
+def begun(view: View[Any, Any], store: ViewStore) -> Generation:
+    """A live generation with nothing in it."""
+    generation = open_generation(store, view, {TOPIC: PARTITIONS}, Phase.SEALED)
+    change(store, view.name, lambda registry: registry.pointed(generation))
+    return generation
+
+
+def parked(generation: Generation, store: ViewStore) -> set[str]:
     return {key for mark in store.marks(generation).values() for key in mark.parked}
 
 
-def rows(generation: Generation, store: MemoryViewStore, without: Iterable[str]) -> dict[str, Any]:
+def rows(generation: Generation, store: ViewStore, without: Iterable[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for bucket in range(generation.buckets):
         keys = [key for key in store.keys(generation, bucket, "", 999) if key not in set(without)]
@@ -127,6 +151,9 @@ def is_storable(view: View[Any, Any], row: Any) -> bool:
     return True
 
 
+engines = pytest.mark.parametrize("engine", [tailed, streamed], ids=lambda engine: str(engine.__name__))
+
+
 @settings(max_examples=200, deadline=None)
 @given(steps=logs, run=st.integers(1, 5))
 @views
@@ -144,11 +171,12 @@ def test_a_rebuild_parks_what_cannot_be_stored_in_the_end_and_nothing_else(view:
 @settings(max_examples=200, deadline=None)
 @given(steps=logs, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5))
 @views
-def test_wherever_its_flushes_fall_a_tail_has_the_same_rows_or_has_parked_them(
-    view: Any, steps: Any, sizes: Sequence[int]
+@engines
+def test_wherever_flushes_fall_there_are_the_same_rows_or_they_are_parked(
+    engine: Any, view: Any, steps: Any, sizes: Sequence[int]
 ) -> None:
-    log = logged(steps)
-    generation, store = tailed(view, log, sizes)
+    log, store = logged(steps), MemoryViewStore()
+    generation = engine(view, log, sizes, store)
     (whole, other), mine = rebuilt(view, log), parked(generation, store)
     assert mine >= parked(whole, other)
     assert rows(generation, store, mine) == rows(whole, other, mine)
@@ -158,9 +186,10 @@ def test_wherever_its_flushes_fall_a_tail_has_the_same_rows_or_has_parked_them(
 @settings(max_examples=100, deadline=None)
 @given(steps=logs, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5))
 @views
-def test_retry_frees_exactly_what_can_be_stored_now(view: Any, steps: Any, sizes: Sequence[int]) -> None:
-    log = logged(steps)
-    generation, store = tailed(view, log, sizes)
+@engines
+def test_retry_frees_exactly_what_can_be_stored_now(engine: Any, view: Any, steps: Any, sizes: Sequence[int]) -> None:
+    log, store = logged(steps), MemoryViewStore()
+    generation = engine(view, log, sizes, store)
     Retry(view, store, lambda: SteadyLog(log.reader())).run(generation)
     whole, other = rebuilt(view, log)
     left = parked(whole, other)
@@ -175,8 +204,8 @@ def test_retry_frees_exactly_what_can_be_stored_now(view: Any, steps: Any, sizes
 @given(steps=logs, sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5))
 @views
 def test_a_rebuild_takes_the_place_of_a_tail_that_parked_more(view: Any, steps: Any, sizes: Sequence[int]) -> None:
-    log = logged(steps)
-    generation, store = tailed(view, log, sizes)
+    log, store = logged(steps), MemoryViewStore()
+    generation = tailed(view, log, sizes, store)
     before = parked(generation, store)
     result = rebuild_of(view, log, store).run()
     assert result.swapped
@@ -188,8 +217,8 @@ def test_twin_who_parks_for_what_a_row_was_on_the_way_finds_differences_that_are
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The tail's one flush is past the trouble of `a0`; a look at every step finds it, and so it did for neighbours."""
-    log = logged([(0, "a", 3), (0, "a", 1), (0, "b", 3)])
-    generation, store = tailed(by_name, log, [9])
+    log, store = logged([(0, "a", 3), (0, "a", 1), (0, "b", 3)]), MemoryViewStore()
+    generation = tailed(by_name, log, [9], store)
     assert parked(generation, store) == {"b0"}
     assert_verified(by_name, log, generation, store)
     met = Tracked._met
@@ -206,13 +235,14 @@ def test_twin_who_parks_for_what_a_row_was_on_the_way_finds_differences_that_are
 
 def test_a_tail_parks_only_what_it_cannot_store_and_not_what_it_could_not_on_the_way() -> None:
     log = logged([(0, "a", 3), (0, "a", 1), (0, "b", 3), (0, "b", 7), (0, "c", 1)])
-    generation, store = tailed(by_name, log, [9])
+    store = MemoryViewStore()
+    generation = tailed(by_name, log, [9], store)
     ((key, why),) = [item for mark in store.marks(generation).values() for item in mark.parked.items()]
     assert (key, why.offset, why.waiting) == ("b0", 2, 2), "where its trouble began"
     assert {k: r[b"total"] for k, r in rows(generation, store, ()).items()} == {"a0": b"4", "c0": b"1"}
 
 
-def assert_verified(view: View[Any, Any], log: MemoryLog, generation: Generation, store: MemoryViewStore) -> None:
+def assert_verified(view: View[Any, Any], log: MemoryLog, generation: Generation, store: ViewStore) -> None:
     verify = Verify(view, store, open_log=lambda: SteadyLog(log.reader()), open_store=lambda: store)
     result = verify.run(generation, deep=True)
     assert (result.equal, result.newly, result.rows) == (True, {}, ())
