@@ -109,7 +109,7 @@ def test_it_stays_while_a_tail_is_at_work_on_it(store: RedisViewStore, world: Wo
     tail = tail_on(world, store)
     tail.step(0.0)
     code, _, err = drop("by_tag", "--yes")
-    assert (code, "tails of it are at work: tail; stop them first" in err) == (2, True), err
+    assert (code, "at work: tail; stop them first" in err) == (2, True), err
     tail.close()
     assert_equal_to_the_log(world, store)
 

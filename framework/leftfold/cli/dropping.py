@@ -83,8 +83,8 @@ def remove_whole(store: BulkStore, app: App, name: str, generation: str, *, sure
         raise Usage(f"app {app.name} does not declare the view {name}: all of it goes or nothing: leftfold drop {name}")
     if found.tails:
         raise Usage(
-            f"app {app.name} does not declare the view {name}, but another one does: tails of it are at work: "
-            f"{', '.join(found.tails)}; stop them first"
+            f"app {app.name} does not declare the view {name}, but another App, or older code, does: tails of it are "
+            f"at work: {', '.join(found.tails)}; stop them first"
         )
     for one in found.generations:
         rows = amount(sum(mark.rows for mark in store.marks(one).values()), "row")
