@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["commands", "dead", "events", "group", "rebuilds", "replies", "state", "tails"]
+__all__ = ["commands", "dead", "events", "group", "is_view_name", "rebuilds", "replies", "state", "tails"]
 
 
 def commands(category: str) -> str:
@@ -33,6 +33,11 @@ def replies(app: str) -> str:
 def group(app: str, category: str) -> str:
     """The consumer group of the workers of a category."""
     return f"leftfold.{app}.{category}"
+
+
+def is_view_name(name: str) -> bool:
+    """Whether a view may be called so: it is part of keys and of what people type."""
+    return bool(name) and all(c.isalnum() or c in "_-" for c in name)
 
 
 def tails(view: str, hash_: str) -> str:
