@@ -122,6 +122,7 @@ def test_a_view_as_of_a_place_is_what_it_was_before_the_trim(shell: Shell, place
     rows = {row["view"]: row["rows"] for row in built.rows()}
     assert rows.keys() == set(VIEWS)
     assert {bool(count) for count in rows.values()} == {name != "dawn"}
+    assert (f"{places[name]}: nothing of ledgers was appended before that" in built.err) is (name == "dawn")
     for view in VIEWS:
         same = shell("diff", view, "--between", f"{name}_before", f"{name}_after", "--json")
         assert (same.code, same.rows()[0]["equal"]) == (0, rows[view]), same.out + same.err

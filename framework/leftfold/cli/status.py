@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLES", "status"]
 
-EXAMPLES = examples("leftfold status", "leftfold status --json | jq 'select(.kind == \"view\") | .lag'")
+EXAMPLES = examples(
+    "leftfold status",
+    "leftfold status --archive /backup/log     and how old what views have not folded is that Kafka has no more",
+    "leftfold status --json | jq 'select(.kind == \"view\") | .lag'",
+)
 
 _COLUMNS = {
     "server": ("server", "address", "topology", "pid", "uptime", "state"),
