@@ -53,7 +53,7 @@ def status(
     behind. Exit code 69 when a server is not there.
     """
     from leftfold.cli.archives import archive_of
-    from leftfold.cli.console import emit, note, say, table
+    from leftfold.cli.console import emit, note
     from leftfold.cli.project import find_project, load_app
     from leftfold.cli.survey import Survey
 
@@ -69,15 +69,22 @@ def status(
         for row in rows:
             emit(row)
     else:
-        for number, (kind, columns) in enumerate(_COLUMNS.items()):
-            if number and any(row["kind"] == kind for row in rows):
-                say()
-            shown = [_shown(row) for row in rows if row["kind"] == kind]
-            table(shown, [c for c in columns if c != "kept" or any("kept" in row for row in shown)])
+        _show(rows)
     for problem in survey.problems:
         note(f"{typer.style('!', fg='yellow')} {problem}")
     if survey.missing:
         raise typer.Exit(69)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    """A table of each kind; how views are kept is told where one is computed."""
+    from leftfold.cli.console import say, table
+
+    for number, (kind, columns) in enumerate(_COLUMNS.items()):
+        shown = [_shown(row) for row in rows if row["kind"] == kind]
+        if number and shown:
+            say()
+        table(shown, [column for column in columns if column != "kept" or any("kept" in row for row in shown)])
 
 
 def _shown(row: dict[str, Any]) -> dict[str, object]:
