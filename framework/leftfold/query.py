@@ -21,7 +21,7 @@ __all__ = ["METADATA", "QueryView", "TableView"]
 E = TypeVar("E", bound=Event)
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
-METADATA = ("_key", "_time", "_sequence", "_partition", "_offset")
+METADATA = ("_key", "_time", "_sequence", "_partition", "_offset", "_id")
 """Columns that every table of events has beside the event's own fields."""
 
 
@@ -71,8 +71,8 @@ class TableView(View[Row, K]):
 class QueryView(TableView[Row, K]):
     """Rows by SQL over tables of events, one table per event class, named as it is on the wire.
 
-    Every table has the event's fields and `_key, _time, _sequence, _partition, _offset`. The columns of the result are
-    the fields of the row. SQL is checked before it runs: reading only, deterministic functions only.
+    Every table has the event's fields and `_key, _time, _sequence, _partition, _offset, _id`. The columns of the result
+    are the fields of the row. SQL is checked before it runs: reading only, deterministic functions only.
 
     Args:
         key: the row's key, a plain lambda on fields or a function with a return type; two rows of one key are an error.

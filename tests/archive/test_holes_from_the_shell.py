@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,8 +26,14 @@ from tests.worker.waiting import wait_until
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 START_SECONDS = 180.0
+SECONDS = 120.0
 QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries:app")
 FOLDS = ("run", "by_owner", "by_tag", "--engine", "spark", "--app=tests.ledger:app", "--master", "local[2]")
+HOLE = re.compile(
+    r"ledgers\.events\[0\] no longer holds offsets 0 to \d+, ledgers\.events\[1\] offsets 0 to \d+, "
+    r"ledgers\.events\[2\] offsets 0 to \d+, ledgers\.events\[3\] offsets 0 to \d+, and Spark's stream of view "
+    r"by_owner cannot read an archive"
+)
 
 
 class Running:
@@ -47,10 +55,20 @@ class Running:
         assert self._process.poll() is None, self._log.read_text()
 
 
+def addresses(past: Past) -> list[str]:
+    return ["--kafka", past.kafka.bootstrap_servers, "--redis", str(past.redis.url)]
+
+
+def leftfold(past: Past, *words: str) -> subprocess.CompletedProcess[str]:
+    """Types a command and waits for its end."""
+    typed = [sys.executable, "-m", "leftfold.cli", *words, *addresses(past)]
+    return subprocess.run(typed, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
 @contextmanager
 def running(past: Past, folder: Path, *words: str, archive: str = "") -> Iterator[Running]:
     """The command at work while the block runs; it must end well."""
-    places = ["--kafka", past.kafka.bootstrap_servers, "--redis", str(past.redis.url), "--json-logs"]
+    places = [*addresses(past), "--json-logs"]
     environment = {**os.environ, "LEFTFOLD_SPARK_CHECKPOINTS": str(folder / "checkpoints")}
     log = folder / "log"
     with log.open("wb") as out:
@@ -80,6 +98,17 @@ def test_a_query_view_is_kept_from_archive_and_topic(stopped: Stopped, tmp_path:
         assert len(run.said("refreshed")) >= 2
         assert not run.said("waiting")
     assert stopped.agreement(past) is Agreement.EQUAL
+    told_by_check = leftfold(past, "check", "--app=tests.spark.queries:app", f"--archive={past.folder}").stderr
+    assert re.search(
+        r"view owner_sums is kept by batch and swap: ledgers\.events\[0\] begins at offset \d+, and a stream, which "
+        r"reads no archive, would have to begin at 0; its SQL would allow a stream",
+        told_by_check,
+    ), told_by_check
+    status = leftfold(past, "status", "--app=tests.spark.queries:app", "--json")
+    assert status.returncode == 0, status.stderr
+    (row,) = (row for row in map(json.loads, status.stdout.splitlines()) if row.get("live"))
+    assert (row["name"], row["kept"], row["behind"]) == ("owner_sums", "batch and swap", 0.0)
+    assert f"view owner_sums is kept by batch and swap: {row['why']}" in status.stderr
 
 
 def test_without_an_archive_nothing_is_shown(stopped: Stopped, tmp_path: Path) -> None:
@@ -96,10 +125,41 @@ def test_a_folded_view_stands_still_until_it_is_rebuilt(stopped: Stopped, tmp_pa
     past = stopped.elsewhere(9)
     with running(past, tmp_path, *FOLDS, archive=past.folder) as run:
         run.wait(lambda: len(run.said("view stopped")) == 2, "both views to stop")
-        assert {told["view"] for told in run.said("view stopped")} == {"by_owner", "by_tag"}
-        assert "leftfold rebuild by_owner --archive DIR" in str(run.said("view stopped"))
-        past.rebuild(by_owner, past.log).run()
+        why = {told["view"]: told["why"] for told in run.said("view stopped")}
+        assert why.keys() == {"by_owner", "by_tag"}
+        assert HOLE.search(why["by_owner"]), why
+        type_the_way_out(past, why["by_owner"])
         run.wait(lambda: run.said("streaming"), "the stream to go on")
+        stopped.write(12)
+        ends = stopped.ends()
+        run.wait(lambda: past.views[by_owner].describe().position.covers(ends), f"by_owner to be at {ends}")
         assert [told["view"] for told in run.said("streaming")] == ["by_owner"]
         assert len(run.said("view stopped")) == 2
         assert not run.said("waiting")
+    assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())
+
+
+def test_a_folded_view_that_readers_see_is_replaced_and_followed(stopped: Stopped, tmp_path: Path) -> None:
+    past = stopped.elsewhere(10)
+    past.rebuild(by_owner, past.log).run()
+    stopped.write(13)
+    stopped.past.trim()
+    before = past.views[by_owner].describe()
+    with running(past, tmp_path, *FOLDS[:2], *FOLDS[3:], archive=past.folder) as run:
+        run.wait(lambda: run.said("view stopped"), "the view to stop")
+        (told,) = run.said("view stopped")
+        assert re.search(r"ledgers\.events\[0\] no longer holds offsets [1-9]\d* to \d+, ", told["why"]), told
+        assert past.views[by_owner].describe() == before
+        type_the_way_out(past, told["why"])
+        run.wait(lambda: run.said("streaming"), "the stream to go on")
+        stopped.write(14)
+        ends = stopped.ends()
+        run.wait(lambda: past.views[by_owner].describe().position.covers(ends), f"by_owner to be at {ends}")
+    assert dict(past.views[by_owner].items()) == dict(stopped.past.views[by_owner].items())
+
+
+def type_the_way_out(past: Past, why: str) -> None:
+    """The very command that a message names."""
+    (typed,) = re.findall(r"by itself: leftfold (rebuild by_owner --archive \S+)$", why)
+    done = leftfold(past, *shlex.split(typed), "--app=tests.ledger:app", "--master", "local[2]")
+    assert done.returncode == 0, done.stderr

@@ -122,6 +122,7 @@ def test_a_view_as_of_a_place_is_what_it_was_before_the_trim(shell: Shell, place
     rows = {row["view"]: row["rows"] for row in built.rows()}
     assert rows.keys() == set(VIEWS)
     assert {bool(count) for count in rows.values()} == {name != "dawn"}
+    assert (f"{places[name]}: nothing of ledgers was appended before that" in built.err) is (name == "dawn")
     for view in VIEWS:
         same = shell("diff", view, "--between", f"{name}_before", f"{name}_after", "--json")
         assert (same.code, same.rows()[0]["equal"]) == (0, rows[view]), same.out + same.err
@@ -202,6 +203,12 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
         sent = [shell("send", "Move", move, "--json") for _ in range(2)][-1]
         archive(shell)
         after = ("--after", json.dumps(sent.rows()[0]["position"]), "--timeout")
+        assert set(behind(shell).values()) == {None}
+        told = shell("status").err
+        assert "view by_owner stands before the start of what its topic still holds: a hole in the log: ledgers" in told
+        assert "--archive DIR" in told
+        assert all(seconds is not None and seconds > 0 for seconds in behind(shell, *KEPT).values())
+        assert "stands before the start" not in shell("status", *KEPT).err
         with running(bare, "by_owner", "--archive", ""):
             wait_until(lambda: "hole in the log: ledgers.events[" in bare.said(), "the tail to refuse")
             assert shell("get", "by_owner", "o/3", *after, "1").code == 4
@@ -212,6 +219,13 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
             parts = psutil.Process(process.pid).children()
             assert parts
             assert not [part for part in parts if "kept" in " ".join(part.cmdline())], "a URI may hold a password"
+
+
+def behind(shell: Shell, *options: str) -> dict[str, float | None]:
+    """How many seconds each view is behind; `status` must not fail."""
+    told = shell("status", "--json", *options)
+    assert told.code == 0, told.err
+    return {row["name"]: row["behind"] for row in told.rows() if row["kind"] == "view" and row["live"]}
 
 
 def another(shell: Shell, name: str) -> Shell:

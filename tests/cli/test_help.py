@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from leftfold.cli import options
 from leftfold.cli.commands import app
 from leftfold.engine import follower
-from tests.cli.shell import Shell, Typed
+from tests.cli.shell import ROOT, Shell, Typed
 
 COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
 HEAVY = ("confluent_kafka", "pydantic_settings", "pyspark", "redis", "rich", "stamina", "structlog")
@@ -58,3 +59,30 @@ def test_a_wrong_option_shows_the_usage(typed: Callable[..., Typed]) -> None:
 
 def test_options_have_the_engines_defaults() -> None:
     assert options.MAX_PARKED == follower.MAX_PARKED
+
+
+def test_the_exit_codes_of_the_help_are_those_of_the_reference(typed: Callable[..., Typed]) -> None:
+    told = re.findall(r"(\d+) ", typed("--help").out.partition("Exit codes:")[2])
+    table = (ROOT / "docs" / "reference.md").read_text("utf-8").partition("## Exit codes")[2]
+    assert told == re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
+    assert {"0", "1", "2", "3", "4", "69", "75", "78", "130"} == set(told)
+
+
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [
+        (("diff",), "3"),
+        (("explain",), "3"),
+        (("get",), "4"),
+        (("log", "verify-archive"), "3"),
+        (("rebuild",), "3"),
+        (("state", "verify"), "3"),
+        (("verify",), "34"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_ends_with_3_or_4_says_when(
+    typed: Callable[..., Typed], words: tuple[str, ...], codes: str
+) -> None:
+    told = " ".join(typed(*words, "--help").out.split())
+    assert all(re.search(rf"Exit code ({code} |[^.]*, {code} )when", told) for code in codes), told

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.servers
 Wait = Callable[[Callable[[], object], str], None]
 
 
-class _Beside(Shell):
+class Beside(Shell):
     """The same project, with a log of its own."""
 
     def __init__(self, shell: Shell, name: str) -> None:
@@ -28,7 +28,7 @@ class _Beside(Shell):
 @pytest.fixture
 def runs(served: Shell, wait_until: Wait) -> Iterator[tuple[Running, Running]]:
     """Two runs at work, both with a worker and a tail."""
-    both = Running(_Beside(served, "one")), Running(_Beside(served, "two"))
+    both = Running(Beside(served, "one")), Running(Beside(served, "two"))
     wait_until(lambda: all(run.count(" serving ") and run.count(" following ") for run in both), "both to work")
     yield both
     for run in both:

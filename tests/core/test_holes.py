@@ -34,10 +34,24 @@ def test_what_lies_between_a_place_and_the_start_of_a_topic_is_out_of_reach() ->
 
 
 def test_a_hole_names_the_offsets_and_what_to_type() -> None:
-    error = out_of_reach("v", Range(TOPIC, 1, 4, 9), "type this")
+    error = out_of_reach("v", [Range(TOPIC, 1, 4, 9)], "type this")
     assert "ledgers.events[1] no longer holds offsets 4 to 8" in str(error)
     assert str(error).endswith("type this")
     assert isinstance(hole(TOPIC, 1, 4, 9), LogHole)
+
+
+def test_every_partition_that_lacks_offsets_is_named_as_long_as_there_are_few() -> None:
+    few = [Range("a.events", 0, 0, 10), Range("a.events", 3, 5, 9)]
+    assert str(out_of_reach("v", few, "mend it")) == (
+        "a hole in the log: a.events[0] no longer holds offsets 0 to 9, a.events[3] offsets 5 to 8, and Spark's stream "
+        "of view v cannot read an archive; without them its rows would be wrong. mend it"
+    )
+    many = [Range("a.events", partition, 0, 10) for partition in range(20)]
+    told = str(out_of_reach("v", many, "mend it"))
+    assert "a.events[7] offsets 0 to 9 and 12 more partitions, and Spark's" in told
+    assert "a.events[8]" not in told
+    nine = str(out_of_reach("v", many[:9], "mend it"))
+    assert "a.events[7] offsets 0 to 9 and 1 more partition, and Spark's" in nine
 
 
 def test_no_generation_is_begun_over_a_hole() -> None:

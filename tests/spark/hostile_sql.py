@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["HOSTILE"]
+__all__ = ["HARMFUL", "HOSTILE"]
 
-HOSTILE: list[tuple[str, str]] = [
+HARMFUL: list[tuple[str, str]] = [
     # files by path
     ("SELECT * FROM text.`/etc/hostname`", "text./etc/hostname"),
     ("SELECT * FROM parquet.`/tmp/x`", "parquet./tmp/x"),
@@ -83,6 +83,11 @@ HOSTILE: list[tuple[str, str]] = [
     ("BEGIN SELECT * FROM Moved; END", "BEGIN"),
     ("SELECT * FROM Moved; DROP TABLE Moved", "DROP"),
     ("SELECT * FROM Moved; SELECT 1", "SELECT"),
+]
+"""What nobody may say, not even in a question that is asked once."""
+
+HOSTILE: list[tuple[str, str]] = [
+    *HARMFUL,
     # other results each time
     ("SELECT current_timestamp() FROM Moved", "current_timestamp"),
     ("SELECT current_timestamp FROM Moved", "current_timestamp"),

@@ -22,11 +22,11 @@ from leftfold.position import Position
 from leftfold.view import View
 from leftfold.wholelog import open_archive, open_reader
 
-__all__ = ["place_meant"]
+__all__ = ["nothing_there", "place_meant"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STREAM = re.compile(r"(?P<key>.+)@(?P<version>\d+)")
-_SHAPES = "a position such as 'baskets.events[3:17]', a time such as 2017-03-01T12:00:00Z, or a stream's version, KEY@5"
+_SHAPES = "a position such as 'baskets.events[3:17]', a time such as 2026-11-01T12:00:00Z, or a stream's version, KEY@5"
 
 
 def place_meant(view: View[Any, Any], text: str, kafka: str | None, archive: str | None = None) -> Position:
@@ -50,6 +50,15 @@ def place_meant(view: View[Any, Any], text: str, kafka: str | None, archive: str
             raise Usage(f"{text!r} is no place of the log; say {_SHAPES}")
         place, time = _version(view, match["key"], int(match["version"]), kafka, past)
         return _with(_at(view, time, cluster, open_archive(past)), place)
+
+
+def nothing_there(view: View[Any, Any], text: str) -> str:
+    """What to say of a place that no event lies before."""
+    return (
+        f"{text}: nothing of {' and '.join(view.categories)} was appended before that, so the view will be empty. "
+        f"A time means when events were appended, by the broker's clock: history that was loaded today is today's. "
+        f"Name a version of a stream instead, such as KEY@5, or a position that `leftfold send` printed"
+    )
 
 
 def _at(view: View[Any, Any], moment: int, cluster: Any, past: OpenArchive | None) -> Position:

@@ -53,8 +53,8 @@ class Asking:
             ContractError: it is none, or names what is not there.
             InfrastructureError: the log has a hole.
         """
-        ring("leftfold.spark.queries").check_query(self._spark, statement)
         self._look()
+        ring("leftfold.spark.sql.asking").check_question(self._spark, statement, self._tables)
         try:
             frame = self._spark.sql(statement)
             rows = frame.toLocalIterator()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
 if TYPE_CHECKING:
     from leftfold.app import App
@@ -26,13 +26,14 @@ def check(
     app: AppOption = "",
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
+    redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare code, leftfold.lock and topics.
 
     The lock holds a hash of every fold and the JSON schema of every event version, so a change that needs a new
-    version is noticed here and not in production. The SQL of query views is checked on Spark. Exit code 1 when
-    something differs.
+    version is noticed here and not in production. The SQL of query views is checked on Spark; how each of them is kept
+    depends on its topics, too, which are asked if they answer. Exit code 1 when something differs.
     """
     from leftfold.cli.checking import compared, query_findings, topic_findings
     from leftfold.cli.console import emit, note, say
@@ -42,7 +43,7 @@ def check(
     whole = load_app(app, project)
     findings = compared(whole, project.lock, write=write)
     topics, remark = topic_findings(whole, kafka, archive)
-    queries, kept = query_findings(whole)
+    queries, kept = query_findings(whole, kafka, redis)
     for finding in [*findings, *queries, *topics]:
         if as_json:
             emit({"about": finding.about, "message": finding.message, "wrong": finding.wrong})

@@ -8,6 +8,7 @@ from typing import Any
 
 from leftfold.app import App
 from leftfold.cli.archives import archive_of
+from leftfold.cli.keeping import kept
 from leftfold.cli.rebuilding import spark_settings
 from leftfold.connection import kafka_settings, ring
 from leftfold.engine.hole import hole
@@ -39,7 +40,7 @@ def compared(app: App, file: Path, *, write: bool) -> list[Finding]:
     return found
 
 
-def query_findings(app: App) -> tuple[list[Finding], list[str]]:
+def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list[Finding], list[str]]:
     """What is wrong with the SQL of views, and how each of those views is kept up to date."""
     views = [view for view in app.views if isinstance(view, TableView)]
     if not views:
@@ -49,7 +50,7 @@ def query_findings(app: App) -> tuple[list[Finding], list[str]]:
         for view in views:
             try:
                 ring("leftfold.spark.computing").dry_run(session, view)
-                how = ring("leftfold.spark.computing").refreshed(session, view)
+                how = kept(view, ring("leftfold.spark.computing").refreshed(session, view), kafka, redis)
                 about = "; approximate, since late events are left out" if view.approximate else ""
                 remarks.append(f"view {view.name} is kept by {how}{about}")
             except ConfigurationError as error:

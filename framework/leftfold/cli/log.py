@@ -146,8 +146,8 @@ def sql(
 ) -> None:
     """Ask archive and topic in SQL.
 
-    Every event type of the App is a table with its typed fields and _key, _time, _sequence, _partition, _offset; every
-    category is one with the fields of all its types. Nothing can be written.
+    Every event type of the App is a table with its typed fields and _key, _time, _sequence, _partition, _offset, _id;
+    every category is one with the fields of all its types. Nothing can be written, no program called.
     """
     from leftfold.cli.asking import Asking
     from leftfold.cli.failures import Usage

@@ -31,8 +31,9 @@ EXAMPLES = examples(
     "leftfold rebuild                                    every view of the App, in one pass over what they read",
     "leftfold rebuild household_spend --keep 3600        and keep what it replaces for an hour",
     "leftfold rebuild household_spend --hold             build it, show it to nobody yet; then diff and promote",
-    "leftfold rebuild household_spend --as-of 2017-03-01 --name march    then: leftfold get household_spend@march 1234",
-    "leftfold rebuild basket_summary --as-of b-1@5 --name then     when that basket was at version 5",
+    "leftfold rebuild household_spend --as-of b-1@5 --name then    when that basket was at version 5; then: "
+    "leftfold get household_spend@then 1234",
+    "leftfold rebuild household_spend --as-of 2026-11-01T12:00Z --name noon     what had been appended by then",
     "leftfold rebuild household_spend --sample 1%        what would change, by one row in a hundred; writes nothing",
     "leftfold rebuild --engine local                     without Spark, for small logs",
     "leftfold rebuild --master spark://spark-master:7077 --cores 16",
@@ -83,7 +84,8 @@ def rebuild(
     A new generation is built beside the live one, caught up, compared with it and only then shown to readers; a query
     view is computed up to where the log is when the rebuild begins. Commands and reads go on meanwhile. Ctrl-C leaves
     the live generation as it is; the next rebuild of the same code goes on where one was interrupted. Exit code 3 when
-    the rows differ from those of the same code before; they are then not shown.
+    the rows differ from those of the same code before; they are then not shown. With --sample exit code 3 when a row
+    would change.
     """
     from leftfold.cli.folds import folds_of
     from leftfold.cli.project import load_app
@@ -108,7 +110,7 @@ def rebuild(
     share = share_of(sample, "--sample", "the rows") if sample else 0.0
     if plan:
         with work.engine("local" if all(view.folded for view in views) else engine, master):
-            _plan(work, views, as_json=as_json)
+            _plan(work, views, (kafka, redis), as_json=as_json)
         return
     code = 0
     folds = folds_of(whole)
@@ -131,7 +133,7 @@ def _check(as_of: str, name: str, *, hold: bool, sample: str) -> None:
     from leftfold.cli.failures import Usage
 
     if bool(as_of) is not bool(name):
-        raise Usage("--as-of and --name go together: leftfold rebuild VIEW --as-of 2017-03-01 --name march")
+        raise Usage("--as-of and --name go together: leftfold rebuild VIEW --as-of KEY@5 --name then")
     if name and not (name.isidentifier() and name not in ("live", "held", "kept")):
         raise Usage(f"--name {name!r}: a name is letters, digits and _, and not live, held or kept")
     if sum((bool(as_of), hold, bool(sample))) > 1:
@@ -169,11 +171,13 @@ def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
     return [view for view in app.views if not names or view.name in names]
 
 
-def _plan(work: Any, views: list[View[Any, Any]], *, as_json: bool) -> None:
+def _plan(work: Any, views: list[View[Any, Any]], servers: tuple[str | None, str | None], *, as_json: bool) -> None:
     from leftfold.cli.console import emit, say
+    from leftfold.cli.keeping import kept
+    from leftfold.query import TableView
 
     for view in views:
-        how = None if view.folded else work.refreshed(view)
+        how = kept(view, work.refreshed(view), *servers) if isinstance(view, TableView) else None
         plan = work.plan(view)
         if as_json:
             told: dict[str, Any] = {"events": plan.events, "tasks": len(plan.tasks), "buckets": plan.buckets}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leftfold.cli.as_of import place_meant
+from leftfold.cli.as_of import nothing_there, place_meant
 from leftfold.cli.console import note
 from leftfold.cli.progress import shown
 from leftfold.cli.workbench import workbench
@@ -144,7 +144,12 @@ class Rebuilding:
 
     def _place(self, view: View[Any, Any], as_of: str) -> Position | None:
         kafka, _, archive = self._servers
-        return place_meant(view, as_of, kafka, archive) if as_of else None
+        if not as_of:
+            return None
+        place = place_meant(view, as_of, kafka, archive)
+        if not any(offset for offsets in place.offsets.values() for offset in offsets.values()):
+            note(nothing_there(view, as_of))
+        return place
 
     @contextmanager
     def opened(self, view: View[Any, Any], report: Callable[[Progress], None], fold: str = "") -> Iterator[Rebuild]:

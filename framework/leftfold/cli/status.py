@@ -6,36 +6,58 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
 if TYPE_CHECKING:
     from leftfold.app import App
 
 __all__ = ["EXAMPLES", "status"]
 
-EXAMPLES = examples("leftfold status", "leftfold status --json | jq 'select(.kind == \"view\") | .lag'")
+EXAMPLES = examples(
+    "leftfold status",
+    "leftfold status --archive /backup/log     and how old what views have not folded is that Kafka has no more",
+    "leftfold status --json | jq 'select(.kind == \"view\") | .lag'",
+)
 
 _COLUMNS = {
     "server": ("server", "address", "topology", "pid", "uptime", "state"),
     "decider": ("decider", "version", "partitions", "workers", "offsets"),
-    "view": ("view", "generation", "phase", "tails", "rows", "lag", "behind", "parked", "last event", "position"),
+    "view": (
+        "view",
+        "generation",
+        "phase",
+        "kept",
+        "tails",
+        "rows",
+        "lag",
+        "behind",
+        "parked",
+        "last event",
+        "position",
+    ),
 }
 
 
 def status(
-    app: AppOption = "", kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show servers, workers and views.
 
     Of each view: its generation and phase, how many tails share it, its position, its lag and how many seconds it is
-    behind, and what is parked. Lag counts offsets, of which transactions use some too. Exit code 69 when a server is
-    not there.
+    behind, and what is parked. Lag counts offsets, of which transactions use some too. A view that is far behind is
+    named, with what to type. Of one that stands before the start of a trimmed topic the archive tells how far it is
+    behind. Exit code 69 when a server is not there.
     """
-    from leftfold.cli.console import emit, note, say, table
+    from leftfold.cli.archives import archive_of
+    from leftfold.cli.console import emit, note
     from leftfold.cli.project import find_project, load_app
     from leftfold.cli.survey import Survey
 
-    survey = Survey(kafka, redis)
+    survey = Survey(kafka, redis, archive_of(archive))
     whole: App | None = load_app(app) if app or find_project().app else None
     servers = survey.servers()
     rows: list[dict[str, Any]] = [
@@ -47,14 +69,22 @@ def status(
         for row in rows:
             emit(row)
     else:
-        for number, (kind, columns) in enumerate(_COLUMNS.items()):
-            if number and any(row["kind"] == kind for row in rows):
-                say()
-            table([_shown(row) for row in rows if row["kind"] == kind], columns)
+        _show(rows)
     for problem in survey.problems:
         note(f"{typer.style('!', fg='yellow')} {problem}")
     if survey.missing:
         raise typer.Exit(69)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    """A table of each kind; how views are kept is told where one is computed."""
+    from leftfold.cli.console import say, table
+
+    for number, (kind, columns) in enumerate(_COLUMNS.items()):
+        shown = [_shown(row) for row in rows if row["kind"] == kind]
+        if number and shown:
+            say()
+        table(shown, [column for column in columns if column != "kept" or any("kept" in row for row in shown)])
 
 
 def _shown(row: dict[str, Any]) -> dict[str, object]:
@@ -66,8 +96,8 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
         shown["uptime"] = lasting(row["uptime"])
     if row.get("time"):
         shown["last event"] = f"{lasting(since(row['time']))} ago"
-    if "behind" in shown:
-        shown["behind"] = f"{row['behind']:g} s"
+    if "behind" in row:
+        shown["behind"] = "unknown" if row["behind"] is None else f"{row['behind']:g} s"
     if "position" in shown:
         shown["position"] = " ".join(
             f"{topic}[{','.join(f'{p}:{o}' for p, o in sorted(offsets.items()) if o) or 'start'}]"

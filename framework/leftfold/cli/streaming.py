@@ -98,5 +98,6 @@ def _ports(kafka: KafkaSettings, redis: RedisSettings, archive: str) -> StreamPo
         open_log=open_bulk(kafka, archive),
         open_reader=open_reader(kafka, archive),
         kafka=kafka.java(),
+        archive=archive or "DIR",
     )
     return ports

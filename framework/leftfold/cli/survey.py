@@ -11,12 +11,14 @@ from leftfold.app import App
 from leftfold.cli.embedded import local_settings
 from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
+from leftfold.cli.lateness import unknown_lateness, why_late
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
 from leftfold.engine.generations import is_changed, mend
+from leftfold.engine.kept import batch_of, no_beginning
 from leftfold.engine.leftovers import leftovers, tails_of, way_out
 from leftfold.engine.undeclared import undeclared
-from leftfold.errors import LeftfoldError, ViewNotBuilt
+from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
 from leftfold.flush import Generation, Registry
 from leftfold.ports import ViewStore
 from leftfold.position import Position
@@ -33,13 +35,17 @@ class Survey:
     """Rows of `status`, each with its `kind` and `name`.
 
     `problems` are told below the rows; `missing` says that a server that should be there is not.
+
+    Args:
+        archive: where events are that the topics have lost; '' = nowhere.
     """
 
-    def __init__(self, kafka: str | None, redis: str | None) -> None:
-        self._kafka, self._redis = kafka, redis
+    def __init__(self, kafka: str | None, redis: str | None, archive: str = "") -> None:
+        self._kafka, self._redis, self._archive = kafka, redis, archive
         self.problems: list[str] = []
         self.missing = False
         self._ends: dict[str, dict[int, int]] = {}
+        self._starts = Position()
 
     def servers(self) -> list[Row]:
         """The embedded servers of the project, and those that are configured instead."""
@@ -80,6 +86,7 @@ class Survey:
                 topics: dict[str, int] = cluster.topics()
                 logs = {topic for topic in map(names.events, _categories(app)) if topic in topics}
                 self._ends = dict(cluster.ends(logs).offsets) if logs else {}
+                self._starts = cluster.starts(logs)
                 for decider in app.deciders:
                     yield self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
         except LeftfoldError as error:
@@ -103,12 +110,17 @@ class Survey:
             self._met(error)
             return
         try:
-            with Freshness(self._kafka) as freshness:
+            with Freshness(self._kafka, self._archive) as freshness:
                 folds = folds_of(app)
                 for view in app.views:
-                    yield from self._view(view, store, freshness)
-                    self._tell_changed(view, store.registry(view.name), folds.get(view.name, ""))
-                    self.problems += map(way_out, leftovers(store, view))
+                    try:
+                        yield from self._view(view, store, freshness)
+                        self._tell_changed(view, store.registry(view.name), folds.get(view.name, ""))
+                        self.problems += map(way_out, leftovers(store, view))
+                    except InfrastructureError:
+                        raise
+                    except LeftfoldError as error:  # what is wrong with one view keeps nobody from the others
+                        self.problems.append(str(error))
                 others = undeclared(store, [view.name for view in app.views], _LONGEST_LOOK)
                 self.problems += (other.way_out(app.name) for other in others if not other.tails)
         except LeftfoldError as error:
@@ -128,9 +140,19 @@ class Survey:
             if row.get("live"):
                 row["tails"] = len(tails_of(store, view.name, generation.hash))
                 if row["lag"] is not None and generation.hash == view.hash:
-                    seconds = freshness.seconds(Position(row["position"]), Position(self._ends)) if row["lag"] else 0.0
-                    row["behind"] = round(seconds, 3)
+                    row["behind"] = self._behind(view, row, freshness)
             yield row
+
+    def _behind(self, view: View[Any, Any], row: Row, freshness: Freshness) -> float | None:
+        """How many seconds a live generation is behind; None = nobody can tell, which keeps no other view from it."""
+        try:
+            behind = freshness.seconds(Position(row["position"])) if row["lag"] else 0.0
+        except LeftfoldError as error:
+            self.problems.append(unknown_lateness(view, error))
+            return None
+        if late := why_late(view, behind=behind, lag=row["lag"], tails=row["tails"]):
+            self.problems.append(late)
+        return round(behind, 3)
 
     def _tell_changed(self, view: View[Any, Any], registry: Registry, fold: str) -> None:
         live = registry.live_of(view.hash)
@@ -146,6 +168,8 @@ class Survey:
             self.problems.append(str(error))
             return {**row, "phase": f"{phase}, not whole"}
         live = registry.live.get(generation.hash) == generation.id
+        if live and not view.folded:
+            row |= self._kept(view, generation, store)
         for key, parked in found.parked.items() if live and generation.hash == view.hash else ():
             self.problems.append(f"view {view.name} parks {key}: {parked.error}")
         return {
@@ -159,6 +183,15 @@ class Survey:
             "time": found.time,
             "position": found.position.offsets,
         }
+
+    def _kept(self, view: View[Any, Any], generation: Generation, store: ViewStore) -> Row:
+        """Whether a stream wrote the rows of a view that Spark computes, and why none could if its log was trimmed."""
+        if batch_of(store.marks(generation)) is not None:
+            return {"kept": "incremental"}
+        gone = no_beginning(generation.topics, self._starts)
+        if gone and generation.hash == view.hash:
+            self.problems.append(f"view {view.name} is kept by batch and swap: {gone}")
+        return {"kept": "batch and swap", **({"why": gone} if gone else {})}
 
     def _lag(self, position: Position) -> int | None:
         topics = position.offsets.keys() & self._ends.keys()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from leftfold.engine.bulk_log import BulkLog, Range
 from leftfold.errors import LogHole
@@ -10,6 +10,8 @@ from leftfold.position import Position
 
 __all__ = ["beginning", "check_whole", "hole", "out_of_reach", "unreachable"]
 
+_TOLD = 8
+"""Of how many partitions a message tells what is gone."""
 _NAME_ONE = (
     "name the archive that holds them: --archive DIR, or LEFTFOLD_ARCHIVE_DIR=DIR, or archive = 'DIR' under "
     "[tool.leftfold] in pyproject.toml"
@@ -63,9 +65,22 @@ def unreachable(starts: Position, wanted: Position) -> list[Range]:
     ]
 
 
-def out_of_reach(view: str, gone: Range, mend: str) -> LogHole:
+def out_of_reach(view: str, gone: Sequence[Range], mend: str) -> LogHole:
     """The error of a stream of Spark, which reads topics and no archive, for what it should have read there."""
+    first, *rest = gone
+    told = f"{_place(first)} no longer holds {_offsets(first)}"
+    told += "".join(f", {_place(part)} {_offsets(part)}" for part in rest[: _TOLD - 1])
+    if (more := len(gone) - _TOLD) > 0:
+        told += f" and {more} more partition{'' if more == 1 else 's'}"
     return LogHole(
-        f"a hole in the log: {gone.topic}[{gone.partition}] no longer holds offsets {gone.start} to {gone.end - 1}, "
-        f"and Spark's stream of view {view} cannot read an archive; without them its rows would be wrong. {mend}"
+        f"a hole in the log: {told}, and Spark's stream of view {view} cannot read an archive; without them its rows "
+        f"would be wrong. {mend}"
     )
+
+
+def _place(part: Range) -> str:
+    return f"{part.topic}[{part.partition}]"
+
+
+def _offsets(part: Range) -> str:
+    return f"offsets {part.start} to {part.end - 1}"

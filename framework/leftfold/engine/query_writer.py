@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from leftfold.engine.bulk_rows import ComputedRow
+from leftfold.engine.kept import batch_of
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.flush import BucketFlush, Generation, Mark, RowChange
 from leftfold.ports import ViewStore
@@ -49,9 +50,7 @@ class QueryWriter:
     @property
     def batch(self) -> int | None:
         """The batch behind which all marks are; None when they are not at one, or no stream wrote them."""
-        found = {mark.token.rpartition(".")[2] for mark in self.marks.values()}
-        number = found.pop() if len(found) == 1 else ""
-        return int(number) if number.removeprefix("-").isdecimal() else None
+        return batch_of(self.marks)
 
     def claim(self) -> bool:
         """Puts this run's token into every mark, which fences the run before; False when that one moved meanwhile."""

@@ -67,6 +67,10 @@ def refreshed(spark: SparkSession, view: TableView[Any, Any]) -> Refreshed:
     columns |= {name for file in view.references.values() for name in file.row.__annotations__}
     query = checked(spark, view)
     found = classify(query, view.tables, columns)
+    if found.incremental and len(view.categories) > 1:
+        # Marks name every topic of a view, and a stream would move one of them only.
+        why = f"its events are of {' and '.join(view.categories)}, and a stream follows one table of events"
+        found = Refreshed(incremental=False, why=why)
     if view.late is not None and not found.incremental:
         raise ConfigurationError(f"view {view.name}: late= is for what a stream keeps, and {found.why}; take it out")
     if view.late is not None and query.columns is not None and "_time" not in query.columns:

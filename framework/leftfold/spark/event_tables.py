@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.codec import MessageCodec, read_recorded
-from leftfold.engine.bulk_log import OpenBulkLog, Range
-from leftfold.ports import RawRecord
-from leftfold.spark.columns import arrow_type, arrow_value
+from leftfold.engine.bulk_log import OpenBulkLog
+from leftfold.messages import Event
 from leftfold.spark.frames import event_rows
-from leftfold.spark.logframes import Row, log_frame, log_parts
-from leftfold.storage import record_fields
+from leftfold.spark.logframes import log_frame, whole_log
+from leftfold.spark.tables import EventTable
 
 __all__ = ["event_tables"]
-
-_PLACE: list[Any] = [
-    ("_key", pa.string()),
-    ("_time", pa.timestamp("us", tz="UTC")),
-    ("_sequence", pa.int64()),
-    ("_partition", pa.int32()),
-    ("_offset", pa.int64()),
-    ("_id", pa.string()),
-]
 
 
 def event_tables(spark: SparkSession, app: App, open_log: OpenBulkLog) -> dict[str, DataFrame]:
@@ -42,19 +30,20 @@ def event_tables(spark: SparkSession, app: App, open_log: OpenBulkLog) -> dict[s
     """
     classes = _classes(app)
     categories = sorted({cls.__leftfold__.category for cls in classes})
-    parts = {category: log_parts(open_log, names.events(category)) for category in categories}
-    found = {c: log_frame(spark, open_log, parts[c], *event_rows(app, c)) for c in categories}
+    logs = {category: whole_log(open_log, names.events(category)) for category in categories}
+    found = {category: log_frame(spark, logs[category], *event_rows(app, category)) for category in categories}
     for name, cls in _named(classes, categories).items():
-        found[name] = _table(spark, open_log, parts[cls.__leftfold__.category], cls)
+        table = EventTable(cls)
+        found[name] = log_frame(spark, logs[cls.__leftfold__.category], table.schema, table.row)
     return found
 
 
-def _classes(app: App) -> list[Any]:
+def _classes(app: App) -> list[type[Event]]:
     deciders = [cls for decider in app.deciders for cls in decider.events]
     return list(dict.fromkeys([*deciders, *(cls for view in app.views for cls in view.events)]))
 
 
-def _named(classes: Iterable[Any], categories: Iterable[str]) -> dict[str, Any]:
+def _named(classes: Iterable[type[Event]], categories: Iterable[str]) -> dict[str, Any]:
     classes = list(classes)
     counts = Counter([cls.__leftfold__.name.lower() for cls in classes] + [category.lower() for category in categories])
     return {
@@ -62,28 +51,3 @@ def _named(classes: Iterable[Any], categories: Iterable[str]) -> dict[str, Any]:
         for cls in classes
         for spec in [cls.__leftfold__]
     }
-
-
-def _table(spark: SparkSession, open_log: OpenBulkLog, parts: list[Range], cls: Any) -> DataFrame:
-    columns = [(name, arrow_type(hint)) for name, hint in record_fields(cls).items()]
-    return log_frame(spark, open_log, parts, pa.schema([*columns, *_PLACE]), _row(cls, columns))
-
-
-def _row(cls: Any, columns: list[tuple[str, pa.DataType]]) -> Row:
-    codec: MessageCodec[Any] = MessageCodec([cls])
-
-    def row(record: RawRecord) -> Mapping[str, Any] | None:
-        found = read_recorded(codec, record)
-        if found is None:
-            return None
-        place = {
-            "_key": found.key,
-            "_time": found.time,
-            "_sequence": found.version,
-            "_partition": record.partition,
-            "_offset": record.offset,
-            "_id": found.id,
-        }
-        return place | {name: arrow_value(getattr(found.event, name), type_) for name, type_ in columns}
-
-    return row

@@ -17,26 +17,17 @@ from leftfold.engine.statemark import MARK
 from leftfold.engine.stream import StreamCodec
 from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
+from leftfold.process import tuned_gc
 from leftfold.spark.columns import arrow_type, arrow_value
-from leftfold.spark.logframes import Row, log_frame, log_parts, table_of
+from leftfold.spark.logframes import Row, log_frame, table_of, whole_log
+from leftfold.spark.metadata import METADATA_COLUMNS, metadata_types
 from leftfold.spark.starts import check_start, first_offsets
 from leftfold.storage import is_record, record_fields
 from leftfold.unions import flat
 
-__all__ = ["KAFKA_OPTIONS", "event_rows", "events", "record_of", "states"]
+__all__ = ["KAFKA_OPTIONS", "event_rows", "events", "states", "typed"]
 
 Batches = Iterator[pa.RecordBatch]
-_EVENT: list[Any] = [
-    ("_type", pa.string()),
-    ("_key", pa.string()),
-    ("_time", pa.timestamp("us", tz="UTC")),
-    ("_sequence", pa.int64()),
-    ("_partition", pa.int32()),
-    ("_offset", pa.int64()),
-    ("_id", pa.string()),
-    ("_correlation", pa.string()),
-    ("_causation", pa.string()),
-]
 _STATE: list[Any] = [
     ("_key", pa.string()),
     ("_type", pa.string()),
@@ -64,9 +55,9 @@ def events(spark: SparkSession, app: App, category: str, log: Mapping[str, str] 
     """
     topic, (schema, row) = names.events(category), event_rows(app, category)
     if not isinstance(log, Mapping):
-        return log_frame(spark, log, log_parts(log, topic), schema, row)
+        return log_frame(spark, whole_log(log, topic), schema, row)
     partitions = check_start(spark, topic, log)
-    return _typed(_read(spark, topic, log, startingOffsets=first_offsets(topic, partitions)), schema, row)
+    return typed(_read(spark, topic, log, startingOffsets=first_offsets(topic, partitions)), schema, row)
 
 
 def event_rows(app: App, category: str) -> tuple[pa.Schema, Row]:
@@ -76,24 +67,15 @@ def event_rows(app: App, category: str) -> tuple[pa.Schema, Row]:
     columns = _columns(classes)
 
     def row(record: RawRecord) -> Mapping[str, Any] | None:
-        found = read_recorded(codec, record)
+        # A record with the key of marks ends a transaction that a broker forgot; it is no event.
+        found = read_recorded(codec, record) if record.key != MARK else None
         if found is None:
             return None
-        spec = type(found.event).__leftfold__
-        told = {
-            "_type": f"{spec.name}.v{spec.version}",
-            "_key": found.key,
-            "_time": found.time,
-            "_sequence": found.version,
-            "_partition": record.partition,
-            "_offset": record.offset,
-            "_id": found.id,
-            "_correlation": found.correlation_id,
-            "_causation": found.causation_id,
-        }
+        told = {name: tell(found) for name, (_, tell) in METADATA_COLUMNS.items()}
         return told | {name: arrow_value(getattr(found.event, name, None), type_) for name, type_ in columns}
 
-    return pa.schema([*_EVENT, *columns]), row
+    schema: list[Any] = [*metadata_types(METADATA_COLUMNS).items(), *columns]
+    return pa.schema(schema), row
 
 
 def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str]) -> DataFrame:
@@ -123,7 +105,7 @@ def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str
     raw = _read(spark, names.state(category, decider.version), kafka)
     raw = raw.where(raw.key != bytearray(MARK))
     latest = raw.groupBy("key").agg({"offset": "max"}).withColumnRenamed("max(offset)", "offset")
-    return _typed(raw.join(latest, ["key", "offset"], "left_semi"), pa.schema([*_STATE, *columns]), row)
+    return typed(raw.join(latest, ["key", "offset"], "left_semi"), pa.schema([*_STATE, *columns]), row)
 
 
 def _columns(classes: Iterable[Any]) -> list[tuple[str, pa.DataType]]:
@@ -162,16 +144,19 @@ KAFKA_OPTIONS = {
 }
 
 
-def _typed(frame: DataFrame, schema: pa.Schema, row: Row) -> DataFrame:
+def typed(frame: DataFrame, schema: pa.Schema, row: Row) -> DataFrame:
+    """What Spark's Kafka source reads as rows."""
+
     def convert(batches: Batches) -> Batches:
+        tuned_gc()
         for batch in batches:
-            yield table_of((record_of(told) for told in batch.to_pylist()), schema, row)
+            yield table_of((_record_of(told) for told in batch.to_pylist()), schema, row)
 
     chosen = frame.select("topic", "partition", "offset", "key", "value", "headers")
     return chosen.mapInArrow(convert, from_arrow_schema(schema))
 
 
-def record_of(told: Mapping[str, Any]) -> RawRecord:
+def _record_of(told: Mapping[str, Any]) -> RawRecord:
     """The record behind a row of Spark's Kafka source.
 
     Raises:

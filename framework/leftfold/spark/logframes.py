@@ -2,87 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
+from leftfold.engine.bulk_log import BulkLog, OpenBulkLog, Range, raw_all
 from leftfold.engine.hole import check_whole
-from leftfold.engine.statemark import MARK
 from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 from leftfold.process import tuned_gc
+from leftfold.spark.progress import Address, Teller
 
-__all__ = ["Row", "log_frame", "log_parts", "table_of"]
+__all__ = ["LogSlice", "Row", "log_frame", "table_of", "whole_log"]
 
 Batches = Iterator[pa.RecordBatch]
 Row = Callable[[RawRecord], Mapping[str, Any] | None]
 """What a table has of a record, None when nothing."""
+_MANY = 5_000
 
 
-def log_parts(open_log: OpenBulkLog, topic: str) -> list[Range]:
-    """Everything that a topic and its archive hold now, up to where it is stable, partition by partition.
+class Placed(Protocol):
+    """What lies at some place of the log."""
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+
+
+P = TypeVar("P", bound=Placed)
+
+
+@dataclass(frozen=True)
+class LogSlice:
+    """Ranges of the log for tasks to read, with what makes a reader; everything can be pickled."""
+
+    tasks: tuple[tuple[Range, ...], ...]
+    open_log: OpenBulkLog
+
+    def of(self, topic: str) -> LogSlice:
+        """Only the ranges of one topic."""
+        tasks = (tuple(part for part in task if part.topic == topic) for task in self.tasks)
+        return LogSlice(tuple(task for task in tasks if task), self.open_log)
+
+
+def whole_log(open_log: OpenBulkLog, topic: str) -> LogSlice:
+    """Everything that a topic and its archive hold now, up to where it is stable, a task for each partition.
 
     Raises:
         InfrastructureError: the first records are gone.
     """
-    log = open_log()
-    try:
+    with closing(open_log()) as log:
         ends = log.stable_ends([topic]).offsets.get(topic, {})
         parts = [Range(topic, partition, 0, end) for partition, end in sorted(ends.items()) if end > 0]
         check_whole(log, parts)
-        return parts
-    finally:
-        log.close()
+    return LogSlice(tuple((part,) for part in parts), open_log)
 
 
 def log_frame(
-    spark: SparkSession, open_log: OpenBulkLog, parts: Sequence[Range], schema: pa.Schema, row: Row
+    spark: SparkSession, log: LogSlice, schema: pa.Schema, row: Row, address: Address | None = None
 ) -> DataFrame:
-    """The records of these ranges as rows, a task for each range; nothing is read until somebody asks."""
-    if not parts:
+    """The records of a slice of the log as rows; nothing is read until somebody asks.
+
+    Args:
+        address: where progress is told; None = nowhere.
+    """
+    tasks, open_log = log.tasks, log.open_log
+    if not tasks:
         return spark.createDataFrame([], from_arrow_schema(schema))
 
     def read(batches: Batches) -> Batches:
         tuned_gc()
-        log = open_log()
-        try:
-            numbers = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
-            for part in [parts[int(number or 0)] for number in numbers]:
-                for records in log.read(part):
-                    yield table_of((raw(part, record) for record in records), schema, row)
-        finally:
-            log.close()
+        numbers = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+        parts = [part for number in numbers for part in tasks[int(number or 0)]]
+        with closing(open_log()) as reader, _telling(address) as tell:
+            records = _records(reader, parts, tell)
+            while chunk := list(islice(records, _MANY)):
+                yield table_of(chunk, schema, row)
 
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read, from_arrow_schema(schema))
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, from_arrow_schema(schema))
 
 
-def table_of(records: Iterator[RawRecord], schema: pa.Schema, row: Row) -> pa.RecordBatch:
+def table_of(records: Iterable[P], schema: pa.Schema, row: Callable[[P], Mapping[str, Any] | None]) -> pa.RecordBatch:
     """Some records as rows.
 
     Raises:
         ContractError: a value does not fit its column, such as a Decimal of more than 10 places.
     """
-    # A record with the key of marks ends a transaction that a broker forgot; it is no event.
-    told = [(record, found) for record in records if record.key != MARK and (found := row(record)) is not None]
+    told = [(record, found) for record in records if (found := row(record)) is not None]
     try:
         return pa.RecordBatch.from_pylist([found for _, found in told], schema=schema)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:
         for record, found in told:
             _check(record, found, schema, error)
         raise
 
 
-def _check(record: RawRecord, found: Mapping[str, Any], schema: pa.Schema, cause: Exception) -> None:
+def _records(log: BulkLog, parts: Sequence[Range], tell: Callable[[int], None]) -> Iterator[RawRecord]:
+    for part in parts:
+        for records in log.read(part):
+            yield from raw_all(part, records)
+            tell(len(records))
+
+
+def _telling(address: Address | None) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda count: None) if address is None else closing(Teller(address))
+
+
+def _check(record: Placed, found: Mapping[str, Any], schema: pa.Schema, cause: Exception) -> None:
     for field in schema:
         try:
             pa.array([found.get(field.name)], field.type)
-        except pa.ArrowException as error:
-            place, value = f"{record.topic}[{record.partition}]@{record.offset}", found.get(field.name)
+        except (pa.ArrowException, OverflowError) as error:
+            place = f"{record.topic}[{record.partition}]@{record.offset}" if record.topic else f"event {record.offset}"
+            value = found.get(field.name)
             raise ContractError(
                 f"{place}: {field.name} = {value!r} does not fit its column of type {field.type}: {error}"
             ) from cause

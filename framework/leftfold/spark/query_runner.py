@@ -17,11 +17,12 @@ from leftfold.names import events
 from leftfold.process import tuned_gc
 from leftfold.query import TableView
 from leftfold.spark.computing import compute, own_session
+from leftfold.spark.logframes import LogSlice, log_frame
 from leftfold.spark.outcome import cause_of, lines_of, results_of
 from leftfold.spark.progress import Address, listening
 from leftfold.spark.results import RowReader
 from leftfold.spark.runner import tagged
-from leftfold.spark.tables import EventTable, LogSlice, event_frame
+from leftfold.spark.tables import EventTable
 
 __all__ = ["query_runner", "write_frame"]
 
@@ -60,7 +61,7 @@ def _opener(plan: RebuildPlan, job: BulkJob, address: Address) -> Callable[[Spar
         topic = events(table.event.__leftfold__.category)
         teller = address if topic not in told else None
         told.add(topic)
-        return event_frame(session, table, log.of(topic), teller)
+        return log_frame(session, log.of(topic), table.schema, table.row, teller)
 
     return open_table
 

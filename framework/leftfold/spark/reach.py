@@ -36,7 +36,7 @@ class Reach:
             LogHole: they begin behind it.
             InfrastructureError: no broker answers.
         """
-        for gone in unreachable(topic_starts(self._spark, wanted.offsets.keys(), self._kafka), wanted):
+        if gone := unreachable(topic_starts(self._spark, wanted.offsets.keys(), self._kafka), wanted):
             raise out_of_reach(self._view, gone, self._mend)
 
     def within(self, courses: Sequence[BatchCourse], report: Report) -> list[BatchCourse]:

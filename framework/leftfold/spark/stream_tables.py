@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from leftfold import names
-from leftfold.process import tuned_gc
-from leftfold.spark.frames import KAFKA_OPTIONS, record_of
+from leftfold.spark.frames import KAFKA_OPTIONS, typed
 from leftfold.spark.starts import first_offsets
 from leftfold.spark.tables import EventTable
 
 __all__ = ["stream_frame"]
-
-Batches = Iterator[pa.RecordBatch]
 
 
 def stream_frame(
@@ -36,12 +31,4 @@ def stream_frame(
     for name, value in KAFKA_OPTIONS.items():
         reader = reader.option(name, value)
     reader = reader.option("startingOffsets", first_offsets(topic, topics[topic]))
-
-    def decode(batches: Batches) -> Batches:
-        tuned_gc()
-        for batch in batches:
-            records = [record_of(told) for told in batch.to_pylist()]
-            yield table.batch([table.read(record) for record in records if table.wants(record.headers)])
-
-    chosen = reader.load().select("topic", "partition", "offset", "key", "value", "headers")
-    return chosen.mapInArrow(decode, from_arrow_schema(table.schema))
+    return typed(reader.load(), table.schema, table.row)

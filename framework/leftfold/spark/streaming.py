@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,10 @@ from leftfold.view import View
 __all__ = ["TUNED", "StreamPorts", "ViewStream", "tune"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
-_MEND = "compute it from archive and topic, and the stream goes on behind that: leftfold rebuild {view} --archive DIR"
+_MEND = (
+    "compute it from archive and topic, and the stream goes on behind that by itself: "
+    "leftfold rebuild {view} --archive {archive}"
+)
 _HOLE_SECONDS = 5.0
 """How soon somebody may have mended a view that a stream could not go on with."""
 
@@ -58,12 +62,14 @@ class StreamPorts:
 
     Args:
         kafka: the properties of a Java client, for Spark's own reader.
+        archive: where the log's archive is, as messages say it that name a command to type.
     """
 
     open_store: Callable[[], ViewStore]
     open_log: OpenBulkLog
     open_reader: Callable[[], LogReader]
     kafka: Mapping[str, str]
+    archive: str = "DIR"
 
 
 class ViewStream:
@@ -94,7 +100,8 @@ class ViewStream:
         self._job, self._max_parked = job, max_parked
         self._options = QueryOptions(ports.kafka, trigger, most)
         self._store, self._log = ports.open_store(), ports.open_reader()
-        self._reach = Reach(spark, ports.kafka, view.name, _MEND.format(view=view.name))
+        mend = _MEND.format(view=view.name, archive=shlex.quote(ports.archive))
+        self._reach = Reach(spark, ports.kafka, view.name, mend)
         self._course = Course(
             view, self._store, self._log, report, check=lambda topics: self._reach.check(beginning(topics))
         )

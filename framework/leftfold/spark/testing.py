@@ -16,6 +16,7 @@ from leftfold.errors import ContractError
 from leftfold.messages import Event
 from leftfold.query import TableView
 from leftfold.spark.computing import compute, own_session
+from leftfold.spark.logframes import table_of
 from leftfold.spark.outcome import cause_of
 from leftfold.spark.results import RowReader
 from leftfold.spark.session import open_session
@@ -49,7 +50,7 @@ def rows(
 
     def open_table(session: SparkSession, table: EventTable) -> DataFrame:
         found = [one for one in recorded if isinstance(one.event, table.event)]
-        return session.createDataFrame(pa.Table.from_batches([table.batch(found)]))
+        return session.createDataFrame(pa.Table.from_batches([table_of(found, table.schema, table.told)]))
 
     frame, codec = compute(session, view, open_table), view.rows
     made: dict[str, Row] = {}

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["AGGREGATES", "BARE_WORDS", "CLOCKS", "FUNCTIONS", "GENERATORS", "KINDS"]
+__all__ = [
+    "AGGREGATES", "ASKED_FUNCTIONS", "ASKED_KINDS", "ASKED_TABLES", "BARE_WORDS", "CLOCKS", "FUNCTIONS", "GENERATORS",
+    "KINDS",
+]  # fmt: skip
 
 
 def _words(*texts: str) -> frozenset[str]:
@@ -72,6 +75,41 @@ _HASHES = "crc32 hash md5 sha sha1 sha2 xxhash64 from_json get_json_object json_
 
 FUNCTIONS = AGGREGATES | GENERATORS | _words(_WINDOWS, _TEXT, _NUMBERS, _TIMES, _CASTS, _CHOICES, _COLLECTIONS, _HASHES)
 """Functions whose result depends on their arguments alone and cannot be much larger than they are."""
+
+_MORE_KINDS = """
+AggregateExpression AnyValue AttributeReference Collate CommonExpressionDef CommonExpressionRef Cube CurrentDate
+CurrentTimestamp First GroupingSets Last LateralJoin LateralSubquery LikeAll LikeAny LimitAll LocalRelation
+LocalTimestamp Lower NotLikeAll NotLikeAny Offset OneRowRelation OuterReference PipeExpression PipeOperator Pivot
+RepartitionByExpression Rollup Sample ShiftLeft ShiftRight ShiftRightUnsigned Tail Unpivot UnpivotTransformer
+UnresolvedCollation UnresolvedHint UnresolvedInlineTable UnresolvedOrderBy UnresolvedQualify
+UnresolvedStarExceptOrReplace UnresolvedTableValuedFunction UnresolvedTVFAliases
+"""
+ASKED_KINDS = KINDS | _words(_MORE_KINDS)
+"""The same and more for questions that are asked once, whose answers need not be the same each time."""
+
+_MORE_AGGREGATES = """
+any_value approx_percentile array_agg collect_list collect_set corr covar_pop covar_samp first first_value grouping
+grouping_id histogram_numeric kurtosis last last_value listagg max_by min_by mode percentile_approx regr_avgx regr_avgy
+regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy regr_syy skewness std stddev stddev_pop stddev_samp
+string_agg var_pop var_samp variance
+"""
+_MORE_FUNCTIONS = """
+acosh array_insert array_repeat asinh atanh base64 binary bit_count bit_get bit_length collation cot csc curdate
+current_date current_timestamp current_timezone date_format decode encode factorial float format_number format_string
+from_csv getbit is_valid_utf8 is_variant_null json_tuple localtimestamp lpad luhn_check make_dt_interval
+make_timestamp_ltz make_timestamp_ntz make_ym_interval map_zip_with monotonically_increasing_id nanvl now octet_length
+parse_json parse_url printf quote rand randn random randstr repeat rpad schema_of_json schema_of_variant sec sentences
+sequence session_window shiftleft shiftright shiftrightunsigned shuffle space spark_partition_id stack str_to_map
+substring_index time_diff time_trunc to_binary to_csv to_time to_timestamp_ltz to_timestamp_ntz to_unix_timestamp
+to_varchar try_element_at try_make_interval try_make_timestamp try_make_timestamp_ltz try_make_timestamp_ntz
+try_parse_json try_parse_url try_to_binary try_to_time try_url_decode try_variant_get typeof unbase64 uniform
+unix_timestamp url_decode url_encode uuid variant_get
+"""
+ASKED_FUNCTIONS = FUNCTIONS | _words(_MORE_AGGREGATES, _MORE_FUNCTIONS)
+"""What questions may call besides: the order of rows, clocks and chance may count, programs and files may not."""
+
+ASKED_TABLES = GENERATORS | _words("range")
+"""Functions that may stand where a table does in a question."""
 
 CLOCKS = re.compile(r"\s*(now|today|tomorrow|yesterday)\b.*", re.IGNORECASE | re.DOTALL)
 """Texts that Spark takes for the present time where a time is wanted: `at > 'today'`."""

@@ -1,0 +1,81 @@
+"""How many seconds a position is behind, wherever the next event lies: in the archive, in the topic, or nowhere."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+import pytest
+
+from leftfold.cli.freshness import Freshness
+from leftfold.engine.bulk_log import Range
+from leftfold.errors import InfrastructureError, LogHole
+from leftfold.position import Position
+from tests.archive.past import TOPIC, Past
+from tests.ledger import app
+
+pytestmark = pytest.mark.servers
+
+START = Position({TOPIC: dict.fromkeys(range(app.partitions), 0)})
+
+
+def freshness(past: Past, archive: str) -> Freshness:
+    return Freshness(past.kafka.bootstrap_servers, archive)
+
+
+def events(past: Past) -> dict[int, list[tuple[int, int]]]:
+    """Offset and time (ms) of every record, by partition."""
+    with closing(past.log()) as log:
+        return {
+            partition: [
+                (record.offset(), record.timestamp()[1])
+                for records in log.read(Range(TOPIC, partition, 0, end))
+                for record in records
+            ]
+            for partition, end in log.stable_ends([TOPIC]).offsets[TOPIC].items()
+        }
+
+
+def test_of_what_the_topic_has_lost_the_archive_tells_the_time(past: Past) -> None:
+    oldest = min(found[0][1] for found in events(past).values()) / 1000
+    before = time.time()
+    with freshness(past, past.folder) as looking:
+        seconds = looking.seconds(START)
+    assert before - oldest <= seconds <= time.time() - oldest
+
+
+def test_one_partition_that_is_behind_counts_and_no_other(past: Past) -> None:
+    found = events(past)
+    at = {partition: records[-1][0] + 1 for partition, records in found.items()}
+    offset, appended = found[2][-1]
+    before = time.time()
+    with freshness(past, "") as looking:
+        seconds = looking.seconds(Position({TOPIC: {**at, 2: offset}}))
+    assert before - appended / 1000 <= seconds <= time.time() - appended / 1000
+
+
+def test_what_ends_a_transaction_is_nothing_to_be_behind(past: Past) -> None:
+    at = Position({TOPIC: {partition: records[-1][0] + 1 for partition, records in events(past).items()}})
+    with closing(past.topic()) as log:
+        assert not at.covers(log.stable_ends([TOPIC])), "a marker must be left"
+    with freshness(past, "") as looking:
+        assert looking.seconds(at) == 0.0
+
+
+def test_without_an_archive_nobody_guesses(past: Past) -> None:
+    with (
+        freshness(past, "") as looking,
+        pytest.raises(
+            LogHole, match=r"no longer holds offsets 0 to \d+, and no archive is configured; .* --archive DIR"
+        ),
+    ):
+        looking.seconds(START)
+
+
+def test_an_archive_is_opened_only_for_what_the_topic_has_lost(past: Past, tmp_path: object) -> None:
+    at = Position({TOPIC: {partition: records[-1][0] for partition, records in events(past).items()}})
+    broken = f"{tmp_path}/none-such"
+    with freshness(past, broken) as looking:
+        assert looking.seconds(at) > 0.0
+        with pytest.raises(InfrastructureError, match="none-such"):
+            looking.seconds(START)

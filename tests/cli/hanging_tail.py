@@ -1,0 +1,30 @@
+"""A tail of a project that stays on the list of tails for ten minutes after it last showed itself."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from leftfold.cli.project import load_app
+from leftfold.connection import kafka_settings, redis_settings
+from leftfold.engine.tail import Tail
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.redis import RedisViewStore
+
+LEASE = 600.0
+
+
+def main() -> None:
+    """Follows the project's views until SIGTERM."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    kafka, store = kafka_settings(), RedisViewStore(redis_settings())
+    tail = Tail(load_app("").views, lambda: KafkaLogReader(kafka), store, lease=LEASE)
+    while not stop.is_set():
+        tail.step()
+    tail.close()
+    store.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Views in trouble: `status` says how far one is behind whose tail hangs, and what to type; it fails for none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psutil
+import pytest
+import redis
+
+from tests.cli.shell import ROOT, Shell
+from tests.cli.test_run_faults import TEA, Running
+from tests.cli.test_two_tails import Beside, items
+
+pytestmark = pytest.mark.servers
+
+Wait = Callable[[Callable[[], object], str], None]
+Started = Callable[[Shell, Sequence[str]], subprocess.Popen[bytes]]
+VIEWS = {"cart_summary", "customer_spend"}
+
+
+@pytest.fixture
+def run(served: Shell, wait_until: Wait) -> Iterator[Running]:
+    """A worker and the only tail."""
+    run = Running(Beside(served, "hung"))
+    wait_until(lambda: run.count(" serving ") and run.count(" following "), "both to work")
+    yield run
+    run.process.terminate()
+    run.process.wait(30)
+
+
+@contextmanager
+def hung(process: psutil.Process) -> Iterator[None]:
+    """The process is alive and does nothing while the block runs."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+def views(shell: Shell) -> dict[str, dict[str, Any]]:
+    told = shell("status", "--json")
+    assert told.code == 0, told.err
+    return {row["name"]: row for row in told.rows() if row["kind"] == "view" and row["live"]}
+
+
+def test_status_tells_of_a_tail_that_hangs_and_what_it_says_to_type_takes_over(
+    run: Running, served: Shell, wait_until: Wait, started: Started
+) -> None:
+    assert served("send", "AddItem", TEA.format("hung")).code == 0
+    wait_until(lambda: items(served, "hung") == 2, "the tail to fold")
+    with hung(run.part("tail")):
+        assert served("send", "AddItem", TEA.format("hung")).code == 0
+        wait_until(lambda: "view cart_summary is " in served("status").err, "status to tell of it")
+        told = {name: (row["tails"], row["lag"] > 0, row["behind"] > 5) for name, row in views(served).items()}
+        assert told == dict.fromkeys(VIEWS, (0, True, True))
+        assert items(served, "hung") == 2
+        line = re.compile(
+            r"view cart_summary is \d+ s behind, lag \d+, and no tail is at work on it, or one that hangs \(.*\); "
+            r"start one: leftfold (run cart_summary)\n"
+        )
+        (typed,) = line.findall(served("status").err)
+        started(Beside(served, "standby"), shlex.split(typed))
+        wait_until(lambda: items(served, "hung") == 4, "the other tail to take over")
+        wait_until(lambda: "view cart_summary is " not in served("status").err, "status to be content")
+        assert views(served)["cart_summary"]["tails"] == 1
+        assert "view customer_spend is " in served("status").err, "nobody was started for that one"
+    wait_until(lambda: "s behind" not in served("status").err, "the tail that woke up")
+
+
+def test_a_standby_is_at_work_within_seconds_and_nobody_needs_to_type(
+    run: Running, served: Shell, wait_until: Wait, started: Started
+) -> None:
+    started(Beside(served, "standby"), ["run", *VIEWS])
+    wait_until(lambda: all(row["tails"] == 2 for row in views(served).values()), "the standby")
+    keys = [f"standby-{number}" for number in range(8)]
+    with hung(run.part("tail")):
+        for key in keys:
+            assert served("send", "AddItem", TEA.format(key)).code == 0
+        wait_until(lambda: all(items(served, key) == 2 for key in keys), "the standby to take over")
+        wait_until(lambda: "s behind" not in served("status").err, "status to be content")
+
+
+def test_the_twin_whose_place_is_kept_for_long_is_not_replaced_and_status_says_so(
+    served: Shell, wait_until: Wait, started: Started
+) -> None:
+    """The list of tails is fresh, as it is in the first seconds of every hang: nobody may take its buckets."""
+    started(Beside(served, "worker"), ["run", "carts"])
+    environment = served._environment | {"PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}"}
+    keys = [f"kept-{number}" for number in range(8)]
+    tail = subprocess.Popen([sys.executable, "-m", "tests.cli.hanging_tail"], cwd=served.place, env=environment)
+    try:
+        wait_until(lambda: all(row["tails"] == 1 for row in views(served).values()), "the tail")
+        for key in keys:
+            assert served("send", "AddItem", TEA.format(key)).code == 0
+        wait_until(lambda: all(items(served, key) == 2 for key in keys), "the tail to fold")
+        with hung(psutil.Process(tail.pid)):
+            for key in keys:
+                assert served("send", "AddItem", TEA.format(key)).code == 0
+            wait_until(
+                lambda: "although 1 tail is at work: it catches up, was stopped" in served("status").err, "status"
+            )
+            assert all(row["lag"] > 0 and row["behind"] > 5 for row in views(served).values())
+            started(Beside(served, "standby"), ["run", *VIEWS])
+            wait_until(lambda: any(items(served, key) == 4 for key in keys), "the other tail to fold its share")
+            assert not all(items(served, key) == 4 for key in keys)
+            assert "although 2 tails are at work" in served("status").err
+        wait_until(lambda: all(items(served, key) == 4 for key in keys), "both to fold on")
+    finally:
+        tail.terminate()
+        tail.wait(30)
+
+
+def test_a_view_that_cannot_be_read_keeps_status_from_no_other(run: Running, served: Shell, wait_until: Wait) -> None:
+    assert served("send", "AddItem", TEA.format("read")).code == 0
+    wait_until(lambda: views(served).keys() == VIEWS, "both views to be live")
+    address = json.loads((served.place / ".leftfold" / "servers.json").read_text("utf-8"))["redis"]
+    with closing(redis.Redis.from_url(address)) as client:
+        client.hset("view:cart_summary", "g:0-torn", "{")
+        try:
+            assert views(served).keys() == {"customer_spend"}
+            assert "remove it: HDEL view:cart_summary g:0-torn" in served("status").err
+        finally:
+            client.hdel("view:cart_summary", "g:0-torn")
+    assert views(served).keys() == VIEWS
