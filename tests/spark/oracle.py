@@ -10,17 +10,26 @@ from leftfold.engine.bulk_log import Range, raw
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.names import events
+from leftfold.ports import ViewStore
+from leftfold.reading import Views
 from leftfold.rows import CHECKSUM_MODULUS
+from leftfold.testing import fold
 from leftfold.view import View
 from tests.ledger import app, ledgers
 from tests.spark.conftest import Shop
 
-__all__ = ["checksum_of", "events_in", "logged"]
+__all__ = ["checksum_of", "events_in", "logged", "truth"]
 
 
 def logged(shop: Shop) -> list[Any]:
     """Every committed event of the ledgers."""
     return events_in(shop.kafka, ledgers.name)
+
+
+def truth(shop: Shop, view: View[Any, Any], store: ViewStore | None = None) -> dict[Any, Any]:
+    """The fold in memory of everything that a view has not parked, in the shop's store or in another one."""
+    parked = Views(store or shop.store)[view].describe().parked
+    return dict(fold(view, *(event for event in logged(shop) if event.ledger not in parked)))
 
 
 def events_in(kafka: KafkaSettings, category: str) -> list[Any]:
