@@ -23,11 +23,7 @@ from tests.ledger import app
 from tests.spark.doomed import Doom
 from tests.spark.killed_rebuild import FOLD
 
-IN_A_TASK = {
-    "within the bulk": ("within", 1),
-    "behind the rows of a bucket": ("behind", 1),
-    "behind its note": ("behind", 2),
-}
+IN_A_TASK = {"within the bulk": ("within", 1), "behind the note of a whole bucket": ("behind", 2)}
 """Which write of a task is the driver's last moment; the second is the note that a bucket is whole."""
 
 

@@ -29,8 +29,7 @@ POINTS = {
     "before it is registered": "begins anew",
     "behind the begin": "goes on",
     "within the bulk": "goes on",
-    "behind the rows of a bucket": "goes on",
-    "behind its note": "goes on",
+    "behind the note of a whole bucket": "goes on",
     "before the seal": "goes on",
     "behind the first seal": "begins anew",
     "behind the seal": "goes on",
@@ -40,7 +39,10 @@ POINTS = {
 }
 """Where the driver is killed, and what the same rebuild does then."""
 ORPHANS = ("before it is registered", "before the old one's keys go")
-CASES: list[tuple[View[Any, Any], str]] = [*((by_owner, point) for point in POINTS), (summary, "behind its note")]
+CASES: list[tuple[View[Any, Any], str]] = [
+    (summary if point == "behind the note of a whole bucket" else by_owner, point) for point in POINTS
+]
+"""Streams are folded in place, all else is sorted first: each is killed once in the bulk."""
 
 
 def killed(shop: Shop, view: View[Any, Any], point: str, folder: Path) -> None:
