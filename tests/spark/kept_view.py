@@ -94,6 +94,10 @@ class KeptView:
         ends = self.settle()
         assert_whole(self.store, self.view, self.truth() if rows is None else rows, ends)
 
+    def close(self) -> None:
+        """Lets go of connections; the driver goes on."""
+        self.store.close()
+
     def _stands_at(self, ends: Position) -> bool:
         live = self.store.registry(self.view.name).live_of(self.view.hash)
         if live is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from contextlib import ExitStack, closing
 from typing import Any
 
 import psutil
@@ -62,10 +62,11 @@ def driver(
 
 
 @pytest.fixture
-def keep(cluster: StandaloneCluster, driver: Driver, shop: Shop, redis: RedisServer) -> Keep:
+def keep(cluster: StandaloneCluster, driver: Driver, shop: Shop, redis: RedisServer) -> Iterator[Keep]:
     """Has the driver keep a view, on two workers."""
     cluster.fill(2)
-    return partial(KeptView, driver, shop, redis)
+    with ExitStack() as stack:
+        yield lambda view, **told: stack.enter_context(closing(KeptView(driver, shop, redis, view, **told)))
 
 
 def kill(worker: subprocess.Popen[bytes]) -> None:
