@@ -12,6 +12,7 @@ from leftfold import App, Command, Decider, Event, FoldView, SpreadView
 __all__ = [
     "Close",
     "Closed",
+    "LedgerCommand",
     "LedgerEvent",
     "Moved",
     "Opened",

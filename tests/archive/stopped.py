@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from redis import Redis
 
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.engine.refresh import Refresh
@@ -65,17 +66,26 @@ class Stopped:
         url = str(self.past.redis.url).rpartition("/")[0]
         return replace(self.past, redis=RedisSettings(url=f"{url}/{database}"))
 
+    def copied(self, past: Past, database: int) -> Past:
+        """Everything of a Redis database in another one, which tests may spoil."""
+        with Redis.from_url(str(past.redis.url)) as client:
+            for key in client.scan_iter(count=1000):
+                client.copy(key, key, destination_db=database, replace=True)
+        return self.elsewhere(database)
+
     def querying(self, past: Past, checkpoints: Path) -> Streaming:
         """A stream of the query view, in a thread."""
         store = RedisViewStore(past.redis)
         return Streaming(self.spark, owner_sums, places(past.kafka, past.redis, store, checkpoints))
 
-    def folding(self, past: Past, view: View[Any, Any], told: list[tuple[str, Any]] | None = None) -> ViewStream:
+    def folding(
+        self, past: Past, view: View[Any, Any], told: list[tuple[str, Any]] | None = None, *, archive: bool = True
+    ) -> ViewStream:
         """A stream of a folded view, to be stepped."""
         ports = StreamPorts(
             open_store=partial(RedisViewStore, past.redis),
-            open_log=past.log,
-            open_reader=past.reader,
+            open_log=past.log if archive else past.topic,
+            open_reader=past.reader if archive else past.bare_reader,
             kafka=past.kafka.java(),
         )
         heard = told if told is not None else []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from leftfold.cli.keeping import kept
+from leftfold.engine.batch_course import BatchCourse
 from leftfold.engine.generations import open_generation
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.errors import InfrastructureError, LogHole
@@ -17,9 +18,11 @@ from leftfold.flush import Phase
 from leftfold.spark.computing import refreshed
 from leftfold.spark.reach import Reach
 from leftfold.spark.streaming import ViewStream
+from leftfold.testing import fold
 from tests.archive.past import TOPIC, WAIT_SECONDS
 from tests.archive.stopped import Stopped
 from tests.ledger import app, by_owner
+from tests.spark.oracle import events_of
 from tests.spark.queries import owner_sums
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
@@ -139,3 +142,23 @@ def test_a_live_fold_that_stands_before_the_start_stays_as_it_is(stopped: Stoppe
     with pytest.raises(LogHole, match=LATER + view.name):
         raise error
     assert reader.describe() == before
+
+
+@VIEWS
+@pytest.mark.usefixtures("unchecked")
+def test_twin_of_a_live_fold_that_begins_where_the_topic_does_shows_wrong_rows(
+    stopped: Stopped, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that begins behind the hole reads all it asks for; there is no archive that could give it the rest."""
+    whole, behind = fold(view, *events_of(stopped.past.log(), TOPIC)), stopped.copied(stopped.behind, 10)
+    before = behind.views[view].describe()
+    with closing(stopped.past.topic()) as log:
+        starts, ends = log.starts([TOPIC]), log.stable_ends([TOPIC])
+    assert not before.position.covers(starts)
+    position = BatchCourse.position
+    monkeypatch.setattr(BatchCourse, "position", lambda self: position(self) | starts)
+    with closing(stopped.folding(behind, view, archive=False)) as stream:
+        stopped.follow(stream, behind)
+    after = behind.views[view].describe()
+    assert (after.generation, after.position) == (before.generation, ends)
+    assert dict(behind.views[view].items()) != whole

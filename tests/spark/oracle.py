@@ -3,37 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from leftfold.codec import MessageCodec, read_recorded
-from leftfold.engine.bulk_log import Range, raw
+from leftfold.engine.bulk_log import BulkLog, Range, raw
 from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.names import events
+from leftfold.ports import ViewStore
+from leftfold.reading import Views
 from leftfold.rows import CHECKSUM_MODULUS
+from leftfold.testing import fold
 from leftfold.view import View
 from tests.ledger import app, ledgers
 from tests.spark.conftest import Shop
 
-__all__ = ["checksum_of", "events_in", "logged"]
+__all__ = ["checksum_of", "events_of", "logged", "truth"]
 
 
 def logged(shop: Shop) -> list[Any]:
     """Every committed event of the ledgers."""
-    return events_in(shop.kafka, ledgers.name)
+    return events_of(KafkaBulkLog(shop.kafka), events(ledgers.name))
 
 
-def events_in(kafka: KafkaSettings, category: str) -> list[Any]:
-    """Every committed event of a category whose events are those of the ledgers."""
-    log, codec = KafkaBulkLog(kafka), MessageCodec[Any](ledgers.events)
-    topic = events(category)
-    ends = log.stable_ends([topic])
-    found = []
-    for partition in range(app.partitions):
-        part = Range(topic, partition, 0, ends.next_offset(topic, partition))
-        for records in log.read(part):
-            found += [read_recorded(codec, raw(part, record)) for record in records]
-    log.close()
+def truth(shop: Shop, view: View[Any, Any], store: ViewStore | None = None) -> dict[Any, Any]:
+    """The fold in memory of everything that a view has not parked, in the shop's store or in another one."""
+    parked = Views(store or shop.store)[view].describe().parked
+    return dict(fold(view, *(event for event in logged(shop) if event.ledger not in parked)))
+
+
+def events_of(log: BulkLog, topic: str) -> list[Any]:
+    """Every committed event of a topic of the ledgers, from a log that is closed then."""
+    codec, found = MessageCodec[Any](ledgers.events), []
+    with closing(log):
+        ends = log.stable_ends([topic])
+        for partition in range(app.partitions):
+            part = Range(topic, partition, 0, ends.next_offset(topic, partition))
+            for records in log.read(part):
+                found += [read_recorded(codec, raw(part, record)) for record in records]
     return [recorded.event for recorded in found if recorded is not None]
 
 

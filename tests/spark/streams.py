@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from operator import or_
 from typing import Any
@@ -22,13 +22,13 @@ from leftfold.spark.batch_query import BatchQuery, QueryOptions
 from leftfold.spark.streaming import StreamPorts, ViewStream
 from leftfold.testing import fold
 from leftfold.view import View
-from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.ledger import LedgerCommand, app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.server import RedisServer
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
 from tests.whole import assert_whole
 
-__all__ = ["VIEWS", "Streams", "begin_run", "dump", "ports_of"]
+__all__ = ["VIEWS", "Streams", "begin_run", "dump", "ports_of", "write"]
 
 VIEWS: tuple[View[Any, Any], ...] = (summary, by_owner, by_tag)
 
@@ -58,9 +58,7 @@ class Streams:
 
     def write(self, seed: int, count: int = 120) -> Position:
         """More random history; the position behind it."""
-        with KafkaClient(app.name, self.shop.kafka) as client:
-            answers = client.send_many(list(histories(stranger(seed), count)), timeout=WAIT_SECONDS)
-        return reduce(or_, (answer.position for answer in answers if isinstance(answer, Receipt)))
+        return write(self.shop, histories(stranger(seed), count))
 
     def until(self, done: Callable[[], bool], awaited: str, seconds: float = WAIT_SECONDS) -> None:
         """Steps until a condition holds; servers that are away are waited for."""
@@ -111,6 +109,13 @@ class Streams:
 
     def _tell(self, what: str, details: Any) -> None:
         self.told.append((what, dict(details)))
+
+
+def write(shop: Shop, commands: Iterable[LedgerCommand]) -> Position:
+    """Sends commands, none of which is refused; the position behind all of them."""
+    with KafkaClient(app.name, shop.kafka) as client:
+        answers = client.send_many(list(commands), timeout=WAIT_SECONDS)
+    return reduce(or_, (answer.position for answer in answers if isinstance(answer, Receipt)))
 
 
 def begin_run(streams: Streams, view: View[Any, Any], run: str, **options: Any) -> BatchQuery:

@@ -23,12 +23,11 @@ from leftfold.envelope import Receipt
 from leftfold.kafka.client import KafkaClient
 from leftfold.local import java_home
 from leftfold.spark.shipping import packed
-from leftfold.testing import fold
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.spark.cluster import SPARK_HOME, StandaloneCluster, standalone
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.late_rebuild import CODE, ROOT
-from tests.spark.oracle import checksum_of, logged
+from tests.spark.oracle import checksum_of, truth
 from tests.whole import assert_whole
 from tests.worker.waiting import wait_until
 
@@ -42,12 +41,6 @@ REBUILD_SECONDS = 180.0
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     with standalone(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-
-
-def truth(shop: Shop, view: Any) -> dict[Any, Any]:
-    """The fold in memory of everything that this view has not parked."""
-    parked = shop.views[view].describe().parked
-    return dict(fold(view, *(event for event in logged(shop) if event.ledger not in parked)))
 
 
 def rows(shop: Shop, view: Any) -> dict[Any, Any]:

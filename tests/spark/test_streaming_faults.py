@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +15,14 @@ import pytest
 
 from leftfold.codec import header
 from leftfold.engine.batch_course import BatchCourse, OutOfStep
-from leftfold.engine.batch_follower import BatchFollower
 from leftfold.engine.batch_job import BatchJob
 from leftfold.engine.bulk_log import Range, raw
-from leftfold.engine.places import Place
-from leftfold.flush import Mark, Snapshot
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.names import events
-from leftfold.ports import ViewStore
-from leftfold.position import Position
 from leftfold.testing import fold
 from tests.ledger import app, by_owner, by_tag, summary
 from tests.redis.server import RedisServer
+from tests.spark.careless_jobs import Cutting, Forgetful, Trusting
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
 from tests.spark.streams import Streams, begin_run, dump
@@ -38,31 +33,6 @@ pytestmark = pytest.mark.servers
 Start = Callable[..., Streams]
 ROOT = Path(__file__).parents[2]
 VIEWS = pytest.mark.parametrize("view", [summary, by_owner], ids=lambda view: view.name)
-
-
-class Trusting(BatchJob):
-    """Takes every mark for the one that it knows."""
-
-    def in_step(self, bucket: int, mark: Mark) -> bool:
-        return True
-
-
-class Forgetful(BatchJob):
-    """Folds whatever a batch holds, as if a checkpoint were right about that."""
-
-    def is_done(self, mark: Mark, reached: Position) -> bool:
-        return False
-
-    def follower(self, store: ViewStore, places: Sequence[Place], read: Snapshot, bucket: int) -> BatchFollower:
-        marks = {number: replace(mark, position=Position()) for number, mark in read.marks.items()}
-        return super().follower(store, places, replace(read, marks=marks), bucket)
-
-
-class Cutting(BatchJob):
-    """Folds as far as a batch goes, in the middle of a decision or not."""
-
-    def whole(self, ends: Sequence[bool]) -> int:
-        return len(ends)
 
 
 def wrong(streams: Streams, view: Any) -> bool:

@@ -15,18 +15,16 @@ from leftfold import App
 from leftfold.cli.survey import Survey
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.errors import ConfigurationError, Fenced
-from leftfold.flush import Generation
 from leftfold.kafka.client import KafkaClient
 from leftfold.position import Position
 from leftfold.query import QueryView
 from leftfold.redis import RedisViewStore
-from leftfold.spark.checkpoint import Checkpoint
 from leftfold.spark.computing import refreshed
-from leftfold.spark.query_stream import QueryStream
 from tests.ledger import Move, Moved, app
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import OwnerSums, balances, hourly, owner_sums, regions
 from tests.spark.query_streams import Streaming, places, refreshing
+from tests.spark.trusting_stream import Trusting
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
@@ -106,37 +104,6 @@ def test_a_stream_goes_on_where_it_stopped(shop: Shop, tmp_path: Path) -> None:
     assert agreement(shop) is Agreement.EQUAL
 
 
-def newest(shop: Shop, checkpoints: Path, folder: str) -> list[Path]:
-    generation = shop.views[owner_sums].describe().generation
-    (home,) = (path for path in (checkpoints / owner_sums.name / generation).glob("*") if path.is_dir())
-    files = [path for path in (home / folder).glob("*") if path.name.isdecimal()]
-    return sorted(files, key=lambda path: -int(path.name))
-
-
-def drop(file: Path) -> None:
-    """Removes a file and Hadoop's checksum of it."""
-    file.unlink()
-    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
-
-
-@pytest.mark.parametrize(("lost", "goes_on"), [(1, True), (2, False)])
-def test_lost_commits_are_replayed_or_computed_anew(shop: Shop, tmp_path: Path, lost: int, goes_on: bool) -> None:
-    with streaming(shop, tmp_path) as stream:
-        stream.wait_heard("generation live")
-        for amount in ("1.00", "2.00", "4.00"):
-            caught_up(shop, move(shop, f"lost {lost}", amount))
-    for file in newest(shop, tmp_path, "commits")[:lost]:
-        drop(file)
-    position = move(shop, f"lost {lost}", "8.00")
-    with streaming(shop, tmp_path) as again:
-        caught_up(shop, position)
-        again.wait_heard("stream goes on" if goes_on else "computed from the start")
-    row = shop.views[owner_sums].get(f"lost {lost}")
-    assert row is not None
-    assert (row.moves, row.total) == (4, Decimal("15.00"))
-    assert agreement(shop) is Agreement.EQUAL
-
-
 def keys_of(shop: Shop) -> dict[bytes, bytes]:
     client: Any = shop.store._client
     names = [*client.keys("v:{owner_sums:*"), *client.keys("view:owner_sums")]
@@ -151,22 +118,6 @@ def put_back(shop: Shop, keys: dict[bytes, bytes]) -> None:
         for name, dump in keys.items():
             pipe.execute_command("RESTORE", name, 0, dump)
         pipe.execute()
-
-
-class TrustingCheckpoint(Checkpoint):
-    """Goes on from wherever Spark's checkpoint is, whatever the marks say."""
-
-    def resumable(self, run: str, batch: int | None, files: Any) -> Path | None:
-        return self._of(run)
-
-
-class TrustingStream(QueryStream):
-    def checkpoint(self, generation: Generation) -> Checkpoint:
-        return TrustingCheckpoint(self._places.checkpoints, self._view.name, generation.id)
-
-
-class Trusting(Streaming):
-    kind = TrustingStream
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""A view that a driver on a cluster keeps up to date in a Redis database of its own, and what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from decimal import Decimal
+from typing import Any
+
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.names import events
+from leftfold.partitioner import partition_of
+from leftfold.position import Position
+from leftfold.reading import Views
+from leftfold.redis import RedisSettings, RedisViewStore
+from tests.ledger import Move, app, histories, stranger
+from tests.redis.server import RedisServer
+from tests.spark.conftest import Shop
+from tests.spark.driver import Driver
+from tests.spark.oracle import truth
+from tests.spark.streams import write
+from tests.whole import assert_whole
+
+__all__ = ["NEIGHBOURS", "KeptView"]
+
+TOPIC = events("ledgers")
+NEIGHBOURS = [key for key in (f"late-{n}" for n in range(30)) if partition_of(key.encode(), app.partitions) == 0][:2]
+"""Two ledgers whose rows are in one bucket of their summary."""
+
+
+class KeptView:
+    """What goes on in the driver until it is told something else.
+
+    Args:
+        database: of the streams' own Redis. do, told: the order to the driver.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        shop: Shop,
+        redis: RedisServer,
+        view: Any,
+        *,
+        database: int,
+        do: str = "stream",
+        **told: Any,
+    ) -> None:
+        settings = RedisSettings(url=f"redis://127.0.0.1:{redis.port}/{database}")
+        self.driver, self.shop, self.view, self.store = driver, shop, view, RedisViewStore(settings)
+        self.reader = Views(self.store)[view]
+        driver.keep(do, settings, view=view.name, **told)
+
+    def settle(self, position: Position = Position()) -> Position:
+        """Waits until every mark is where the log ends, behind a position; where that is."""
+        ends = position
+        with closing(KafkaBulkLog(self.shop.kafka)) as log:
+
+            def is_there() -> bool:
+                nonlocal ends
+                ends = log.stable_ends([TOPIC])
+                return ends.covers(position) and self._stands_at(ends)
+
+            self.driver.wait_until(is_there, f"{self.view.name} to be at the end of the log")
+        return ends
+
+    def write(self, seed: int) -> Position:
+        """More random history."""
+        return write(self.shop, histories(stranger(seed), 120))
+
+    def move(self, ledger: str, *amounts: str) -> Position:
+        """A few moves of one ledger."""
+        return write(self.shop, [Move(ledger=ledger, owner="late", amount=Decimal(amount)) for amount in amounts])
+
+    def write_fatally(self, at: tuple[str, int], seed: int) -> None:
+        """More history, while which is folded an executor is killed."""
+        self.settle()
+        (met,) = self.driver.doom.arm(*at)
+        position = self.write(seed)
+        self.driver.wait_until(met.exists, f"an executor to come to {met.name}")
+        self.settle(position)
+
+    def rows(self) -> dict[Any, Any]:
+        """The rows that are not parked."""
+        parked = self.reader.describe().parked
+        return {key: row for key, row in self.reader.items() if key not in parked}
+
+    def truth(self) -> dict[Any, Any]:
+        """What they must be."""
+        return truth(self.shop, self.view, self.store)
+
+    def assert_whole(self, rows: Mapping[Any, Any] | None = None) -> None:
+        """Everything is what the fold in memory makes of the log, or as told, and stands at its end."""
+        ends = self.settle()
+        assert_whole(self.store, self.view, self.truth() if rows is None else rows, ends)
+
+    def close(self) -> None:
+        """Lets go of connections; the driver goes on."""
+        self.store.close()
+
+    def _stands_at(self, ends: Position) -> bool:
+        live = self.store.registry(self.view.name).live_of(self.view.hash)
+        if live is None:
+            return False
+        wanted = {b: ends.only(live.topics, b if live.stream_keyed else None) for b in range(live.buckets)}
+        return {b: mark.position for b, mark in self.store.marks(live).items()} == wanted

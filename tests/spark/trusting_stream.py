@@ -1,0 +1,29 @@
+"""A stream of a query view that believes its checkpoint, for tests of what the marks are good for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from leftfold.flush import Generation
+from leftfold.spark.checkpoint import Checkpoint
+from leftfold.spark.query_stream import QueryStream
+from tests.spark.query_streams import Streaming
+
+__all__ = ["Trusting"]
+
+
+class TrustingCheckpoint(Checkpoint):
+    """Goes on from wherever Spark's checkpoint is, whatever the marks say."""
+
+    def resumable(self, run: str, batch: int | None, files: Any) -> Path | None:
+        return self._of(run)
+
+
+class TrustingStream(QueryStream):
+    def checkpoint(self, generation: Generation) -> Checkpoint:
+        return TrustingCheckpoint(self._places.checkpoints, self._view.name, generation.id)
+
+
+class Trusting(Streaming):
+    kind = TrustingStream
