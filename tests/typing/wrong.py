@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from leftfold import Command, Decider, FoldView, QueryView, SpreadView, memory
+from leftfold import Command, Decider, FoldView, Process, QueryView, SpreadView, memory
 from leftfold.testing import given
 from tests.typing.right import (
     Shelf,
@@ -18,11 +18,17 @@ from tests.typing.right import (
     Stock,
     Stocked,
     Takings,
+    Refill,
+    RefillInput,
     add,
     app,
     by_both,
     decide,
     evolve,
+    refill,
+    refilled,
+    refills,
+    shelf_of,
     shelf_takings,
     shelves,
     stands,
@@ -106,3 +112,31 @@ with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
     world.views["stocked"]  # E: index, reportArgumentType
     world.views[stocked].watch(after=5)  # E: arg-type, reportArgumentType
     world.views[by_both].watch(keys=["p"])  # E: list-item, reportArgumentType
+
+
+def sends_another(given: RefillInput, state: Refill) -> Sequence[OtherCommand]:
+    return [OtherCommand(id="x")]
+
+
+Process(
+    "refills",
+    inputs=RefillInput,
+    sends=ShelfCommand,
+    state=Refill,
+    initial_state=Refill(),
+    correlate=shelf_of,
+    react=sends_another,  # E: arg-type, reportArgumentType
+    evolve=refilled,
+)
+Process(
+    "refills",
+    inputs=RefillInput,
+    sends=ShelfCommand,
+    state=Refill,
+    initial_state=Shelf({}),  # E: arg-type, reportArgumentType
+    correlate=shelf_of,
+    react=refill,
+    evolve=refilled,
+)
+given(refills).when(Stock(shelf_id="s", product="p"))  # E: arg-type, reportArgumentType
+given(refills).when(Stocked(shelf_id="s", product="p", count=1)).then(OtherCommand(id="x"))  # E: arg-type, reportArgumentType

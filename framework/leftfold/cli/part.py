@@ -18,8 +18,8 @@ from leftfold.cli.options import EVERY, MAX_PARKED
 from leftfold.cli.project import load_app
 from leftfold.connection import kafka_settings, redis_settings
 from leftfold.errors import Fenced, LeftfoldError
+from leftfold.garbage import tuned_gc
 from leftfold.logs import Report, open_report
-from leftfold.process import tuned_gc
 
 __all__ = ["end_with_parent", "main"]
 

@@ -37,13 +37,15 @@ class Reply(NamedTuple):
 class Batch:
     """The writes of one transaction, and the streams as they are once it is committed.
 
-    `changed` names the streams by partition and key whose record must be written.
+    `sent` holds, by topic, commands of processes and answers to them; `changed` names the streams by partition and key
+    whose record must be written.
     """
 
     events: list[Outgoing] = field(default_factory=list)
     states: list[Outgoing] = field(default_factory=list)
     dead: list[Outgoing] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
+    sent: dict[str, list[Outgoing]] = field(default_factory=dict)
     streams: dict[int, dict[str, Stream[Any]]] = field(default_factory=dict)
     changed: set[tuple[int, str]] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.batch import Batch, Outgoing
-from leftfold.engine.lane import STATE_HEADERS, HeavyState
+from leftfold.engine.batch_lane import STATE_HEADERS, HeavyState
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.kafka.errors import translated
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started

@@ -105,7 +105,7 @@ def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str
     decider = app.decider(category)
     classes = [kind for kind in flat(decider.state.type) if is_record(kind)]
     columns = _columns(classes) if classes else [("state", pa.string())]
-    codec = StreamCodec(decider.state)
+    codec = StreamCodec(decider.state, decider.initial_state)
 
     def row(record: RawRecord) -> Mapping[str, Any] | None:
         if record.value is None:

@@ -14,8 +14,8 @@ from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
 from leftfold.engine.hole import check_whole
 from leftfold.engine.statemark import MARK
 from leftfold.errors import ContractError
+from leftfold.garbage import tuned_gc
 from leftfold.ports import RawRecord
-from leftfold.process import tuned_gc
 
 __all__ = ["Row", "log_frame", "log_parts", "table_of"]
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from leftfold import names
-from leftfold.process import tuned_gc
+from leftfold.garbage import tuned_gc
 from leftfold.spark.frames import KAFKA_OPTIONS, record_of
 from leftfold.spark.starts import first_offsets
 from leftfold.spark.tables import EventTable

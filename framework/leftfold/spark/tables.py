@@ -18,9 +18,9 @@ from leftfold.codec import MessageCodec, header, read_recorded
 from leftfold.engine.bulk_log import BulkLog, Range, raw
 from leftfold.envelope import Recorded
 from leftfold.errors import ConfigurationError, ContractError
+from leftfold.garbage import tuned_gc
 from leftfold.messages import Event
 from leftfold.ports import Headers, RawRecord
-from leftfold.process import tuned_gc
 from leftfold.reference import ReferenceFile
 from leftfold.spark.columns import arrow_type, arrow_value
 from leftfold.spark.progress import Address, Teller
