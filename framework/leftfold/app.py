@@ -40,11 +40,12 @@ class App:
             raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
         if not 1 <= partitions <= 4096:
             raise ConfigurationError(f"app {name}: partitions={partitions} must be between 1 and 4096")
-        _distinct(name, "deciders or processes", (d.name for d in (*self.deciders, *self.processes)))
+        _distinct(name, "deciders or processes", [*(d.name for d in self.deciders), *(p.name for p in self.processes)])
         _distinct(name, "views", (v.name for v in self.views))
-        for reader in (*self.views, *self.processes):
-            _same_events(name, reader, self.deciders)
+        for view in self.views:
+            _same_events(name, view, self.deciders)
         for process in self.processes:
+            _same_events(name, process, self.deciders)
             _same_commands(name, process, self.deciders)
 
     def decider(self, category: str) -> Decider[Any, Any, Any]:

@@ -22,6 +22,7 @@ from leftfold.unions import checked, flat, members, missing_arms
 __all__ = ["Cancel", "Finished", "Process", "Rejected", "Timer"]
 
 C = TypeVar("C", bound=Command)
+C_co = TypeVar("C_co", bound=Command, covariant=True)
 I = TypeVar("I")  # noqa: E741  # an input, as S is a state and C a command
 S = TypeVar("S")
 
@@ -29,15 +30,15 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 @dataclass(frozen=True)
-class Rejected(Generic[C]):
+class Rejected(Generic[C_co]):
     """The input that a process gets when a command it sent was refused, with the error that the command declares."""
 
-    command: C
+    command: C_co
     error: DomainError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timer(Generic[C]):
+class Timer(Generic[C_co]):
     """Sends a command once the log has come to a time, unless it is cancelled before; one of a name replaces another.
 
     `at` is aware. Time is that of the events: loading last year's data fires last year's timers in their places.
@@ -45,7 +46,7 @@ class Timer(Generic[C]):
 
     name: str
     at: datetime
-    command: C
+    command: C_co
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 
 from leftfold import DecisionFailed, InfrastructureError, Process
 from leftfold.codec import header
-from leftfold.engine.batch import Outgoing
+from leftfold.engine.batch import Batch, Outgoing
 from leftfold.engine.inputs import ACK, NACK, due_record
 from leftfold.engine.process_lane import ProcessLane
 from leftfold.engine.router import Router
@@ -161,11 +161,11 @@ def test_what_nobody_asked_to_hear_is_dead_lettered_with_the_command_and_the_rea
 def test_a_due_timer_sends_its_command_once_and_an_older_setting_nothing(bench: Bench) -> None:
     bench.take(bench.event(PLACED, 7))
     partition = home(b"o")
-    assert bench.lane.due(partition, DUE - timedelta(microseconds=1)) == []
-    (due,) = bench.lane.due(partition, DUE)
-    assert bench.lane.due(partition, DUE) == [due], "until it is written it is due"
-    bench.lane.fired([due])
-    assert bench.lane.due(partition, DUE) == []
+    assert bench.lane.due_at(partition, DUE - timedelta(microseconds=1)) == []
+    (due,) = bench.lane.due_at(partition, DUE)
+    assert bench.lane.due_at(partition, DUE) == [due], "until it is written it is due"
+    bench.lane.commit(Batch(sent={"checkout.commands": [due]}), {})
+    assert bench.lane.due_at(partition, DUE) == []
     older = due_record("trade", "checkout", "o", "patience", "2026-01-01T00:59:00Z", "c", partition)
     assert bench.take(bench.record(older)) == {"cancelled": 1}
     assert bench.take(bench.record(due)) == {"taken": 1, "sent": 1}
@@ -176,9 +176,9 @@ def test_a_due_timer_sends_its_command_once_and_an_older_setting_nothing(bench: 
 def test_timers_are_known_to_whoever_takes_over(bench: Bench) -> None:
     bench.take(bench.event(PLACED, 7))
     other = bench.again()
-    assert [due.key for due in other.lane.due(home(b"o"), DUE)] == [b"o"]
+    assert [due.key for due in other.lane.due_at(home(b"o"), DUE)] == [b"o"]
     bench.take(bench.event(PAID, 1, "payments.events"))
-    assert bench.again().lane.due(home(b"o"), DUE) == []
+    assert bench.again().lane.due_at(home(b"o"), DUE) == []
 
 
 def test_an_input_that_cannot_be_reacted_to_is_dead_lettered_and_the_rest_goes_on() -> None:

@@ -148,7 +148,7 @@ def order_of(given: Input) -> str | None:
 def react(given: Input, state: Checkout) -> Sequence[Sends | Timer[Sends] | Cancel | Finished]:
     match given:
         case Placed(order=order, product=product, at=at):
-            timer = Timer[Sends](name="patience", at=at + PATIENCE, command=Drop(order=order, why="not paid in time"))
+            timer = Timer(name="patience", at=at + PATIENCE, command=Drop(order=order, why="not paid in time"))
             return [Reserve(product=product, order=order), timer]
         case Reserved():
             return []

@@ -31,6 +31,7 @@ from tests.typing.right import (
     shelf_of,
     shelf_takings,
     shelves,
+    sold_one,
     stands,
     stocked,
 )
@@ -98,7 +99,7 @@ SpreadView("view", events=Stocked, row=Takings, each=each, evolve=takes_text)  #
 QueryView("view", events=Sold, row=Stand, key=lambda r: r.shop, query="")  # E: attr-defined, reportAttributeAccessIssue
 QueryView("view", events=Sold, row=Stand, query="")  # E: call-arg, reportCallIssue
 
-given(shelves, OtherCommand(id="x"))  # E: misc, reportArgumentType
+given(shelves, OtherCommand(id="x"))  # E: call-overload, reportArgumentType+reportCallIssue
 given(shelves).when(OtherCommand(id="x"))  # E: arg-type, reportArgumentType
 given(shelves).when(Stock(shelf_id="s", product="p")).then(Takings())  # E: arg-type, reportArgumentType
 given(shelves).when(Stock(shelf_id="s", product="p")).then_rejected(ValueError())  # E: arg-type, reportArgumentType
@@ -114,8 +115,12 @@ with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
     world.views[by_both].watch(keys=["p"])  # E: list-item, reportArgumentType
 
 
-def sends_another(given: RefillInput, state: Refill) -> Sequence[OtherCommand]:
-    return [OtherCommand(id="x")]
+def another_state(given: RefillInput, state: Shelf) -> Sequence[ShelfCommand]:
+    return []
+
+
+def another_input(state: Refill, given: OtherCommand) -> Refill:
+    return state
 
 
 Process(
@@ -125,7 +130,7 @@ Process(
     state=Refill,
     initial_state=Refill(),
     correlate=shelf_of,
-    react=sends_another,  # E: arg-type, reportArgumentType
+    react=another_state,  # E: arg-type, reportArgumentType
     evolve=refilled,
 )
 Process(
@@ -133,10 +138,10 @@ Process(
     inputs=RefillInput,
     sends=ShelfCommand,
     state=Refill,
-    initial_state=Shelf({}),  # E: arg-type, reportArgumentType
+    initial_state=Refill(),
     correlate=shelf_of,
     react=refill,
-    evolve=refilled,
+    evolve=another_input,  # E: arg-type, reportArgumentType
 )
 given(refills).when(Stock(shelf_id="s", product="p"))  # E: arg-type, reportArgumentType
-given(refills).when(Stocked(shelf_id="s", product="p", count=1)).then(OtherCommand(id="x"))  # E: arg-type, reportArgumentType
+given(refills).when(sold_one).then(OtherCommand(id="x"))  # E: arg-type, reportArgumentType

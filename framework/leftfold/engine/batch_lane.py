@@ -10,6 +10,7 @@ from leftfold.codec import header
 from leftfold.engine.batch import Batch, HeaderList, Outgoing, Reply
 from leftfold.engine.held import Held, HeldCodec
 from leftfold.engine.inputs import answer_record
+from leftfold.engine.log_time import TimeMark
 from leftfold.engine.received import CONTENT_TYPE
 from leftfold.engine.reply import nack
 from leftfold.errors import ContractError, LeftfoldError
@@ -125,6 +126,13 @@ class BatchLane(ABC, Generic[G]):
         for partition, end in ends.items():
             if partition in self.held:
                 self.held[partition].end = end
+
+    def tell(self, mark: TimeMark) -> None:
+        """Takes word of what time it is; who has no timers need not know."""
+
+    def due(self, nexts: Mapping[int, int]) -> Batch:
+        """What is to be written because time has come, given the next record to be taken of each partition."""
+        return Batch()
 
     @abstractmethod
     def _read(self, record: RawRecord) -> G:

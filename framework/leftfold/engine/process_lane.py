@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from leftfold.engine.batch import Batch, HeaderList, Outgoing
 from leftfold.engine.batch_lane import BatchLane, Partitioner, Partitions
 from leftfold.engine.inputs import Input, due_record, read_input
 from leftfold.engine.instance import Instance, InstanceCodec
+from leftfold.engine.log_time import LogTime, TimeMark
 from leftfold.engine.reacting import Failed, Passed, Reaction, Reactor, timer_of
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION
 from leftfold.engine.timers import Timers
@@ -52,11 +53,15 @@ class ProcessLane(BatchLane[Input]):
             max_bytes=max_bytes,
         )
         self._app, self._reactor = app, Reactor(process)
+        self._topic = names.commands(process.name)
+        self._sources = [names.events(category) for category in process.categories]
         self.timers: dict[int, Timers] = {}
+        self.times: dict[int, LogTime] = {}
 
     def hold(self, partition: int, store: StateStore, *, end: int) -> None:
         """Takes a restored partition and the timers in it."""
         super().hold(partition, store, end=end)
+        self.times[partition] = LogTime(f"{t}/{p}" for t in self._sources for p in range(self._partitions(t)))
         timers = self.timers[partition] = Timers()
         for key, record in store.items():
             if _NO_TIMERS not in record:
@@ -66,27 +71,40 @@ class ProcessLane(BatchLane[Input]):
         """Lets go of a partition and everything known of it."""
         super().drop(partition)
         self.timers.pop(partition, None)
+        self.times.pop(partition, None)
 
-    def due(self, partition: int, now: datetime, most: int = 1000) -> list[Outgoing]:
-        """What is to be written into the process's own topic because timers of a partition are due by log time."""
+    def tell(self, mark: TimeMark) -> None:
+        """Takes word of what time it is."""
+        for partition, time in self.times.items():
+            time.tell(partition, mark)
+
+    def due(self, nexts: Mapping[int, int]) -> Batch:
+        """What says that timers are due by log time, to be written into the process's own topic."""
+        batch = Batch()
+        for partition, offset in nexts.items():
+            now = self.times[partition].now(offset)
+            if now is not None and (due := self.due_at(partition, now)):
+                batch.sent.setdefault(self._topic, []).extend(due)
+        return batch
+
+    def due_at(self, partition: int, now: datetime, most: int = 1000) -> list[Outgoing]:
+        """What says that timers of a partition are due at a time, the earliest first."""
         return [
             due_record(self._app, self.name, key, name, timer.at, timer.correlation, partition)
             for key, name, timer in self.timers[partition].due(now, most)
         ]
 
-    def fired(self, records: Iterable[Outgoing]) -> None:
-        """These stand in the log: they are not written again."""
-        for record in records:
-            given = read_input(RawRecord("", record.partition, 0, record.key, record.value, record.headers))
-            self.timers[record.partition].fired(given.key, *timer_of(given))
-
-    def commit(self, batch: Batch, ends: Any) -> None:
-        """Takes over a batch that is committed."""
+    def commit(self, batch: Batch, ends: Mapping[int, int]) -> None:
+        """Takes over a batch that is committed; timers that it says are due are not said to be again."""
         super().commit(batch, ends)
         for partition, instances in batch.streams.items():
             if partition in self.timers:
                 for key, instance in instances.items():
                     self.timers[partition].set(key, instance.timers)
+        for out in batch.sent.get(self._topic, ()):
+            if out.partition in self.timers:
+                given = read_input(RawRecord("", out.partition, 0, out.key, out.value, out.headers))
+                self.timers[out.partition].fired(given.key, *timer_of(given))
 
     def _read(self, record: RawRecord) -> Input:
         return read_input(record)
@@ -94,6 +112,9 @@ class ProcessLane(BatchLane[Input]):
     def _take(
         self, batch: Batch, record: RawRecord, given: Input, stream: Instance[Any], now: float, careful: bool
     ) -> None:
+        if given.origin is not None:
+            at = datetime.fromisoformat(given.time.decode())
+            self.times[record.partition].saw(given.origin[0], at, record.offset)
         spare = stream.copy() if careful else None
         outcome = self._reactor.take(stream, given)
         if spare is not None and (size := len(self.streams.encode(stream))) > (room := self._room_beside(record.key)):

@@ -95,10 +95,10 @@ class Flow:
         ]
         for _, name, partition in sorted(found):
             lane = self._processes[name]
-            due = lane.due(partition, now, 1)
+            due = lane.due_at(partition, now, 1)
             if due:
                 self._waiting.extend([self._write(names.commands(name), out) for out in due])
-                lane.fired(due)
+                lane.commit(Batch(sent={names.commands(name): due}), {})
                 return True
         return False
 
