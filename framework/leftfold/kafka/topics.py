@@ -43,6 +43,14 @@ def topics_of(app: App) -> list[Topic]:
             Topic(names.state(category, decider.version), count, STATE),
             Topic(names.dead(category), count, DEAD),
         ]
+    for process in app.processes:
+        name = process.name
+        found += [
+            Topic(names.commands(name), count, EVENTS),
+            Topic(names.state(name, process.version), count, STATE),
+            Topic(names.dead(name), count, DEAD),
+            Topic(names.time(name), 1, REPLIES),
+        ]
     return found
 
 
@@ -68,7 +76,7 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
 
 def _read_only(app: App) -> set[str]:
     owned = {decider.name for decider in app.deciders}
-    return {category for view in app.views for category in view.categories} - owned
+    return {category for reader in (*app.views, *app.processes) for category in reader.categories} - owned
 
 
 def _make(cluster: Cluster, settings: KafkaSettings, missing: list[Topic]) -> None:
