@@ -58,6 +58,7 @@ class _Routing:
         await self._sender.start(self._failed)
         self._faust.on_partitions_revoked.connect(self._revoked)
         await self._faust.start()
+        self._report("routing", {"process": self._process.name, "from": ", ".join(self._process.categories)})
         try:
             while not stop.is_set() and not self._failure.done():
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)

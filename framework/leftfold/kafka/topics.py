@@ -65,11 +65,12 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
     read = [names.events(category) for category in sorted(_read_only(app))]
     with Cluster(settings) as cluster:
         there = cluster.partition_counts([topic.name for topic in wanted] + read)
-        _check_read(app, read, there)
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
+            # Before anything is asked of others: two Apps that listen to each other could never begin.
             _make(cluster, settings, missing)
-            there = _wait_made(cluster, [topic.name for topic in wanted] + read, timeout)
+            there |= _wait_made(cluster, [topic.name for topic in wanted], timeout)
+        _check_read(app, read, there)
         _check(app, wanted, there, cluster.configs(t.name for t in wanted if t.config in _CHECKED))
     return there
 
