@@ -21,7 +21,7 @@ from leftfold.position import Position
 from tests.core.trade import app
 from tests.worker.waiting import wait_until
 
-__all__ = ["Trading"]
+__all__ = ["Trading", "committed"]
 
 
 class Trading:
@@ -68,16 +68,7 @@ class Trading:
 
     def records(self, topic: str) -> list[RawRecord]:
         """Everything committed in a topic."""
-        log = KafkaLogReader(self.settings)
-        try:
-            count = log.partitions(topic)
-            ends = log.ends([topic])
-            log.seek(Position({topic: dict.fromkeys(range(count), 0)}))
-            found: list[RawRecord] = []
-            wait_until(lambda: found.extend(log.poll(500, 0.1)) or log.position().covers(ends), f"the end of {topic}")
-            return sorted(found, key=lambda record: (record.partition, record.offset))
-        finally:
-            log.close()
+        return committed(self.settings, topic)
 
     def await_event(self, category: str, event: Event, seconds: float = 20.0) -> None:
         """Waits until this event is written."""
@@ -98,3 +89,18 @@ class Trading:
             work()
         except BaseException as error:  # whatever it is, the test's thread raises it
             self.failures.append(error)
+
+
+def committed(settings: KafkaSettings, topic: str) -> list[RawRecord]:
+    """Everything committed in a topic, partition by partition."""
+    log = KafkaLogReader(settings)
+    try:
+        count = log.partitions(topic)
+        ends = log.ends([topic])
+        log.seek(Position({topic: dict.fromkeys(range(count), 0)}))
+        found: list[RawRecord] = []
+        while not log.position().covers(ends):
+            found += log.poll(500, 0.1)
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+    finally:
+        log.close()
