@@ -17,7 +17,20 @@ from leftfold.memory.states import MemoryStates
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.testing import check_redelivery
-from tests.core.trade import PATIENCE, Checkout, Input, Paid, Placed, Reserve, Sends, checkout, evolve, order_of, react
+from tests.core.trade import (
+    PATIENCE,
+    Checkout,
+    Input,
+    Paid,
+    Placed,
+    Reserve,
+    Reserved,
+    Sends,
+    checkout,
+    evolve,
+    order_of,
+    react,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DUE = NOW + PATIENCE
@@ -47,7 +60,7 @@ class Bench:
         self.sent: list[Outgoing] = []
         self.dead: list[str] = []
 
-    def event(self, event: Placed | Paid, offset: int, topic: str = "orders.events") -> RawRecord:
+    def event(self, event: Placed | Reserved | Paid, offset: int, topic: str = "orders.events") -> RawRecord:
         """The event as the router sends it; its source is another place for each offset."""
         codec = self.lane._reactor.events
         headers = [
@@ -94,6 +107,7 @@ class Bench:
 
 
 PLACED, PAID = Placed(order="o", product="p", at=NOW), Paid(order="o")
+RESERVED = Reserved(product="p", order="o")
 
 
 @pytest.fixture
@@ -177,7 +191,7 @@ def test_timers_are_known_to_whoever_takes_over(bench: Bench) -> None:
     bench.take(bench.event(PLACED, 7))
     other = bench.again()
     assert [due.key for due in other.lane.due_at(home(b"o"), DUE)] == [b"o"]
-    bench.take(bench.event(PAID, 1, "payments.events"))
+    bench.take(bench.event(RESERVED, 1, "stock.events"), bench.event(PAID, 1, "payments.events"))
     assert bench.again().lane.due_at(home(b"o"), DUE) == []
 
 
@@ -228,6 +242,7 @@ def test_a_state_that_is_too_heavy_is_refused_and_the_instance_stays_as_it_was()
 def test_a_topic_that_is_not_there_stops_the_lane_before_anything_is_written(bench: Bench) -> None:
     other = Bench(heavy=0)
     other.take(other.event(PLACED, 7))
+    other.take(other.event(RESERVED, 0, "stock.events"))
     with pytest.raises(InfrastructureError, match=r"orders\.commands does not exist"):
         other.take(other.event(PAID, 0, "payments.events"))
 
@@ -236,7 +251,8 @@ def test_a_history_in_any_order_and_with_any_repetition_leaves_one_effect_of_eac
     chance = random.Random(7)
     for _ in range(50):
         bench, commands = Bench(), []
-        for record in [bench.event(PLACED, 7), bench.event(PAID, 3, "payments.events")]:
+        paid, reserved = bench.event(PAID, 3, "payments.events"), bench.event(RESERVED, 5, "stock.events")
+        for record in [bench.event(PLACED, 7), *chance.sample([paid, reserved], 2)]:
             for _ in range(chance.randint(1, 3)):
                 bench.take(record)
                 commands += [header(out.headers, "ce_type") for out in bench.sent]
@@ -246,7 +262,7 @@ def test_a_history_in_any_order_and_with_any_repetition_leaves_one_effect_of_eac
 
 
 def test_redelivery_is_a_property_to_check_with_histories_of_your_own() -> None:
-    check_redelivery(checkout, [PLACED, PAID])
+    check_redelivery(checkout, [PLACED, PAID, RESERVED])
     with pytest.raises(AssertionError, match="belongs to another instance"):
         check_redelivery(checkout, [PLACED, Paid(order="other")])
 

@@ -27,6 +27,7 @@ from tests.core.trade import (
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PLACED = Placed(order="o", product="p", at=NOW)
+RESERVED = Reserved(product="p", order="o")
 PLACE = Place(order="o", product="p", at=NOW)
 RESERVE, DROP = Reserve(product="p", order="o"), Drop(order="o", why="not paid in time")
 
@@ -44,8 +45,9 @@ def seen(world: World, category: str) -> list[object]:
 def test_a_policy_reads_as_a_sentence() -> None:
     timer = Timer(name="patience", at=NOW + PATIENCE, command=DROP)
     given(checkout).when(PLACED).then(RESERVE, timer)
-    given(checkout, PLACED).when(Reserved(product="p", order="o")).then_nothing()
-    given(checkout, PLACED).when(Paid(order="o")).then(Confirm(order="o"), Finished())
+    given(checkout, PLACED).when(RESERVED).then_nothing()
+    given(checkout, PLACED, RESERVED).when(Paid(order="o")).then(Confirm(order="o"), Finished())
+    given(checkout, PLACED, Paid(order="o")).when(RESERVED).then(Confirm(order="o"), Finished())
     given(checkout, PLACED).when(Rejected(RESERVE, OutOfStock(product="p"))).then(
         Cancel("patience"), Drop(order="o", why="no p left")
     )

@@ -130,7 +130,8 @@ payments = Decider(
 @dataclass(frozen=True)
 class Checkout:
     product: str = ""
-    late: bool = False
+    reserved: bool = False
+    paid: bool = False
 
 
 Input: TypeAlias = Placed | Reserved | Paid | Dropped | Rejected[Reserve]
@@ -150,12 +151,12 @@ def react(given: Input, state: Checkout) -> Sequence[Sends | Timer[Sends] | Canc
         case Placed(order=order, product=product, at=at):
             timer = Timer(name="patience", at=at + PATIENCE, command=Drop(order=order, why="not paid in time"))
             return [Reserve(product=product, order=order), timer]
-        case Reserved():
-            return []
+        case Reserved(order=order):
+            return [Confirm(order=order), Finished()] if state.paid else []
         case Paid(order=order):
-            return [Confirm(order=order), Finished()]
+            return [Confirm(order=order), Finished()] if state.reserved else []
         case Dropped(order=order):
-            return [Release(product=state.product, order=order), Finished()]
+            return [Release(product=state.product, order=order), Finished()] if state.reserved else [Finished()]
         case Rejected(command=command, error=error):
             return [Cancel("patience"), Drop(order=command.order, why=str(error))]
 
@@ -164,10 +165,12 @@ def evolve(state: Checkout, given: Input) -> Checkout:
     match given:
         case Placed(product=product):
             return replace(state, product=product)
-        case Reserved() | Paid():
-            return state
+        case Reserved():
+            return replace(state, reserved=True)
+        case Paid():
+            return replace(state, paid=True)
         case Dropped() | Rejected():
-            return replace(state, late=True)
+            return state
 
 
 checkout = Process(
