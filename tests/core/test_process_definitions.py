@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from leftfold import App, Command, ConfigurationError, Event, Process, Rejected, memory
+from leftfold.lockfile import Lock, compare, lock_of
 from tests.core.test_processes import NOW
 from tests.core.trade import (
     Checkout,
@@ -119,3 +120,16 @@ def test_a_process_says_what_it_listens_to() -> None:
     assert checkout.hears(Reserve)
     assert not checkout.hears(Drop)
     assert repr(checkout) == "Process('checkout', version=1)"
+
+
+def test_the_lock_notices_a_process_that_means_something_else() -> None:
+    def patient(given: Any, state: Checkout) -> Any:
+        return react(given, state) if isinstance(given, Placed) else []
+
+    before = lock_of(App("trade", deciders=[orders], processes=[checkout]))
+    assert Lock.from_json(before.to_json()) == before
+    assert compare(before, lock_of(App("trade", deciders=[orders], processes=[checkout]))) == []
+    (finding,) = compare(before, lock_of(App("trade", deciders=[orders], processes=[made(react=patient)])))
+    assert str(finding).startswith("process checkout: react or evolve changed since leftfold.lock; raise version= to 2")
+    raised = compare(before, lock_of(App("trade", deciders=[orders], processes=[made(react=patient, version=2)])))
+    assert [str(one) for one in raised if one.wrong] == []

@@ -67,8 +67,10 @@ def _mark(finding: Finding, *, accepted: bool) -> str:
 def _counted(app: App) -> str:
     from leftfold.cli.console import amount
 
-    events: set[Any] = {e for d in app.deciders for e in d.events} | {e for v in app.views for e in v.events}
-    counts = ((len(app.deciders), "decider"), (len(events), "event"), (len(app.views), "view"))
+    events: set[Any] = {event for of in (*app.deciders, *app.processes, *app.views) for event in of.events}
+    counts = [(len(app.deciders), "decider"), (len(events), "event"), (len(app.views), "view")]
+    if app.processes:
+        counts.insert(1, (len(app.processes), "process"))
     return ", ".join(amount(number, what) for number, what in counts)
 
 
