@@ -56,7 +56,7 @@ def write(settings: KafkaSettings, order: str, *, commit: bool, value: bytes | N
     producer.init_transactions(30)
     producer.begin_transaction()
     key = order.encode()
-    headers = [
+    headers: Any = [
         ("ce_type", b"orders.Placed.v1"),
         ("ce_id", f"id-{order}".encode()),
         ("ce_time", b"2026-01-01T00:00:00Z"),

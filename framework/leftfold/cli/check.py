@@ -67,7 +67,9 @@ def _mark(finding: Finding, *, accepted: bool) -> str:
 def _counted(app: App) -> str:
     from leftfold.cli.console import amount
 
-    events: set[Any] = {event for of in (*app.deciders, *app.processes, *app.views) for event in of.events}
+    read: list[tuple[type[Any], ...]] = [d.events for d in app.deciders]
+    read += [p.events for p in app.processes] + [v.events for v in app.views]
+    events = set().union(*read)
     counts = [(len(app.deciders), "decider"), (len(events), "event"), (len(app.views), "view")]
     if app.processes:
         counts.insert(1, (len(app.processes), "process"))

@@ -56,7 +56,8 @@ class _Routing:
         """Works until the event is set, then finishes what is under way."""
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._sender.start(self._failed)
-        self._faust.on_partitions_revoked.connect(self._revoked)
+        revoked: Any = self._faust.on_partitions_revoked
+        revoked.connect(self._revoked)
         await self._faust.start()
         self._report("routing", {"process": self._process.name, "from": ", ".join(self._process.categories)})
         try:
@@ -70,7 +71,7 @@ class _Routing:
             self._failure.result()
 
     def _listen(self, topic: str) -> None:
-        raw = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
+        raw: Any = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
         source = self._faust.topic(topic, **raw)
 
         async def agent(stream: Any) -> None:
@@ -98,7 +99,8 @@ class _Routing:
         await self._sender.send(record, routed, lambda: self._done(event, record))
 
     async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
-        self._faust.consumer.progress.forget()
+        consumer: Any = self._faust.consumer
+        consumer.progress.forget()
 
     def _done(self, event: Any, record: RawRecord) -> None:
         self._clock.routed(self._faust.consumer, record)

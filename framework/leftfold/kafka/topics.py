@@ -77,7 +77,8 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
 
 def _read_only(app: App) -> set[str]:
     owned = {decider.name for decider in app.deciders}
-    return {category for reader in (*app.views, *app.processes) for category in reader.categories} - owned
+    views = {category for view in app.views for category in view.categories}
+    return views.union(*(process.categories for process in app.processes)) - owned
 
 
 def _make(cluster: Cluster, settings: KafkaSettings, missing: list[Topic]) -> None:

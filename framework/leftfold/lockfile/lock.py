@@ -81,8 +81,10 @@ def lock_of(app: App) -> Lock:
     events: dict[str, type[Event]] = {}
     for decider in app.deciders:
         events.update((cls.__leftfold__.type, cls) for cls in decider.events)
-    for reader in (*app.views, *app.processes):
-        events.update((cls.__leftfold__.type, cls) for cls in reader.events)
+    for view in app.views:
+        events.update((cls.__leftfold__.type, cls) for cls in view.events)
+    for process in app.processes:
+        events.update((cls.__leftfold__.type, cls) for cls in process.events)
     return Lock(
         {decider.name: _decider(decider) for decider in app.deciders},
         {view.name: _view(view) for view in app.views},
