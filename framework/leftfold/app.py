@@ -40,6 +40,7 @@ class App:
             raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
         if not 1 <= partitions <= 4096:
             raise ConfigurationError(f"app {name}: partitions={partitions} must be between 1 and 4096")
+        _distinct(name, "deciders", (d.name for d in self.deciders))
         _distinct(name, "deciders or processes", [*(d.name for d in self.deciders), *(p.name for p in self.processes)])
         _distinct(name, "views", (v.name for v in self.views))
         for view in self.views:
