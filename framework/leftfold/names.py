@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["commands", "dead", "events", "group", "rebuilds", "replies", "state", "tails", "time"]
+__all__ = ["commands", "dead", "events", "group", "is_view_name", "rebuilds", "replies", "state", "tails", "time"]
 
 
 def commands(category: str) -> str:
@@ -38,6 +38,11 @@ def group(app: str, category: str) -> str:
 def time(process: str) -> str:
     """The topic in which the routers of a process say what time it is."""
     return f"{process}.time"
+
+
+def is_view_name(name: str) -> bool:
+    """Whether a view may be called so: it is part of keys and of what people type."""
+    return bool(name) and all(c.isalnum() or c in "_-" for c in name)
 
 
 def tails(view: str, hash_: str) -> str:

@@ -37,6 +37,9 @@ class LogReader(Protocol):
     def ends(self, topics: Iterable[str]) -> Position:
         """The next offset of every partition, stable or not (the high watermark), partitions at 0 included."""
 
+    def check(self, position: Position) -> None:
+        """Raises LogHole when somebody who read on from these offsets would miss records that are gone."""
+
     def seek(self, position: Position) -> None:
         """Reads on from these offsets; only the partitions named here are read."""
 

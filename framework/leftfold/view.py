@@ -13,6 +13,7 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold.errors import ConfigurationError
 from leftfold.keys import KeyCodec, item_type, key_type
 from leftfold.messages import Event
+from leftfold.names import is_view_name
 from leftfold.rows import RowCodec
 from leftfold.storage import Storage
 from leftfold.unions import members, missing_arms
@@ -69,7 +70,7 @@ class View(Generic[Row, K]):
         return None
 
     def _named(self, name: str, events: object, row: type[Row], indexes: Sequence[str], version: int) -> None:
-        if not name or not all(c.isalnum() or c in "_-" for c in name):
+        if not is_view_name(name):
             raise ConfigurationError(f"view {name!r}: a name is letters, digits, _ and -, such as 'basket_summary'")
         if version < 1:
             raise ConfigurationError(f"view {name}: version={version} must be 1 or more")

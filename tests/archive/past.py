@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
@@ -42,6 +42,7 @@ __all__ = ["TOPIC", "WAIT_SECONDS", "Past"]
 
 TOPIC = names.events("ledgers")
 WAIT_SECONDS = 60.0
+Work = TypeVar("Work", bound=Rebuild)
 
 
 @dataclass
@@ -129,13 +130,25 @@ class Past:
 
     def rebuild(self, view: View[Any, Any], log: OpenBulkLog, run: Runner = run_here) -> Rebuild:
         """A rebuild in this process, or elsewhere."""
-        return Rebuild(
+        return self.work(Rebuild, view, run, log=log, patience=0.2)
+
+    def work(
+        self,
+        kind: type[Work],
+        view: View[Any, Any],
+        run: Runner = run_here,
+        *,
+        log: OpenBulkLog | None = None,
+        **told: Any,
+    ) -> Work:
+        """A rebuild of some kind, which reads archive and topic unless told otherwise."""
+        return kind(
             view,
             self.store,
-            open_log=log,
+            open_log=log or self.log,
             open_reader=self.reader,
             open_sink=partial(BulkSink, self.redis),
-            options=RebuildOptions(keep=0, patience=0.2),
+            options=RebuildOptions(**{"keep": 0, **told}),
             run=run,
         )
 

@@ -11,13 +11,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from leftfold.engine.rebuild import RebuildOptions
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.engine.refresh import Refresh
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.topics import ensure
 from leftfold.position import Position
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark.query_runner import query_runner
 from leftfold.spark.streaming import StreamPorts, ViewStream
 from leftfold.view import View
@@ -110,15 +109,7 @@ class Stopped:
 
     def agreement(self, past: Past) -> Agreement:
         """Whether the query view's rows are those of archive and topic at the very same position."""
-        refresh = Refresh(
-            owner_sums,
-            past.store,
-            open_log=past.log,
-            open_reader=past.reader,
-            open_sink=partial(BulkSink, past.redis),
-            run=query_runner(self.spark),
-            options=RebuildOptions(keep=0, swap_anyway=True),
-        )
+        refresh = past.work(Refresh, owner_sums, query_runner(self.spark), swap_anyway=True)
         plan, deadline = refresh.plan(), time.monotonic() + WAIT_SECONDS
         while not refresh.stands_at(plan):
             assert time.monotonic() < deadline, f"owner_sums stays at {past.views[owner_sums].describe().position}"

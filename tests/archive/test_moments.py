@@ -16,7 +16,7 @@ from leftfold.cli.as_of import place_meant
 from leftfold.engine.bulk_log import Range, raw
 from leftfold.engine.decoded import EventDecoder
 from leftfold.engine.moment import place_at
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.engine.rebuild import Rebuild
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.parquet import reading, searching
@@ -25,7 +25,6 @@ from leftfold.parquet.manifest import Span
 from leftfold.parquet.place import Place
 from leftfold.ports import RawRecord
 from leftfold.position import Position
-from leftfold.redis import BulkSink
 from leftfold.testing import fold
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import BEGUN, DAY, Topic, decision
@@ -190,14 +189,7 @@ def meant(past: Past, text: str) -> Position:
 
 def rows(past: Past, view: Any, place: Position) -> dict[Any, Any]:
     """The rows of a view built up to a place."""
-    rebuild = Rebuild(
-        view,
-        past.store,
-        open_log=past.log,
-        open_reader=past.reader,
-        open_sink=partial(BulkSink, past.redis),
-        options=RebuildOptions(pin="then"),
-    )
+    rebuild = past.work(Rebuild, view, pin="then")
     rebuild.run(rebuild.plan(place))
     return dict(past.views.as_of(view, "then").items())
 

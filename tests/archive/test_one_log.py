@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,15 @@ from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
 from leftfold.engine.plan import plan_rebuild
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.engine.state_check import StateCheck, check_here
-from leftfold.errors import InfrastructureError
+from leftfold.engine.tail import Tail
+from leftfold.errors import InfrastructureError, LogHole
+from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.parquet.archive import ParquetArchive
 from leftfold.position import Position
-from leftfold.redis import RedisSettings
+from leftfold.redis import RedisSettings, RedisViewStore
 from tests.archive.past import TOPIC, WAIT_SECONDS, Past
 from tests.ledger import app, ledgers
 
@@ -42,6 +46,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(leftfold.kafka.reader, "reader_config", careless)
     monkeypatch.setattr(leftfold.kafka.bulk, "reader_config", careless)
+    monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
     for module in ("plan", "state_check"):
         monkeypatch.setattr(f"leftfold.engine.{module}.check_whole", lambda log, parts: None)
 
@@ -123,9 +128,50 @@ def test_a_tail_that_begins_with_nothing_reads_the_past_from_the_archive(past: P
     assert past.caught_up(elsewhere(past, 1), past.reader) == past.rows()
 
 
-def test_a_tail_without_the_archive_refuses(past: Past) -> None:
-    with pytest.raises(InfrastructureError, match=GONE):
-        past.caught_up(elsewhere(past, 2), past.bare_reader)
+def test_a_tail_without_the_archive_refuses_and_begins_no_generation(past: Past) -> None:
+    with nowhere(past, 2) as (tail, store, told):
+        for _ in range(3):
+            tail.step()
+        assert [why["view"] for _, why in told] == [view.name for view in app.views], "each is told once"
+        assert all(what == "view stopped" and re.search(GONE, why["why"]) for what, why in told), told
+        assert left(store) == set()
+
+
+def test_the_twin_that_does_not_ask_before_leaves_an_empty_generation(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
+    with nowhere(past, 4) as (tail, store, _):
+        with pytest.raises(LogHole, match=GONE):
+            step_for_ever(tail)
+        assert left(store) == {view.name for view in app.views}
+
+
+@contextmanager
+def nowhere(past: Past, database: int) -> Iterator[tuple[Tail, RedisViewStore, list[tuple[str, Any]]]]:
+    """A tail without the archive on a Redis database of which nothing is known, and what it tells."""
+    told: list[tuple[str, Any]] = []
+    store = RedisViewStore(elsewhere(past, database))
+    tail = Tail(app.views, past.bare_reader, store, look=0.0, report=lambda *what: told.append(what))
+    try:
+        yield tail, store, told
+    finally:
+        tail.close()
+        store.close()
+
+
+def step_for_ever(tail: Tail) -> None:
+    """Steps until something is raised."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        tail.step()
+    raise AssertionError(f"waited {WAIT_SECONDS:g} s for an error")
+
+
+def left(store: RedisViewStore) -> set[str]:
+    """The views of which there is any generation, listed or not."""
+    listed = {view.name for view in app.views if store.registry(view.name).generations}
+    return listed | {name for name, _ in store.stored([view.name for view in app.views]).buckets}
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Shell", "Typed"]
+__all__ = ["Shell", "Typed", "serving"]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120.0
@@ -80,3 +82,19 @@ class Shell:
             check=False,
         )
         return Typed(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def serving(shell: Shell) -> Iterator[subprocess.Popen[bytes]]:
+    """`leftfold run` in a project until the block ends; the block begins once its worker serves."""
+    process = shell.start(["run"])
+    try:
+        deadline = time.monotonic() + SECONDS
+        while '"serving"' not in shell.said():
+            assert process.poll() is None, shell.said()
+            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for the worker: {shell.said()}"
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from decimal import Decimal
@@ -15,7 +14,7 @@ import pytest
 from redis import Redis
 
 from leftfold.ordered import ordered
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, serving
 
 pytestmark = pytest.mark.servers
 
@@ -69,12 +68,7 @@ class Damage:
 @pytest.fixture(scope="module")
 def at_work(served: Shell) -> Iterator[Shell]:
     """The project while `leftfold run` runs, with four carts of which three are ordered."""
-    process = served.start(["run"])
-    try:
-        deadline = time.monotonic() + 60
-        while '"serving"' not in served.said():
-            assert time.monotonic() < deadline, "waited 60 s for the worker"
-            time.sleep(0.05)
+    with serving(served):
         for cart in ("a", "b", "c", "d"):
             sent = served("send", "AddItem", ADD.format(cart), "--timeout", "60")
             assert sent.code == 0, sent.err
@@ -84,9 +78,6 @@ def at_work(served: Shell) -> Iterator[Shell]:
             for view, key in (("cart_summary", cart), ("customer_spend", customer)):
                 assert served("get", view, key, "--after", position, "--timeout", "30").code == 0
         yield served
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 @pytest.fixture

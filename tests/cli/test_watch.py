@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import signal
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, serving
 
 pytestmark = pytest.mark.servers
 
@@ -21,20 +20,12 @@ TEA = '{"cart_id": "c-1", "product_id": "tea", "quantity": 2, "price": "3.20"}'
 @pytest.fixture(scope="module")
 def at_work(served: Shell) -> Iterator[Shell]:
     """The project while `leftfold run` runs, with one cart."""
-    process = served.start(["run"])
-    try:
-        deadline = time.monotonic() + 60
-        while '"serving"' not in served.said():
-            assert time.monotonic() < deadline, "waited 60 s for the worker"
-            time.sleep(0.05)
+    with serving(served):
         sent = served("send", "AddItem", TEA, "--timeout", "30")
         assert sent.code == 0, sent.err
         position = sent.out.rsplit("position ", 1)[1].strip()
         assert served("get", "cart_summary", "c-1", "--after", position, "--timeout", "30").code == 0
         yield served
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def test_watching_shows_rows_as_they_change_and_says_how_to_go_on(at_work: Shell, wait_until: Wait) -> None:

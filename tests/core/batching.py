@@ -11,6 +11,8 @@ from leftfold.engine.batch_course import BatchCourse
 from leftfold.engine.batch_job import BatchJob
 from leftfold.engine.batch_result import BatchResult
 from leftfold.engine.bulk_log import SteadyLog
+from leftfold.memory import MemoryLog
+from leftfold.ports import ViewStore
 from leftfold.position import Position
 from tests.core.folding import TOPIC, FoldBench
 
@@ -39,11 +41,16 @@ class Batches:
         self.number, self.begin = self.number + 1, end
 
     def tasks(self, job: BatchJob) -> Sequence[BatchResult]:
-        """What Spark does: a task per source partition that has anything new, and one per bucket that is touched."""
-        parts = [self.bench.log.of(TOPIC)[source.partition][source.start : source.end] for source in job.sources]
-        if job.generation.stream_keyed:
-            results = list(job.fold_partitions(chain.from_iterable(parts), self.bench.store))
-        else:
-            items = sorted(item for part in parts for item in job.read_items(part))
-            results = list(job.fold_buckets(items, self.bench.store))
-        return [BatchResult.from_json(result.to_json()) for result in results]
+        """The tasks of a batch."""
+        return run_tasks(job, self.bench.log, self.bench.store)
+
+
+def run_tasks(job: BatchJob, log: MemoryLog, store: ViewStore) -> list[BatchResult]:
+    """What Spark does: a task per source partition that has anything new, and one per bucket that is touched."""
+    parts = [log.of(source.topic)[source.partition][source.start : source.end] for source in job.sources]
+    if job.generation.stream_keyed:
+        results = list(job.fold_partitions(chain.from_iterable(parts), store))
+    else:
+        items = sorted(item for part in parts for item in job.read_items(part))
+        results = list(job.fold_buckets(items, store))
+    return [BatchResult.from_json(result.to_json()) for result in results]

@@ -49,15 +49,13 @@ class Row:
 
 
 def tally(row: Row | None, event: Counted | Forgotten) -> Row | None:
-    if row is not None and not isinstance(row.label, str | None):
-        return row
     match event:
         case Forgotten():
             return None
         case Counted(by=13):
             raise ValueError("thirteen")
         case Counted(by=14):
-            return Row(0, 14)  # type: ignore[arg-type]  # a fold that breaks the type of its own row
+            return Row(0, 14)  # type: ignore[arg-type]  # a row that cannot be stored, until another event mends it
         case Counted(by=by):
             return Row((row.total if row else 0) + by, "x" * by if by > 0 else None)
 
@@ -72,7 +70,7 @@ def add(row: Row | None, item: int) -> Row | None:
     if item == 13:
         raise ValueError("thirteen")
     total = (row.total if row else 0) + item
-    return Row(total) if total else None
+    return Row(total, 14 if total % 7 == 3 else None) if total else None  # type: ignore[arg-type]  # the same
 
 
 def total(row: Row | None, event: Counted) -> Row | None:

@@ -77,12 +77,12 @@ def test_orphans_are_named_and_removed_and_nothing_else_is(
 ) -> None:
     old, new, _, _ = tails
     lost = begun(new.store)
-    remove_unlisted(new.store, after, sure=False)
+    remove_unlisted(new.store, after.name, sure=False)
     told = capsys.readouterr().out
     assert f"open_baskets: {lost.id} is in no registry" in told
     assert "remove it: leftfold drop open_baskets --orphans --yes" in told
     assert len(new.store.stored(["open_baskets"]).buckets) == 3
-    remove_unlisted(new.store, after, sure=True)
+    remove_unlisted(new.store, after.name, sure=True)
     assert f"open_baskets: {lost.id} is gone" in capsys.readouterr().out
     assert orphans(new.store, ["open_baskets"]).found == ()
     assert set(new.store.registry("open_baskets").generations) == {old.live(open_baskets).id, new.live(after).id}

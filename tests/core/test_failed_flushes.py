@@ -115,19 +115,24 @@ def test_the_live_generation_waits_for_the_next_one_that_must_fold_with_care() -
     assert {key for mark in bench.store.marks(new).values() for key in mark.parked} == {"b0", "b1", "b2"}
 
 
-def test_care_ends_where_the_trouble_was_whatever_else_the_group_reads() -> None:
+def test_care_is_for_the_row_in_trouble_and_ends_with_the_flush() -> None:
     bench = FoldBench(stranger)
     bench.settle()
     follower, decode = Follower(stranger, bench.live(stranger), bench.store), EventDecoder([stranger]).decode_all
-    records = decode(bench.write(out("a", "unstorable", p=1)))
+    records = decode([*bench.write(out("a", "unstorable", p=1)), *bench.write(out("b", "h", p=1))])
     reached = bench.log.reader().ends([TOPIC])
     follower.look(records)
-    with pytest.raises(Unstorable):
+    with pytest.raises(Unstorable) as caught:
         follower.begin(reached | Position.at("other.events", 0, 7))
     follower.rewind()
-    assert follower._fold.step is not strange
-    assert follower.fold(records, reached)
-    assert follower._fold.step is strange
+    assert [key for _, key in caught.value.rows] == [key for _, key in follower._unstorable] == ["a"]
+    follower.look(records)
+    assert [key for _, key in follower._fold._tracked] == ["a"]
+    follower.begin(reached)
+    assert follower.landed()
+    assert follower._unstorable == follower._fold._to_track == set()
+    assert follower._fold._tracked == {}
+    assert {key for mark in follower.marks.values() for key in mark.parked} == {"a"}
 
 
 def test_a_tail_that_was_overtaken_is_out_of_step_and_does_not_stop_its_view() -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.course import Course
+from leftfold.engine.generations import open_generation
 from leftfold.engine.hole import hole, out_of_reach, unreachable
+from leftfold.engine.tail import Tail
 from leftfold.errors import LogHole
-from leftfold.memory.log import MemoryLog
+from leftfold.flush import Phase
+from leftfold.memory.log import MemoryLog, MemoryLogReader
 from leftfold.memory.views import MemoryViewStore
 from leftfold.position import Position
+from tests.core.folding import FoldBench, out
+from tests.core.shop import household_spend
 from tests.ledger import by_owner
 
 TOPIC = "ledgers.events"
@@ -47,3 +53,45 @@ def test_no_generation_is_begun_over_a_hole() -> None:
     assert not store.registry(by_owner.name).generations
     # The twin: without the check there is one.
     assert Course(by_owner, store, log.reader(), lambda what, details: None).look()
+
+
+class Trimmed(MemoryLogReader):
+    """A reader of a log whose ledgers have lost their first event."""
+
+    def check(self, position: Position) -> None:
+        """Refuses whoever would need it."""
+        starts = Position({TOPIC: {0: 1}} if TOPIC in position.offsets else {})
+        for gone in unreachable(starts, position):
+            raise hole(*gone)
+
+
+def test_a_view_over_a_hole_is_told_once_and_the_others_go_on() -> None:
+    bench = FoldBench(by_owner, household_spend)
+    bench.log.create(TOPIC, 4)
+    tail = Tail(
+        bench.wanted,
+        lambda: Trimmed(bench.log),
+        bench.store,
+        look=0.0,
+        report=lambda what, details: bench.reports.append((what, details)),
+    )
+    bench.write(out("b", "h", p=1))
+    bench.until(tail, lambda: bench.store.registry(household_spend.name).live != {})
+    bench.write(out("c", "h", p=2))
+    bench.until(tail, lambda: not tail.step(0.0))
+    assert bench.rows(household_spend)["h"].total == 3
+    told: list[Any] = [details for what, details in bench.reports if what == "view stopped"]
+    assert [one["view"] for one in told] == [by_owner.name]
+    assert "ledgers.events[0] no longer holds offsets 0 to 0" in told[0]["why"]
+    assert bench.store.registry(by_owner.name).generations == {}
+
+
+def test_a_view_over_a_hole_goes_on_when_somebody_else_has_built_it() -> None:
+    bench = FoldBench(by_owner)
+    bench.log.create(TOPIC, 4)
+    tail = Tail(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0)
+    tail.step(0.0)
+    assert not tail.followers()
+    open_generation(bench.store, by_owner, {TOPIC: 4}, Phase.SEALED)
+    bench.until(tail, tail.caught_up)
+    assert [follower.view for follower in tail.followers()] == [by_owner]

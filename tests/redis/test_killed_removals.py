@@ -99,7 +99,7 @@ def assert_found_and_removed(
     assert f"(ledger_summary {lost})" in told.message
     assert "leftfold drop ledger_summary --orphans --yes" in told.message
     capsys.readouterr()
-    remove_unlisted(store, summary, sure=True)
+    remove_unlisted(store, summary.name, sure=True)
     assert capsys.readouterr().out == f"ledger_summary: {lost} is gone\n"
     assert dump(server) == before
     assert store.registry(summary.name) == registry

@@ -1,4 +1,4 @@
-"""`leftfold drop`: one generation of a view removed, or what no registry lists any more."""
+"""`leftfold drop`: one generation of a view removed, or what no registry lists any more, or what no App declares."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ EXAMPLES = examples(
     "leftfold drop household_spend march           a view as of some place",
     "leftfold drop household_spend 3-ab12 --yes    what readers saw before version= was raised",
     "leftfold drop household_spend --orphans       what processes that were killed left behind",
+    "leftfold drop old_report                      what is left of a view that was deleted from the code",
 )
 
 
@@ -25,7 +26,8 @@ def drop(
         bool, typer.Option("--orphans", help="Instead: generations that have keys and are in no registry.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Remove the live one of other code too; remove the orphans.")
+        bool,
+        typer.Option("--yes", help="Remove the live one of other code too; remove the orphans, or the whole view."),
     ] = False,
     app: AppOption = "",
     redis: RedisOption = None,
@@ -33,18 +35,24 @@ def drop(
     """Remove a generation that no reader sees.
 
     The live one of this code cannot be removed. That of another version of the code can, with --yes, once no tail of
-    that version runs. With --orphans all keys are looked through; nothing is removed without --yes.
+    that version runs. With --orphans all keys are looked through; nothing is removed without --yes. A view that the App
+    does not declare goes as a whole: without --yes it is only told what there is of it.
     """
-    from leftfold.cli.dropping import remove_one, remove_unlisted
+    from leftfold.cli.dropping import remove_one, remove_unlisted, remove_whole
     from leftfold.cli.failures import Usage
     from leftfold.cli.project import load_app
     from leftfold.cli.workbench import store_of, view_of
 
-    if bool(generation) is orphans:
+    whole = load_app(app)
+    declared = any(known.name == view for known in whole.views)
+    if (generation and orphans) or (declared and not generation and not orphans):
         raise Usage(f"say which generation: leftfold drop {view} ID, or leftfold drop {view} --orphans")
-    meant = view_of(load_app(app), view)
     with store_of(redis) as store:
         if orphans:
-            remove_unlisted(store, meant, sure=yes)
+            found = remove_unlisted(store, view, sure=yes)
+            if not (found or declared or store.registry(view).generations):
+                view_of(whole, view)
+        elif declared:
+            remove_one(store, view_of(whole, view), generation, sure=yes)
         else:
-            remove_one(store, meant, generation, sure=yes)
+            remove_whole(store, whole, view, generation, sure=yes)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leftfold.cli.console import say
-from leftfold.cli.failures import Usage
+from leftfold.cli.console import amount, say
+from leftfold.cli.failures import Usage, unknown
 from leftfold.engine.generations import resolve
 from leftfold.engine.leftovers import tails_of
 from leftfold.engine.orphans import orphans, remove_orphans
 from leftfold.engine.rebuild_removal import remove
+from leftfold.engine.undeclared import remove_undeclared, undeclared_view
 from leftfold.flush import Generation, Phase, Registry
 
 if TYPE_CHECKING:
+    from leftfold.app import App
     from leftfold.engine.bulk_store import BulkStore
     from leftfold.view import View
 
-__all__ = ["remove_one", "remove_unlisted"]
+__all__ = ["remove_one", "remove_unlisted", "remove_whole"]
 
 
 def remove_one(store: BulkStore, view: View[Any, Any], named: str, *, sure: bool) -> None:
@@ -53,12 +55,45 @@ def _check_readers(store: BulkStore, view: View[Any, Any], live: Generation, reg
         )
 
 
-def remove_unlisted(store: BulkStore, view: View[Any, Any], *, sure: bool) -> None:
-    """Removes what no registry lists, or only names it."""
-    found = remove_orphans(store, view.name) if sure else list(orphans(store, [view.name]).found)
+def remove_unlisted(store: BulkStore, view: str, *, sure: bool) -> bool:
+    """Removes what of a view no registry lists, or only names it; whether there is any."""
+    found = remove_orphans(store, view) if sure else list(orphans(store, [view]).found)
     for orphan in found:
-        say(f"{view.name}: {orphan.id} is {'gone' if sure else 'in no registry'}")
+        say(f"{view}: {orphan.id} is {'gone' if sure else 'in no registry'}")
     if not found:
-        say(f"{view.name}: every generation that has keys is in its registry")
+        say(f"{view}: every generation that has keys is in its registry")
     elif not sure:
-        say(f"remove {'it' if len(found) == 1 else 'them'}: leftfold drop {view.name} --orphans --yes")
+        say(f"remove {'it' if len(found) == 1 else 'them'}: leftfold drop {view} --orphans --yes")
+    return bool(found)
+
+
+def remove_whole(store: BulkStore, app: App, name: str, generation: str, *, sure: bool) -> None:
+    """Removes a view that the App does not declare, or only says what of it there is.
+
+    Args:
+        generation: must be '': whose code any one is, nobody knows here.
+
+    Raises:
+        Usage: nobody knows it, one generation is meant, or tails are at work on it.
+    """
+    found = undeclared_view(store, name)
+    if found is None:
+        raise unknown(f"view in app {app.name} or in Redis called", name, (view.name for view in app.views))
+    if generation:
+        raise Usage(f"app {app.name} does not declare the view {name}: all of it goes or nothing: leftfold drop {name}")
+    if found.tails:
+        raise Usage(
+            f"app {app.name} does not declare the view {name}, but another App, or older code, does: tails of it are "
+            f"at work: {', '.join(found.tails)}; stop them first"
+        )
+    for one in found.generations:
+        rows = amount(sum(mark.rows for mark in store.marks(one).values()), "row")
+        say(f"{name}: {one.id} ({one.name or one.phase.value}), begun {one.created}, {rows}")
+    if sure:
+        remove_undeclared(store, found)
+        say(f"{name}: all of it is gone")
+        return
+    say(
+        f"app {app.name} does not declare the view {name}. No tail is at work on it, but readers and Spark streams of "
+        f"another App do not show themselves; if there is none, remove all of it: leftfold drop {name} --yes"
+    )

@@ -18,6 +18,7 @@ from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.engine.leftovers import leftovers, way_out
 from leftfold.engine.orphans import orphans
+from leftfold.engine.undeclared import undeclared
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 
 __all__ = ["Examination", "Finding"]
@@ -98,10 +99,13 @@ class Examination:
 
     def _look_at_views(self) -> str:
         """Generations of other code are no fault: they are what a rollout can go back to."""
-        views = load_app(self._app).views
+        app = load_app(self._app)
+        views = app.views
         with store_of(self._redis) as store:
             count = sum(len(store.registry(view.name).generations) for view in views)
             left = [way_out(generation) for view in views for generation in leftovers(store, view)]
+            others = undeclared(store, [view.name for view in views], _LONGEST_LOOK)
+            left += [other.way_out(app.name) for other in others if not other.tails]
         return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *left])
 
     def _look_for_orphans(self) -> str:

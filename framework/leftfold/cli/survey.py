@@ -15,6 +15,7 @@ from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
 from leftfold.engine.generations import is_changed, mend
 from leftfold.engine.leftovers import leftovers, tails_of, way_out
+from leftfold.engine.undeclared import undeclared
 from leftfold.errors import LeftfoldError, ViewNotBuilt
 from leftfold.flush import Generation, Registry
 from leftfold.ports import ViewStore
@@ -24,6 +25,8 @@ from leftfold.view import View
 __all__ = ["Survey"]
 
 Row = dict[str, Any]
+_LONGEST_LOOK = 0.5
+"""Seconds for finding views that the App does not declare."""
 
 
 class Survey:
@@ -106,6 +109,8 @@ class Survey:
                     yield from self._view(view, store, freshness)
                     self._tell_changed(view, store.registry(view.name), folds.get(view.name, ""))
                     self.problems += map(way_out, leftovers(store, view))
+                others = undeclared(store, [view.name for view in app.views], _LONGEST_LOOK)
+                self.problems += (other.way_out(app.name) for other in others if not other.tails)
         except LeftfoldError as error:
             self._met(error)
         finally:

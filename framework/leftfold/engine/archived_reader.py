@@ -43,6 +43,15 @@ class ArchivedReader:
         """The topic's own ends."""
         return self._reader.ends(topics)
 
+    def check(self, position: Position) -> None:
+        """Checks that archive and topic hold what lies behind these offsets.
+
+        Raises:
+            InfrastructureError: they do not, or the archive is of another topic.
+        """
+        for _ in self._missing(position):
+            pass
+
     def seek(self, position: Position) -> None:
         """Reads on from these offsets.
 
@@ -51,7 +60,7 @@ class ArchivedReader:
         """
         self._coming = None
         self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
-        self._parts = deque(self._missing(self._reader.starts(position.offsets)))
+        self._parts = deque(self._missing(position))
         if not self._parts:
             self._reader.seek(position)
 
@@ -80,7 +89,7 @@ class ArchivedReader:
         except InfrastructureError:
             position = self._reader.position()
             self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
-            if not list(self._missing(self._reader.starts(position.offsets))):
+            if not list(self._missing(position)):
                 raise
             # Somebody has trimmed what was to be read next; it is in the archive now.
             self.seek(position)
@@ -100,11 +109,12 @@ class ArchivedReader:
         self._parts.clear()
         self._reader.close()
 
-    def _missing(self, starts: Position) -> Iterator[Range]:
-        """What the topic no longer holds of what is asked for, up to the archive's end."""
+    def _missing(self, wanted: Position) -> Iterator[Range]:
+        """What the topic no longer holds of what lies behind some offsets, up to the archive's end."""
         archive: Archive | None = None
         checked: set[str] = set()
-        for (topic, partition), offset in self._next.items():
+        starts = self._reader.starts(wanted.offsets)
+        for topic, partition, offset in ((t, p, o) for t, ps in wanted.offsets.items() for p, o in ps.items()):
             low = starts.next_offset(topic, partition)
             if offset >= low:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -75,9 +75,9 @@ class BulkJob:
         with closing(self.open_sink()) as sink:
             try:
                 rows = fold.rows()
-            except Unstorable:
+            except Unstorable as error:
                 with closing(self.open_log()) as log:
-                    fold, rows = self._folded(log, part, lambda count: None)
+                    fold, rows = self._folded_again(log, part, error.rows)
             self._write(sink, part.partition, rows)
             return self._finished(sink, fold.result(rows, self._aside(part.partition)))
 
@@ -133,15 +133,21 @@ class BulkJob:
             )
 
     def _folded(self, log: BulkLog, part: Range, tell: Tell) -> tuple[StreamFold, list[BulkRow]]:
-        fold = self._fold(log, part, tell, careful=False)
+        fold = self._fold(log, part, tell)
         try:
             return fold, fold.rows()
-        except Unstorable:
-            fold = self._fold(log, part, lambda count: None, careful=True)
-            return fold, fold.rows()
+        except Unstorable as error:
+            return self._folded_again(log, part, error.rows)
 
-    def _fold(self, log: BulkLog, part: Range, tell: Tell, *, careful: bool) -> StreamFold:
-        fold = StreamFold(self.view, part, careful=careful)
+    def _folded_again(self, log: BulkLog, part: Range, tracked: Collection[str]) -> tuple[StreamFold, list[BulkRow]]:
+        """The same, with a look after every event at those rows that cannot be stored."""
+        fold = self._fold(log, part, lambda count: None, tracked)
+        rows = fold.rows()
+        self.check_parked(list(fold.parked.values()))
+        return fold, rows
+
+    def _fold(self, log: BulkLog, part: Range, tell: Tell, tracked: Collection[str] = ()) -> StreamFold:
+        fold = StreamFold(self.view, part, tracked=tracked)
         for records in log.read(part):
             fold.add(records if self.share >= 1 else self._sampled(records))
             tell(len(records))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any
 
-from leftfold.engine.bulk_evolve import Unstorable, check_storable, evolver
+from leftfold.engine.bulk_evolve import check_storable, evolver
 from leftfold.engine.bulk_items import Item, ItemReader
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
+from leftfold.engine.tracked import Tracked
 from leftfold.flush import Parked
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View
@@ -34,7 +34,7 @@ class BucketFold:
         self, view: View[Any, Any], bucket: int, sources: Sequence[Range], aside: Collection[str] = ()
     ) -> None:
         self._view, self._bucket, self._sources = view, bucket, sources
-        self._evolve, self._evolve_storably = evolver(view), evolver(view, careful=True)
+        self._evolve = evolver(view)
         self._read = ItemReader(view).read
         self._checksum = self._rows = 0
         self._time = ""
@@ -59,38 +59,45 @@ class BucketFold:
         return BucketResult(self._bucket, self._checksum % CHECKSUM_MODULUS, self._rows, self._time, self.parked)
 
     def _folded(self, key: str, items: Iterator[Item]) -> Any:
-        """The row of a key; a run of its items is folded again, with a look at each row, when it ends unstorably."""
-        row = None
+        """The row of a key; from a run of its items on that does not end well it is looked at after each one."""
+        row: Any = None
+        tracked: Tracked[Item] | None = None
         while run := list(islice(items, _RUN)):
-            try:
-                row = self._run(key, row, run, careful=False)
-            except Unstorable:
-                row = self._run(key, row, run, careful=True)
-        return row
+            if tracked is None:
+                try:
+                    row = self._run(row, run)
+                    continue
+                except Exception:  # noqa: BLE001  # step by step it meets the same trouble, or shows where it began
+                    tracked = Tracked(self._view, row)
+            for item in run:
+                tracked.fold(self._value(item), item, item.time)
+            self._time = max(self._time, tracked.time)
+            if tracked.trouble_at is None:
+                row, tracked = tracked.row, None
+        if tracked is None:
+            return row
+        self._park(key, tracked)
+        return tracked.good
 
-    def _run(self, key: str, row: Any, run: Sequence[Item], *, careful: bool) -> Any:
-        evolve = self._evolve_storably if careful else self._evolve
-        time, parked = self._time, self.parked.get(key)
+    def _run(self, row: Any, run: Sequence[Item]) -> Any:
+        """The row after a run, which raises if that cannot be folded or stored."""
+        evolve, read, time = self._evolve, self._read, self._time
         for item in run:
-            if parked is not None:
-                parked = replace(parked, waiting=parked.waiting + 1)
-                continue
-            try:
-                row = evolve(row, self._read(item.body))
-            except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
-                source = self._sources[item.source]
-                parked = Parked(source.topic, source.partition, item.offset, f"{type(error).__name__}: {error}")
-                continue
+            row = evolve(row, read(item.body))
             time = max(time, item.time)
-        if not careful and row is not None:
-            self._check(key, row)
+        if row is not None:
+            check_storable(self._view, row)
         self._time = time
-        if parked is not None:
-            self.parked[key] = parked
         return row
 
-    def _check(self, key: str, row: Any) -> None:
+    def _value(self, item: Item) -> Any:
         try:
-            check_storable(self._view, row)
-        except Exception as error:
-            raise Unstorable(f"{key}: {error!r}") from error
+            return self._read(item.body)
+        except Exception as error:  # noqa: BLE001  # what cannot be read parks its row
+            return error
+
+    def _park(self, key: str, tracked: Tracked[Item]) -> None:
+        at = tracked.trouble_at
+        if at is not None:
+            source = self._sources[at.source]
+            self.parked[key] = Parked(source.topic, source.partition, at.offset, tracked.error, tracked.waiting)

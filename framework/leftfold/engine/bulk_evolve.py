@@ -1,8 +1,8 @@
-"""Evolving rows in bulk: as fast as the view's own function, or with a look at each row on the way."""
+"""Evolving rows as fast as the view's own function does, and asking whether one can be stored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from leftfold.view import FoldView, View
@@ -11,7 +11,16 @@ __all__ = ["Unstorable", "check_storable", "evolver"]
 
 
 class Unstorable(Exception):
-    """A folded row cannot be encoded; folding again with a look at each row finds the event that made it so."""
+    """Rows cannot be encoded where they must be stored; folding these again step by step finds the events that made
+    them so.
+
+    Args:
+        rows: what the fold calls them.
+    """
+
+    def __init__(self, rows: Collection[Any], why: Exception) -> None:
+        super().__init__(repr(why))
+        self.rows = frozenset(rows)
 
 
 def check_storable(view: View[Any, Any], row: Any) -> None:
@@ -20,20 +29,7 @@ def check_storable(view: View[Any, Any], row: Any) -> None:
     view.rows.index_entries(row)
 
 
-def evolver(view: View[Any, Any], *, careful: bool = False) -> Callable[[Any, Any], Any]:
-    """The view's fold step.
-
-    Args:
-        careful: it also raises when the row after the step cannot be encoded.
-    """
+def evolver(view: View[Any, Any]) -> Callable[[Any, Any], Any]:
+    """The view's fold step."""
     evolve: Callable[[Any, Any], Any] = view.evolve if isinstance(view, FoldView) else view.evolve_row
-    if not careful:
-        return evolve
-
-    def evolve_storably(row: Any, item: Any) -> Any:
-        row = evolve(row, item)
-        if row is not None:
-            check_storable(view, row)
-        return row
-
-    return evolve_storably
+    return evolve

@@ -11,7 +11,7 @@ from leftfold.flush import Generation, Mark
 from leftfold.ports import ViewStore
 from leftfold.rows import Fields
 
-__all__ = ["BulkRow", "BulkSink", "BulkStore", "OpenBulkSink", "Stored"]
+__all__ = ["BulkRow", "BulkSink", "BulkStore", "OpenBulkSink", "Registries", "Stored"]
 
 
 class BulkRow(NamedTuple):
@@ -57,6 +57,14 @@ class Stored(NamedTuple):
     """Whether the look came to the end in its time."""
 
 
+class Registries(NamedTuple):
+    """The views of which a store has a registry, whoever declares them."""
+
+    views: frozenset[str]
+    whole: bool = True
+    """Whether the look came to the end in its time."""
+
+
 class BulkStore(ViewStore, Protocol):
     """A ViewStore whose generations can be filled in bulk, and which can be looked through."""
 
@@ -75,3 +83,6 @@ class BulkStore(ViewStore, Protocol):
 
         What is made or removed meanwhile may be found or not.
         """
+
+    def registered(self, seconds: float = math.inf) -> Registries:
+        """Looks through all keys for registries, for so many seconds at most."""

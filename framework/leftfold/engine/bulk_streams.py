@@ -14,6 +14,7 @@ from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
 from leftfold.engine.decoded import Decoded, EventDecoder, wanted_by
 from leftfold.engine.places import NO_KEY
+from leftfold.engine.tracked import Tracked
 from leftfold.flush import Parked
 from leftfold.ports import RawRecord
 from leftfold.rows import CHECKSUM_MODULUS
@@ -29,12 +30,13 @@ class StreamFold:
     through `add`; any other, and any that fails on it, takes the long way, which decodes and parks as a Follower does.
 
     Args:
-        careful: encodes the row after every event, to find the one that made it unstorable.
+        tracked: the keys of rows to be looked at after every event, because they could not be stored in the end.
     """
 
-    def __init__(self, view: View[Any, Any], part: Range, *, careful: bool = False) -> None:
+    def __init__(self, view: View[Any, Any], part: Range, *, tracked: Collection[str] = ()) -> None:
         self._view, self._part = view, part
-        self._evolve = evolver(view, careful=careful)
+        self._evolve = evolver(view)
+        self._tracked: dict[str, Tracked[Decoded]] = {key: Tracked(view) for key in tracked}
         self._codec: MessageCodec[Any] = MessageCodec(view.events)
         self._decoder, self._is_mine = EventDecoder([view]), wanted_by(view)
         self._reads: dict[bytes, Callable[[bytes | None], Any]] = {
@@ -102,16 +104,19 @@ class StreamFold:
         """The rows that are there, encoded.
 
         Raises:
-            Unstorable: one of them cannot be; fold the partition again with `careful`.
+            Unstorable: some of them cannot be; fold the partition again with these keys `tracked`.
         """
-        codec, found = self._view.rows, []
+        self._settle()
+        codec, found, wrong = self._view.rows, [], dict[str, Exception]()
         for row, sequence, key in (*self._states.values(), *self._stuck.values()):
             if row is not None:
                 try:
                     entries = codec.index_entries(row) if codec.indexes else ()
                     found.append(BulkRow(key, codec.encode(row), int(sequence), entries))
-                except Exception as error:
-                    raise Unstorable(f"{key}: {error!r}") from error
+                except Exception as error:  # noqa: BLE001  # whatever it is, the row cannot be stored
+                    wrong[key] = error
+        if wrong:
+            raise Unstorable(wrong, next(iter(wrong.values())))
         return found
 
     def result(self, rows: Sequence[BulkRow], aside: Collection[str] = ()) -> BucketResult:
@@ -124,7 +129,7 @@ class StreamFold:
 
     def _begin(self, key: bytes) -> list[Any]:
         text = self._view.keys.encode(key.decode())
-        if text in self.parked:
+        if text in self.parked or text in self._tracked:
             raise KeyError(text)
         state = self._states[key] = [None, b"0", text]
         return state
@@ -168,6 +173,9 @@ class StreamFold:
         except Exception as error:  # noqa: BLE001  # broken records and keys alike park
             self._park(decoded, error)
             return False
+        if text in self._tracked:
+            self._tracked[text].fold(decoded.event, decoded, decoded.time)
+            return True
         if text in self.parked:
             self._park(decoded, KeyError(text))
             return False
@@ -188,6 +196,9 @@ class StreamFold:
     def _park(self, decoded: Decoded, error: Exception) -> None:
         name = decoded.key or NO_KEY
         text = self._view.keys.encode(name)
+        if text in self._tracked:
+            self._tracked[text].fold(error, decoded, decoded.time)
+            return
         before = self.parked.get(text)
         if before is not None:
             self.parked[text] = replace(before, waiting=before.waiting + 1)
@@ -197,3 +208,12 @@ class StreamFold:
         state = self._states.pop(name.encode(), None)
         if state is not None:
             self._stuck[text] = state
+
+    def _settle(self) -> None:
+        """Parks what was tracked and cannot be stored in the end."""
+        for text, row in self._tracked.items():
+            at, good = row.trouble_at, row.good_at
+            self._stuck[text] = [row.good, good.version if good is not None else 0, text]
+            self._time = max(self._time, row.time.encode())
+            if at is not None:
+                self.parked[text] = Parked(at.topic, at.partition, at.offset, row.error, row.waiting)

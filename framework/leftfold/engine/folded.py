@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from leftfold.engine.bulk_evolve import Unstorable
 from leftfold.errors import ContractError
 from leftfold.flush import Mark, Parked, RowChange
 from leftfold.view import View
@@ -40,6 +39,7 @@ class FoldedBucket:
         """Takes rows that are parked out of the checksum."""
         for row in self.stuck:
             self.checksum -= row.digest
+            row.digest = 0
         self.stuck.clear()
 
 
@@ -59,21 +59,14 @@ class FoldedRow:
     version: int | None = None
 
     def change(self, view: View[Any, Any]) -> RowChange:
-        """What the next flush does to the row, which is taken for sent from now on.
-
-        Raises:
-            Unstorable: the row cannot be encoded.
-        """
+        """What the next flush does to the row, which is taken for sent from now on; raises if it cannot be encoded."""
         row, before, bucket = self.row, self.indexed, self.bucket
         if row is None:
             fields, now, digest = None, None, 0
         else:
             rows = view.rows
-            try:
-                fields = rows.encode(row)
-                now = rows.index_entries(row) if rows.indexes else ()
-            except Exception as error:
-                raise Unstorable(f"{self.key}: {error!r}") from error
+            fields = rows.encode(row)
+            now = rows.index_entries(row) if rows.indexes else ()
             digest = rows.digest(self.key, fields)
         bucket.checksum += digest - self.digest
         if self.there is (row is None):

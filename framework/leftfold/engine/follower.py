@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from leftfold.engine.bulk_evolve import Unstorable, evolver
+from leftfold.engine.bulk_evolve import Unstorable
 from leftfold.engine.places import Place
 from leftfold.engine.row_fold import RowFold
 from leftfold.errors import ViewNotBuilt
@@ -47,8 +47,8 @@ class Follower:
         self.marks: dict[int, Mark] = {}
         self._store, self._most, self._max_parked = store, most, max_parked
         self._flying: tuple[Flushing, dict[int, Mark]] | None = None
-        self._careful = Position()
-        """Up to here each row is encoded after each event, because one of them could not be stored."""
+        self._unstorable = frozenset[Place]()
+        """Rows that could not be stored at the flush that did not come off."""
         self._dirty, self._fold = False, RowFold(view, generation, {})
         self.reread()
 
@@ -114,22 +114,22 @@ class Follower:
         """Sends one flush of everything folded; every bucket's mark moves to `reached`, touched or not.
 
         Raises:
-            Unstorable: a row cannot be encoded. After a `rewind` the same records are folded with care, which parks it.
+            Unstorable: some rows cannot be encoded. After a `rewind` these are looked at after each event, which says
+                where to park them if they cannot be stored then either.
         """
+        self._fold.settle()
         if not self._may_go_on():
             return
         moved = self._moved(reached)
-        mine = Position.union(moved.values())
         try:
             changes = self._fold.changes()
         except Unstorable as error:
-            if self._careful.offsets:
+            if error.rows <= self._unstorable:
                 self.stopped = f"a row could be stored before and cannot now; mend its type and rebuild: {error}"
                 return
-            self._careful = mine
+            self._unstorable |= error.rows
             raise
-        if self._careful.offsets and mine.covers(self._careful):
-            self._careful, self._fold.step = Position(), evolver(self.view)
+        self._unstorable = frozenset()
         flushes = [self._flush(number, moved[number], changes[number]) for number in self.marks]
         sent = self._store.begin_flush(flushes) if flushes else NOTHING_TO_FLUSH
         self._flying, self._dirty = (sent, {flush.bucket: flush.mark for flush in flushes}), False
@@ -162,7 +162,7 @@ class Follower:
 
     def _begin_at(self, marks: dict[int, Mark]) -> None:
         self.marks, self._flying, self._dirty = marks, None, False
-        self._fold = RowFold(self.view, self.generation, marks, careful=bool(self._careful.offsets))
+        self._fold = RowFold(self.view, self.generation, marks, self._unstorable)
 
     def _take(self, records: Sequence[Any]) -> list[Place]:
         return self._fold.take(records)

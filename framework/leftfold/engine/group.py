@@ -93,7 +93,7 @@ class Group:
             self._leave_unconfirmed(now)
             return 0, self._gone()
         self._at = self._confirmed = now
-        self._undone_by(self._send, reached)
+        self._reread_if_it_fails(self._send, reached)
         self._folded = 0
         if self._again:
             self._land()
@@ -107,7 +107,7 @@ class Group:
             full = self._read(batch, 0.0 if self._flying or self._folded else timeout)
             whole, self._rest = whole_decisions(self._rest)
             if whole:
-                self._undone_by(self._take, whole)
+                self._reread_if_it_fails(self._take, whole)
                 self._folded += len(whole)
             rows = sum(follower.unsent() for follower in self.followers)
             if not full or rows >= FLUSH_ROWS * share or time.monotonic() >= until:
@@ -121,7 +121,7 @@ class Group:
             for (follower, _), read in zip(asked, found, strict=True):
                 follower.enter(read)
 
-    def _undone_by(self, work: Callable[[T], None], what: T) -> None:
+    def _reread_if_it_fails(self, work: Callable[[T], None], what: T) -> None:
         """Does something with records that are out of the log and not in the store: if it fails, they are read again,
         since nobody may go on behind them.
         """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from leftfold.engine.bulk_log import BulkLog, Range
 from leftfold.errors import LogHole
 from leftfold.position import Position
 
-__all__ = ["check_whole", "hole", "out_of_reach", "unreachable"]
+__all__ = ["beginning", "check_whole", "hole", "out_of_reach", "unreachable"]
 
 _NAME_ONE = (
     "name the archive that holds them: --archive DIR, or LEFTFOLD_ARCHIVE_DIR=DIR, or archive = 'DIR' under "
@@ -46,6 +46,11 @@ def check_whole(log: BulkLog, parts: Iterable[Range]) -> None:
             for _ in log.read(part._replace(end=part.start + 1)):
                 break
             raise hole(part.topic, part.partition, part.start, min(low, part.end))
+
+
+def beginning(topics: Mapping[str, int]) -> Position:
+    """The first offset of every partition of some topics."""
+    return Position({topic: dict.fromkeys(range(count), 0) for topic, count in topics.items()})
 
 
 def unreachable(starts: Position, wanted: Position) -> list[Range]:

@@ -1,4 +1,4 @@
-"""One row folded step by step, parked where its fold fails, as every engine does it."""
+"""One row folded step by step, parked where its fold fails or where it cannot be stored any more."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from leftfold.engine.bulk_evolve import evolver
 from leftfold.engine.bulk_log import BulkLog
 from leftfold.engine.history import History, Touch
+from leftfold.engine.tracked import Tracked
 from leftfold.flush import Generation
 from leftfold.position import Position
 from leftfold.view import View
@@ -18,7 +18,10 @@ __all__ = ["Refolded", "RowsFold", "Step"]
 
 @dataclass(frozen=True)
 class Step:
-    """What one event did to a row; `error` says why it could not be folded in, and nothing after it was."""
+    """What one event did to a row; `error` says why it could not be folded in, or what it waits for.
+
+    After an event that leaves a row which cannot be stored another one may make up for both.
+    """
 
     touch: Touch
     before: Any
@@ -27,29 +30,41 @@ class Step:
 
 
 class Refolded:
-    """A row as it is folded; `version` is its stream's where the view is stream-keyed, None else."""
+    """A row as it is folded: the last one that can be stored."""
 
     def __init__(self, view: View[Any, Any]) -> None:
-        self._evolve, self._stream_keyed = evolver(view, careful=True), view.stream_keyed
-        self.row: Any = None
-        self.version: int | None = None
-        self.parked: Touch | None = None
-        self.error = ""
+        self._tracked: Tracked[Touch] = Tracked(view)
+        self._stream_keyed = view.stream_keyed
+
+    @property
+    def row(self) -> Any:
+        """The row, None where there is none."""
+        return self._tracked.good
+
+    @property
+    def version(self) -> int | None:
+        """Its stream's version where the view is stream-keyed, None else."""
+        at = self._tracked.good_at
+        return at.decoded.version if at is not None and self._stream_keyed else None
+
+    @property
+    def parked(self) -> Touch | None:
+        """The event that parks it here, if any does."""
+        return self._tracked.trouble_at
+
+    @property
+    def error(self) -> str:
+        """Why that parks it."""
+        return self._tracked.error
 
     def step(self, touch: Touch) -> Step:
-        """Folds one more event in, unless the row is parked."""
+        """Folds one more event in, unless the fold has failed."""
         before = self.row
-        if self.parked is not None:
-            return Step(touch, before, before, "waits behind the event that cannot be folded")
-        try:
-            if isinstance(touch.item, Exception):
-                raise touch.item
-            self.row = self._evolve(before, touch.item)
-        except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
-            self.parked, self.error = touch, f"{type(error).__name__}: {error}"
-            return Step(touch, before, before, self.error)
-        self.version = touch.decoded.version if self._stream_keyed else None
-        return Step(touch, before, self.row)
+        self._tracked.fold(touch.item, touch)
+        if self.parked is None:
+            return Step(touch, before, self.row)
+        first = self.parked is touch
+        return Step(touch, before, before, self.error if first else "waits behind the event that cannot be folded")
 
 
 class RowsFold:

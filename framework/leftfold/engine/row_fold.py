@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import inf
 from typing import Any
 
-from leftfold.engine.bulk_evolve import evolver
+from leftfold.engine.bulk_evolve import Unstorable, evolver
 from leftfold.engine.decoded import Decoded, wanted_by
 from leftfold.engine.folded import FoldedBucket, FoldedRow, stored_row
 from leftfold.engine.places import NO_KEY, Place, bucket_of
+from leftfold.engine.tracked import Tracked
 from leftfold.flush import Generation, Mark, Parked, RowChange, Snapshot
 from leftfold.view import View
 
@@ -25,21 +26,23 @@ class RowFold:
 
     Args:
         marks: of the buckets to fold into; what concerns others is left out.
-        careful: tries to encode each row after each event, to find the one that makes it unstorable.
+        tracked: the rows to be looked at after every event, because they could not be stored where a flush had to be.
     """
 
     def __init__(
-        self, view: View[Any, Any], generation: Generation, marks: Mapping[int, Mark], *, careful: bool = False
+        self, view: View[Any, Any], generation: Generation, marks: Mapping[int, Mark], tracked: Collection[Place] = ()
     ) -> None:
         self._view, self._generation, self.stopped = view, generation, ""
         self._is_mine = wanted_by(view)
         self.buckets = {number: FoldedBucket.of(mark) for number, mark in marks.items()}
         self.pass_over(marks)
-        self.step = evolver(view, careful=careful)
+        self.step = evolver(view)
         self._take = self._take_streams if generation.stream_keyed else self._take_others
         # By bucket and what records call a row: of a stream-keyed view the key of its stream, else its own, encoded.
         self.rows: dict[Place, FoldedRow] = {}
         self.unsent: dict[Place, FoldedRow] = {}
+        self._to_track = frozenset(tracked)
+        self._tracked: dict[Place, tuple[FoldedRow, Tracked[Decoded]]] = {}
         self._unread: dict[Place, tuple[str, list[tuple[Any, Decoded]]]] = {}
 
     def pass_over(self, marks: Mapping[int, Mark]) -> None:
@@ -63,7 +66,7 @@ class RowFold:
         """Takes the rows that `take` named and folds what waited for them."""
         unread, self._unread = self._unread, {}
         for (place, (key, items)), fields in zip(unread.items(), read.rows, strict=True):
-            self.rows[place] = stored_row(self._view, self.buckets[place[0]], key, fields)
+            self._enter(place, stored_row(self._view, self.buckets[place[0]], key, fields))
             for item, record in items:
                 self.give(place, key, item, record)
 
@@ -71,6 +74,9 @@ class RowFold:
         """Folds one item into its row, or keeps it until the row has been read."""
         row = self.rows.get(place)
         if row is None:
+            if place in self._tracked:
+                self._tracked[place][1].fold(item, record, record.time)
+                return
             bucket = self.buckets[place[0]]
             if key in bucket.parked:
                 bucket.parked[key] = replace(bucket.parked[key], waiting=bucket.parked[key].waiting + 1)
@@ -78,14 +84,16 @@ class RowFold:
             if not bucket.is_empty:
                 self._unread.setdefault(place, (key, []))[1].append((item, record))
                 return
-            row = self.rows[place] = FoldedRow(bucket, key, None)
+            self._enter(place, FoldedRow(bucket, key, None))
+            self.give(place, key, item, record)
+            return
         try:
             for trouble in (row.row, item):
                 if isinstance(trouble, Exception):
                     raise trouble
             row.row = self.step(row.row, item)
         except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
-            self._park(place, row, record, error)
+            self._park(self.rows.pop(place), record, f"{type(error).__name__}: {error}")
             return
         row.version = record.version if self._generation.stream_keyed else None
         row.bucket.time = max(row.bucket.time, record.time)
@@ -95,16 +103,34 @@ class RowFold:
         """What is to be sent, by bucket; it is taken for sent from now on.
 
         Raises:
-            Unstorable: a row cannot be encoded; nobody can go on with this.
+            Unstorable: some rows cannot be encoded; nobody can go on with this.
         """
         unsent, self.unsent = self.unsent, {}
         changes: dict[int, list[RowChange]] = {number: [] for number in self.buckets}
-        view = self._view
-        for (bucket, _), row in unsent.items():
-            changes[bucket].append(row.change(view))
+        view, wrong = self._view, dict[Place, Exception]()
+        for place, row in unsent.items():
+            try:
+                changes[place[0]].append(row.change(view))
+            except Exception as error:  # noqa: BLE001  # whatever it is, the row cannot be stored
+                wrong[place] = error
+        if wrong:
+            raise Unstorable(wrong, next(iter(wrong.values())))
         for folded in self.buckets.values():
             folded.settle()
         return changes
+
+    def settle(self) -> None:
+        """Parks the tracked rows that cannot be stored now; no row is tracked any further."""
+        keyed = self._generation.stream_keyed
+        for place, (row, found) in self._tracked.items():
+            if found.good_at is not None:
+                row.row, row.version = found.good, found.good_at.version if keyed else None
+                row.bucket.time, self.unsent[place] = max(row.bucket.time, found.time), row
+            if found.trouble_at is None:
+                self.rows[place] = row
+            else:
+                self._park(row, found.trouble_at, found.error, found.waiting)
+        self._tracked, self._to_track = {}, frozenset()
 
     def evict(self, most: int) -> None:
         """Forgets rows that were sent and have landed, the oldest first, until so many are left."""
@@ -126,7 +152,7 @@ class RowFold:
             try:
                 row.row = step(row.row, event)
             except Exception as trouble:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
-                self._park(place, row, record, trouble)
+                self._park(rows.pop(place), record, f"{type(trouble).__name__}: {trouble}")
                 continue
             row.version, unsent[place], bucket = version, row, row.bucket
             if time > bucket.time:  # noqa: PLR1730  # max() costs three times as much
@@ -166,11 +192,15 @@ class RowFold:
     def _is_wanted(self, record: Decoded) -> bool:
         return record.topic in self._generation.topics and self._is_mine(record)
 
-    def _park(self, place: Place, row: FoldedRow, record: Decoded, error: Exception) -> None:
-        why = f"{type(error).__name__}: {error}"
-        row.bucket.parked[row.key] = Parked(record.topic, record.partition, record.offset, why)
+    def _enter(self, place: Place, row: FoldedRow) -> None:
+        if place in self._to_track and not isinstance(row.row, Exception):
+            self._tracked[place] = row, Tracked(self._view, row.row)
+        else:
+            self.rows[place] = row
+
+    def _park(self, row: FoldedRow, record: Decoded, why: str, waiting: int = 1) -> None:
+        row.bucket.parked[row.key] = Parked(record.topic, record.partition, record.offset, why, waiting)
         row.bucket.stuck.append(row)
-        del self.rows[place]
 
 
 class _Done(dict[tuple[int, str, int], float]):

@@ -13,8 +13,9 @@ from leftfold import names
 from leftfold.engine.follower import MAX_PARKED, Follower
 from leftfold.engine.generations import change, followed, is_changed, mend, now, open_generation, topics_of
 from leftfold.engine.group import Group
+from leftfold.engine.hole import beginning
 from leftfold.engine.shares import shares_of
-from leftfold.errors import LeftfoldError, ViewNotBuilt
+from leftfold.errors import LeftfoldError, LogHole, ViewNotBuilt
 from leftfold.flush import Generation, Phase, covered
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
@@ -31,7 +32,8 @@ class Tail:
 
     Several tails of a view share its buckets; one with nothing to fold stands by, and takes over within seconds what
     a dead one leaves. A follower that is new, or that lost its place to another writer or to a store that went back in
-    time, reads in a group of its own and joins the main group when it has caught up with it.
+    time, reads in a group of its own and joins the main group when it has caught up with it. A view whose first events
+    are gone from the log waits for a rebuild; the others go on.
 
     Args:
         open_log: makes a reader; one per group.
@@ -67,6 +69,7 @@ class Tail:
         self._targets: dict[_Name, Position] = {}
         self._known: dict[_Name, Follower] = {}
         self._parked: dict[_Name, set[str]] = {}
+        self._holes: set[str] = set()
         self._looked = float("-inf")
         self._waiting: list[tuple[float, Follower]] = []
         self._admin = open_log()
@@ -123,8 +126,7 @@ class Tail:
             registry = self._store.registry(view.name)
             mine = followed(registry, view)
             if not mine and registry.live_of(view.hash) is None:
-                generation = self._begin(view)
-                mine = {generation.id: generation}
+                mine = self._begun(view)
             for name in [known for known in self._known if known[0] == view.name and known[1] not in mine]:
                 self._forget(name)
             for id_, generation in mine.items():
@@ -144,14 +146,23 @@ class Tail:
             self._report("parked", {"view": name, "generation": id_, "key": key, "at": place, "why": why.error})
         self._parked[name, id_] = set(parked)
 
-    def _begin(self, view: View[Any, Any]) -> Generation:
+    def _begun(self, view: View[Any, Any]) -> dict[str, Generation]:
+        """A new generation; none where the log has lost its first events, which is told once."""
+        if view.name in self._holes:
+            return {}
         topics = topics_of(view, self._admin.partitions)
+        try:
+            self._admin.check(beginning(topics))
+        except LogHole as error:
+            self._holes.add(view.name)
+            self._report("view stopped", {"view": view.name, "why": str(error)})
+            return {}
         generation = open_generation(
             self._store, view, topics, Phase.SEALED, unless_followed=True, fold=self._folds.get(view.name, "")
         )
         self._targets[view.name, generation.id] = self._admin.ends(topics)
         self._report("generation begun", {"view": view.name, "generation": generation.id})
-        return generation
+        return {generation.id: generation}
 
     def _adopt(self, view: View[Any, Any], generation: Generation, share: frozenset[int]) -> None:
         name = view.name, generation.id

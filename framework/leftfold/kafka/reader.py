@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from leftfold.engine.hole import hole
+from leftfold.engine.hole import hole, unreachable
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.errors import translated
@@ -86,6 +86,15 @@ class KafkaLogReader:
     def identity(self, topic: str) -> str:
         """The topic's id in its cluster."""
         return self._cluster.identity(topic)
+
+    def check(self, position: Position) -> None:
+        """Checks that the topics still hold what lies behind these offsets.
+
+        Raises:
+            LogHole: they do not. InfrastructureError: a topic does not exist, or no broker answers.
+        """
+        for gone in unreachable(self.starts(position.offsets), position):
+            raise hole(*gone)
 
     def seek(self, position: Position) -> None:
         """Reads on from these offsets, and only the partitions named here."""

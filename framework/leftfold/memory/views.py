@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from leftfold.bells import Bells, LoopBell, ThreadBell
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_store import BulkRow, Stored
+from leftfold.engine.bulk_store import BulkRow, Registries, Stored
 from leftfold.errors import Fenced
 from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, Snapshot
 from leftfold.memory.answers import answered
@@ -171,6 +171,10 @@ class MemoryViewStore:
             if view in views:
                 found[view, id_] = max(found.get((view, id_), 0), number + 1)
         return Stored(found)
+
+    def registered(self, seconds: float = math.inf) -> Registries:
+        """Every view that has a registry."""
+        return Registries(frozenset(view for view, registry in self._registries.items() if registry != Registry()))
 
     def bucket(self, generation: Generation, number: int) -> Bucket | None:
         """A bucket of a generation, None when it is not there."""

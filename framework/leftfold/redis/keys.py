@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 
 from leftfold.flush import Generation
+from leftfold.names import is_view_name
 
 __all__ = [
     "FINISHED",
     "OF_BUCKETS",
+    "REGISTRIES",
     "BucketKeys",
     "bucket_of",
     "channel",
     "entry",
     "escaped",
     "members_key",
+    "registered_view",
     "registry_key",
     "told",
 ]
@@ -24,6 +27,8 @@ ESCAPED_NUL = b"\0\x7f"
 OF_BUCKETS = b"v:{*}[@#~]"
 """A pattern for SCAN that finds at least one key of every bucket that holds anything: mark, row list or changes."""
 _OF_BUCKET = re.compile(rb"v:\{([^:{}]+):([^:{}]+):(\d+)\}[@#~]")
+REGISTRIES = b"view:*"
+"""A pattern for SCAN that finds the registry of every view."""
 FINISHED = b"finished"
 """The field of a bulk bucket's mark that says what is in it once it is whole."""
 
@@ -31,6 +36,12 @@ FINISHED = b"finished"
 def registry_key(view: str) -> bytes:
     """The hash with a view's generations and live pointers."""
     return b"view:" + view.encode()
+
+
+def registered_view(key: bytes) -> str | None:
+    """The view of a key that `REGISTRIES` found; None when it is somebody else's."""
+    name = key.removeprefix(b"view:").decode(errors="replace")
+    return name if is_view_name(name) else None
 
 
 def members_key(group: str) -> bytes:

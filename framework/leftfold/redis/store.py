@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from leftfold.bells import LoopBell, ThreadBell
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_store import Stored
+from leftfold.engine.bulk_store import Registries, Stored
 from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot
 from leftfold.ports import Flushing
 from leftfold.position import Position
@@ -25,7 +25,7 @@ from leftfold.redis.keys import FINISHED, BucketKeys
 from leftfold.redis.loops import LoopClients
 from leftfold.redis.registry import change_registry
 from leftfold.redis.routed import settled
-from leftfold.redis.scanning import stored
+from leftfold.redis.scanning import registered, stored
 from leftfold.redis.seal import check_complete, seal
 from leftfold.redis.settings import RedisSettings
 from leftfold.redis.topology import topology_of
@@ -181,6 +181,11 @@ class RedisViewStore:
         """Looks through the keys of every server for generations of these views, for so many seconds at most."""
         with translated(self._settings):
             return stored(self._client, self._topology, views, seconds)
+
+    def registered(self, seconds: float = math.inf) -> Registries:
+        """Looks through the keys of every server for registries, for so many seconds at most."""
+        with translated(self._settings):
+            return registered(self._client, self._topology, seconds)
 
     def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
         """Says that a member of some groups lives for so many seconds more; returns each group's members, sorted."""

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from leftfold.engine.generations import BUCKETS, open_generation, topics_of
+from leftfold.engine.hole import beginning
 from leftfold.engine.query_writer import QueryWriter
 from leftfold.engine.rebuild_removal import abandon, remove, sweep
 from leftfold.errors import ConfigurationError, Fenced, ViewNotBuilt
@@ -25,7 +26,7 @@ from leftfold.spark.checkpoint import Checkpoint
 from leftfold.spark.checkpoint import sweep as sweep_checkpoints
 from leftfold.spark.computing import compute, own_session, refreshed
 from leftfold.spark.outcome import cause_of
-from leftfold.spark.reach import Reach, beginning
+from leftfold.spark.reach import Reach
 from leftfold.spark.stream_batches import Report, StreamBatches, StreamPlaces, StreamWork
 from leftfold.spark.stream_tables import stream_frame
 from leftfold.spark.tables import EventTable

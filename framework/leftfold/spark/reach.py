@@ -8,13 +8,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from leftfold.engine.batch_course import BatchCourse
-from leftfold.engine.hole import out_of_reach, unreachable
+from leftfold.engine.hole import beginning, out_of_reach, unreachable
 from leftfold.errors import LogHole
 from leftfold.flush import Phase
 from leftfold.position import Position
 from leftfold.spark.starts import topic_starts
 
-__all__ = ["Reach", "beginning"]
+__all__ = ["Reach"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 
@@ -60,8 +60,3 @@ class Reach:
         if lost and not found:
             raise lost[0]
         return found
-
-
-def beginning(topics: Mapping[str, int]) -> Position:
-    """The first offset of every partition of some topics."""
-    return Position({topic: dict.fromkeys(range(count), 0) for topic, count in topics.items()})

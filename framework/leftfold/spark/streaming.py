@@ -16,11 +16,12 @@ from leftfold.engine.batch_job import BatchJob
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.course import Course
 from leftfold.engine.follower import MAX_PARKED
+from leftfold.engine.hole import beginning
 from leftfold.errors import ContractError, LogHole
 from leftfold.flush import Generation
 from leftfold.ports import LogReader, ViewStore
 from leftfold.spark.batch_query import BatchQuery, QueryOptions
-from leftfold.spark.reach import Reach, beginning
+from leftfold.spark.reach import Reach
 from leftfold.view import View
 
 __all__ = ["TUNED", "StreamPorts", "ViewStream", "tune"]
