@@ -10,6 +10,7 @@ from contextlib import closing
 from benchmarks.figure import Figure
 from benchmarks.rebuilding import timed_rebuild
 from benchmarks.small_events import balances, write_movements
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
@@ -18,7 +19,6 @@ from leftfold.names import events
 from leftfold.parquet.archiver import Archiver
 from leftfold.parquet.place import Place
 from leftfold.parquet.verification import verify_archive
-from leftfold.process import tuned_gc
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
 

@@ -12,12 +12,12 @@ from typing import Any
 from benchmarks.feed import feed
 from benchmarks.figure import Figure
 from benchmarks.writes import writes_alone
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.local import Servers
-from leftfold.process import tuned_gc
 from services.baskets.app import app
 
 __all__ = ["run"]

@@ -24,10 +24,10 @@ from benchmarks.steady import Committed, commit_steadily
 from benchmarks.tailing import forget_views
 from leftfold.cli.following import follow
 from leftfold.errors import ViewNotBuilt
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
 from leftfold.position import Position
-from leftfold.process import tuned_gc
 from leftfold.reading import Reader
 from leftfold.redis import RedisSettings, RedisViewStore
 

@@ -11,13 +11,13 @@ from decimal import Decimal
 from multiprocessing.synchronize import Event
 
 from benchmarks.figure import Figure
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.local import Servers
-from leftfold.process import tuned_gc
 from services.baskets.app import app
 from services.baskets.commands import AddItem, OpenBasket
 

@@ -15,13 +15,13 @@ from benchmarks.rebuilding import timed_rebuild
 from benchmarks.small_events import balances, write_movements
 from leftfold import names
 from leftfold.engine.bulk_log import Range
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.local import Servers, java_home, spark_jars
-from leftfold.process import tuned_gc
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
 from projections.basket_summary import basket_summary

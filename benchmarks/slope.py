@@ -12,9 +12,9 @@ from benchmarks.rebuilding import timed_rebuild
 from benchmarks.small_events import PARTITIONS, Balance, Moved, balances, write_movements
 from leftfold import FoldView
 from leftfold.engine.forecast import START_SECONDS, Hardware, Workload, forecast
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers, java_home
-from leftfold.process import tuned_gc
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.view import View

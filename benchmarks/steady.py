@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 from benchmarks.headers import lane_headers
 from benchmarks.purses import PARTITIONS, TOPIC, Spent, spendings
 from leftfold.codec import MessageCodec
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.partitioner import partition_of
-from leftfold.process import tuned_gc
 
 __all__ = ["Committed", "commit_steadily"]
 

@@ -21,13 +21,13 @@ from leftfold.codec import MessageCodec
 from leftfold.engine.batch_course import BatchCourse
 from leftfold.engine.generations import open_generation
 from leftfold.flush import Phase
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.configs import EVENTS
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers, java_home, spark_jars
 from leftfold.partitioner import partition_of
-from leftfold.process import tuned_gc
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.batch_query import BatchQuery, QueryOptions

@@ -10,11 +10,11 @@ from typing import Any
 import redis as redis_py
 
 from leftfold.engine.tail import Tail
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
 from leftfold.ports import ViewStore
-from leftfold.process import tuned_gc
 from leftfold.reading import Reader
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.view import View

@@ -11,12 +11,12 @@ from benchmarks.feed import feed
 from benchmarks.figure import Figure
 from benchmarks.rebuilding import rebuild_of, timed_rebuild
 from leftfold.engine.rebuild_together import rebuild_together
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.local import Servers, java_home, spark_jars
-from leftfold.process import tuned_gc
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.runner import spark_pass_runner

@@ -14,12 +14,12 @@ import psutil
 from benchmarks.feed import feed
 from benchmarks.figure import Figure
 from benchmarks.rebuilding import timed_rebuild
+from leftfold.garbage import tuned_gc
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.local import Servers, java_home, spark_jars
-from leftfold.process import tuned_gc
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
 from services.baskets.app import app

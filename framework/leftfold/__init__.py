@@ -24,6 +24,7 @@ from leftfold.errors import (
 from leftfold.memory import World, memory
 from leftfold.messages import Command, Event, Json
 from leftfold.position import Position
+from leftfold.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.query import QueryView
 from leftfold.reference import ReferenceFile
 from leftfold.version import __version__
@@ -31,6 +32,7 @@ from leftfold.view import FoldView, SpreadView, View
 
 __all__ = [
     "App",
+    "Cancel",
     "ChangesNotKept",
     "Command",
     "ConfigurationError",
@@ -42,6 +44,7 @@ __all__ = [
     "DomainError",
     "Event",
     "Fenced",
+    "Finished",
     "FoldView",
     "InfrastructureError",
     "Json",
@@ -49,12 +52,15 @@ __all__ = [
     "LogHole",
     "OutcomeUnknown",
     "Position",
+    "Process",
     "QueryView",
     "Receipt",
     "Recorded",
     "ReferenceFile",
+    "Rejected",
     "SpreadView",
     "StaleViewError",
+    "Timer",
     "View",
     "ViewNotBuilt",
     "World",

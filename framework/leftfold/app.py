@@ -1,4 +1,4 @@
-"""App: one deployable, as a value: the deciders and views that run together."""
+"""App: one deployable, as a value: the deciders, processes and views that run together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from leftfold.decider import Decider
 from leftfold.errors import ConfigurationError
+from leftfold.process import Process
 from leftfold.view import View
 
 __all__ = ["App"]
@@ -16,7 +17,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 class App:
-    """What one service runs. It owns the categories of its deciders: their topics, partition count and fencing.
+    """What one service runs. It owns the topics of its deciders and processes, their partition count and fencing.
 
     Args:
         name: lower case; part of topic names (`{name}.replies`) and transactional ids.
@@ -30,18 +31,23 @@ class App:
         *,
         partitions: int = 12,
         deciders: Sequence[Decider[Any, Any, Any]] = (),
+        processes: Sequence[Process[Any, Any, Any]] = (),
         views: Sequence[View[Any, Any]] = (),
     ) -> None:
         self.name, self.partitions = name, partitions
-        self.deciders, self.views = tuple(deciders), tuple(views)
+        self.deciders, self.processes, self.views = tuple(deciders), tuple(processes), tuple(views)
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
         if not 1 <= partitions <= 4096:
             raise ConfigurationError(f"app {name}: partitions={partitions} must be between 1 and 4096")
         _distinct(name, "deciders", (d.name for d in self.deciders))
+        _distinct(name, "deciders or processes", [*(d.name for d in self.deciders), *(p.name for p in self.processes)])
         _distinct(name, "views", (v.name for v in self.views))
         for view in self.views:
             _same_events(name, view, self.deciders)
+        for process in self.processes:
+            _same_events(name, process, self.deciders)
+            _same_commands(name, process, self.deciders)
 
     def decider(self, category: str) -> Decider[Any, Any, Any]:
         """The decider of a category.
@@ -54,6 +60,18 @@ class App:
                 return decider
         known = ", ".join(d.name for d in self.deciders) or "none"
         raise ConfigurationError(f"app {self.name} has no decider for category {category!r}; it has: {known}")
+
+    def process(self, name: str) -> Process[Any, Any, Any]:
+        """The process of a name.
+
+        Raises:
+            ConfigurationError: this App has none.
+        """
+        for process in self.processes:
+            if process.name == name:
+                return process
+        known = ", ".join(p.name for p in self.processes) or "none"
+        raise ConfigurationError(f"app {self.name} has no process {name!r}; it has: {known}")
 
     def view(self, name: str) -> View[Any, Any]:
         """The view of a name.
@@ -79,13 +97,26 @@ def _distinct(app: str, what: str, names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _same_events(app: str, view: View[Any, Any], deciders: Iterable[Decider[Any, Any, Any]]) -> None:
+def _same_events(
+    app: str, reader: View[Any, Any] | Process[Any, Any, Any], deciders: Iterable[Decider[Any, Any, Any]]
+) -> None:
+    what = "view" if isinstance(reader, View) else "process"
     for decider in deciders:
         known = {cls.__leftfold__.name: cls for cls in decider.events}
-        for cls in view.events:
+        for cls in reader.events:
             spec = cls.__leftfold__
             if spec.category == decider.name and known.get(spec.name) is not cls:
                 raise ConfigurationError(
-                    f"app {app}: view {view.name} reads {cls.__name__}, which decider {decider.name} never writes; "
-                    f"add it to the decider's events or take it out of the view"
+                    f"app {app}: {what} {reader.name} reads {cls.__name__}, which decider {decider.name} never writes; "
+                    f"add it to the decider's events or take it out of the {what}"
+                )
+
+
+def _same_commands(app: str, process: Process[Any, Any, Any], deciders: Iterable[Decider[Any, Any, Any]]) -> None:
+    for decider in deciders:
+        for cls in process.sends:
+            if cls.__leftfold__.category == decider.name and cls not in decider.commands:
+                raise ConfigurationError(
+                    f"app {app}: process {process.name} sends {cls.__name__}, which decider {decider.name} does not "
+                    f"decide; add it to the decider's commands or take it out of the process's sends="
                 )

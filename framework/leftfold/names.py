@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["commands", "dead", "events", "group", "is_view_name", "rebuilds", "replies", "state", "tails"]
+__all__ = ["commands", "dead", "events", "group", "is_view_name", "rebuilds", "replies", "state", "tails", "time"]
 
 
 def commands(category: str) -> str:
@@ -33,6 +33,11 @@ def replies(app: str) -> str:
 def group(app: str, category: str) -> str:
     """The consumer group of the workers of a category."""
     return f"leftfold.{app}.{category}"
+
+
+def time(process: str) -> str:
+    """The topic in which the routers of a process say what time it is."""
+    return f"{process}.time"
 
 
 def is_view_name(name: str) -> bool:

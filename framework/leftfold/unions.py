@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from leftfold.errors import ConfigurationError
 from leftfold.messages import Command, Event
 
-__all__ = ["flat", "members", "missing_arms"]
+__all__ = ["checked", "flat", "members", "missing_arms"]
 
 M = TypeVar("M", bound=Event | Command)
 
@@ -23,13 +23,22 @@ def members(union: object, of: type[M], where: str) -> tuple[type[M], ...]:
     Raises:
         ConfigurationError: one of them is no concrete subclass of `of` with a category.
     """
-    classes = tuple(dict.fromkeys(flat(union)))
-    for cls in classes:
+    return checked(flat(union), of, where)
+
+
+def checked(classes: Iterable[Any], of: type[M], where: str) -> tuple[type[M], ...]:
+    """These classes, each once.
+
+    Raises:
+        ConfigurationError: one of them is no concrete subclass of `of` with a category.
+    """
+    found = tuple(dict.fromkeys(classes))
+    for cls in found:
         if not (isinstance(cls, type) and issubclass(cls, of)):
             raise ConfigurationError(f"{where}: {cls!r} is no subclass of {of.__name__}")
         if not cls.__leftfold__.category:
             raise ConfigurationError(f"{where}: {cls.__name__} has no category; give its class category= and key=")
-    return classes
+    return found
 
 
 def flat(union: object) -> Iterator[Any]:

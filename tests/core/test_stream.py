@@ -13,7 +13,7 @@ from leftfold.engine.stream import Stream, StreamCodec, answer
 from tests.core.shop import Basket, baskets
 from tests.core.values import texts
 
-codec = StreamCodec(baskets.state)
+codec = StreamCodec(baskets.state, baskets.initial_state)
 ERROR = {"error": "Closed", "message": "m", "fields": {"basket_id": "b"}}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import confluent_kafka
 import pytest
-from aiokafka.partitioner import DefaultPartitioner  # type: ignore[import-untyped]  # it ships no types
+from aiokafka.partitioner import DefaultPartitioner
 from confluent_kafka import Message, Producer
 
 from leftfold.kafka.settings import KafkaSettings

@@ -75,7 +75,7 @@ lamps = Decider(
 def test_a_state_that_is_one_of_several_classes_has_the_columns_of_all(shop: Shop) -> None:
     lit = App("lamps", partitions=1, deciders=[lamps])
     ensure(lit, shop.kafka)
-    codec, producer = StreamCodec(lamps.state), Producer(shop.kafka.librdkafka())
+    codec, producer = StreamCodec(lamps.state, lamps.initial_state), Producer(shop.kafka.librdkafka())
     held: dict[str, Off | On | None] = {"a": Off(2), "b": On(3, Decimal("7.5")), "c": None}
     for key, state_ in held.items():
         producer.produce(state("lamps", 1), codec.encode(Stream(4, state_, {}, {})), key.encode(), 0)

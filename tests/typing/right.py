@@ -10,20 +10,25 @@ from typing import TypeAlias, assert_type
 
 from leftfold import (
     App,
+    Cancel,
     Command,
     Decider,
     DomainError,
     Event,
+    Finished,
     FoldView,
     LeftfoldError,
+    Process,
     QueryView,
     Receipt,
     ReferenceFile,
+    Rejected,
     SpreadView,
+    Timer,
     memory,
 )
 from leftfold.reading import Change, Entry, Page, Reader
-from leftfold.testing import Given, Then, fold, given
+from leftfold.testing import Given, GivenProcess, Then, ThenSent, fold, given
 
 
 class _ShelfEvent(Event, category="shelves", key="shelf_id"):
@@ -171,7 +176,61 @@ given(shelves, Stocked(shelf_id="s", product="p", count=1)).when(
 ).then(Sold(shelf_id="s", product="p", price=Decimal(1)))
 given(shelves).when(Sell(shelf_id="s", product="p", price=Decimal(1))).then_rejected(SoldOut(product="p"))
 
-app = App("shop", deciders=[shelves], views=[shelf_takings, by_both, stocked, stands])
+
+@dataclass(frozen=True)
+class Refill:
+    product: str = ""
+
+
+RefillInput: TypeAlias = Sold | Stocked | Rejected[Sell]
+
+
+def shelf_of(given: RefillInput) -> str | None:
+    match given:
+        case Sold() | Stocked():
+            return given.shelf_id
+        case Rejected(command=command):
+            assert_type(command, Sell)
+            return command.shelf_id
+
+
+def refill(given: RefillInput, state: Refill) -> Sequence[ShelfCommand | Timer[ShelfCommand] | Cancel | Finished]:
+    match given:
+        case Sold(shelf_id=shelf, product=product):
+            later = Stock(shelf_id=shelf, product=state.product)
+            return [
+                Stock(shelf_id=shelf, product=product),
+                Timer(name="later", at=datetime(2026, 1, 1, tzinfo=UTC), command=later),
+            ]
+        case Stocked():
+            return [Cancel("later"), Finished()]
+        case Rejected(error=error):
+            assert_type(error, DomainError)
+            return []
+
+
+def refilled(state: Refill, given: RefillInput) -> Refill:
+    return replace(state, product=given.product) if isinstance(given, Sold) else state
+
+
+refills = Process(
+    "refills",
+    inputs=RefillInput,
+    sends=ShelfCommand,
+    state=Refill,
+    initial_state=Refill(),
+    correlate=shelf_of,
+    react=refill,
+    evolve=refilled,
+)
+assert_type(refills, Process[Sold | Stocked | Rejected[Sell], Refill, Stock | Sell])
+unfilled = given(refills)
+assert_type(unfilled, GivenProcess[Sold | Stocked | Rejected[Sell], Stock | Sell])
+sold_one = Sold(shelf_id="s", product="p", price=Decimal(1))
+assert_type(unfilled.when(sold_one), ThenSent[Stock | Sell])
+given(refills, sold_one).when(Stocked(shelf_id="s", product="p", count=1)).then(Cancel("later"), Finished())
+
+app = App("shop", deciders=[shelves], processes=[refills], views=[shelf_takings, by_both, stocked, stands])
 
 
 async def reads() -> None:

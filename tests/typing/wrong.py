@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from leftfold import Command, Decider, FoldView, QueryView, SpreadView, memory
+from leftfold import Command, Decider, FoldView, Process, QueryView, SpreadView, memory
 from leftfold.testing import given
 from tests.typing.right import (
     Shelf,
@@ -18,13 +18,20 @@ from tests.typing.right import (
     Stock,
     Stocked,
     Takings,
+    Refill,
+    RefillInput,
     add,
     app,
     by_both,
     decide,
     evolve,
+    refill,
+    refilled,
+    refills,
+    shelf_of,
     shelf_takings,
     shelves,
+    sold_one,
     stands,
     stocked,
 )
@@ -92,7 +99,7 @@ SpreadView("view", events=Stocked, row=Takings, each=each, evolve=takes_text)  #
 QueryView("view", events=Sold, row=Stand, key=lambda r: r.shop, query="")  # E: attr-defined, reportAttributeAccessIssue
 QueryView("view", events=Sold, row=Stand, query="")  # E: call-arg, reportCallIssue
 
-given(shelves, OtherCommand(id="x"))  # E: misc, reportArgumentType
+given(shelves, OtherCommand(id="x"))  # E: call-overload, reportArgumentType+reportCallIssue
 given(shelves).when(OtherCommand(id="x"))  # E: arg-type, reportArgumentType
 given(shelves).when(Stock(shelf_id="s", product="p")).then(Takings())  # E: arg-type, reportArgumentType
 given(shelves).when(Stock(shelf_id="s", product="p")).then_rejected(ValueError())  # E: arg-type, reportArgumentType
@@ -106,3 +113,35 @@ with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
     world.views["stocked"]  # E: index, reportArgumentType
     world.views[stocked].watch(after=5)  # E: arg-type, reportArgumentType
     world.views[by_both].watch(keys=["p"])  # E: list-item, reportArgumentType
+
+
+def another_state(given: RefillInput, state: Shelf) -> Sequence[ShelfCommand]:
+    return []
+
+
+def another_input(state: Refill, given: OtherCommand) -> Refill:
+    return state
+
+
+Process(
+    "refills",
+    inputs=RefillInput,
+    sends=ShelfCommand,
+    state=Refill,
+    initial_state=Refill(),
+    correlate=shelf_of,
+    react=another_state,  # E: arg-type, reportArgumentType
+    evolve=refilled,
+)
+Process(
+    "refills",
+    inputs=RefillInput,
+    sends=ShelfCommand,
+    state=Refill,
+    initial_state=Refill(),
+    correlate=shelf_of,
+    react=refill,
+    evolve=another_input,  # E: arg-type, reportArgumentType
+)
+given(refills).when(Stock(shelf_id="s", product="p"))  # E: arg-type, reportArgumentType
+given(refills).when(sold_one).then(OtherCommand(id="x"))  # E: arg-type, reportArgumentType

@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from leftfold.app import App
 from leftfold.decider import Decider
 from leftfold.engine.batch import Batch, Outgoing
+from leftfold.engine.duty import Duty
 from leftfold.engine.lane import Lane
 from leftfold.kafka.member import Member
 from leftfold.kafka.restore import RestorePorts
@@ -53,23 +54,23 @@ class FaultyShop(Workshop):
         self.haste, self.points = haste or Haste(), points or Points((), lambda at: None)
         super().__init__(settings, check_seconds=self.haste.check)
 
-    def room(self, decider: Decider[Any, Any, Any]) -> int:
-        return super().room(decider) if self.haste.asks_room else 1_000_000
+    def room(self, duty: Duty) -> int:
+        return super().room(duty) if self.haste.asks_room else 1_000_000
 
-    def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
-        return _Lane(self.points, app, decider, self.room(decider))
+    def lane(self, app: App, duty: Duty) -> Lane:
+        return _Lane(self.points, app, app.decider(duty.name), self.room(duty))
 
-    def transactions(self, app: App, decider: Decider[Any, Any, Any]) -> Transactions:
+    def transactions(self, app: App, duty: Duty) -> Transactions:
         config = {
             **self._config,
-            "batch.size": self.room(decider),
+            "batch.size": self.room(duty),
             "socket.timeout.ms": self.haste.socket,
             "transaction.timeout.ms": self.haste.transaction,
         }
         return _Transactions(
             self.points,
             config,
-            f"{app.name}.{decider.name}.{self._suffix}",
+            f"{app.name}.{duty.name}.{self._suffix}",
             self._watchdog,
             timeout=self.haste.call,
         )

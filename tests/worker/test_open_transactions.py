@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold import names
+from leftfold.engine.refold import Refold
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.envelope import Receipt
 from leftfold.kafka.client import KafkaClient
@@ -165,7 +166,9 @@ def _left_open(broker: Broker, bank: Bank, id_: str, *, mark: bool, timeout_ms: 
 def _restored_version(restoration: Restoration) -> int:
     wait_until(restoration.step, "a restore")
     restoration.close()
-    return restoration.found[HOME].refold.stream(ACCOUNT).version
+    refold = restoration.found[HOME].refold
+    assert isinstance(refold, Refold)
+    return refold.stream(ACCOUNT).version
 
 
 def _send(client: KafkaClient, bank: Bank, number: int) -> Sent:

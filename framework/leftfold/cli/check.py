@@ -68,8 +68,12 @@ def _mark(finding: Finding, *, accepted: bool) -> str:
 def _counted(app: App) -> str:
     from leftfold.cli.console import amount
 
-    events: set[Any] = {e for d in app.deciders for e in d.events} | {e for v in app.views for e in v.events}
-    counts = ((len(app.deciders), "decider"), (len(events), "event"), (len(app.views), "view"))
+    read: list[tuple[type[Any], ...]] = [d.events for d in app.deciders]
+    read += [p.events for p in app.processes] + [v.events for v in app.views]
+    events = set().union(*read)
+    counts = [(len(app.deciders), "decider"), (len(events), "event"), (len(app.views), "view")]
+    if app.processes:
+        counts.insert(1, (len(app.processes), "process"))
     return ", ".join(amount(number, what) for number, what in counts)
 
 

@@ -51,8 +51,9 @@ def pairs(values: Mapping[str, object]) -> None:
 
 
 def amount(number: int, what: str) -> str:
-    """`1 event`, `2 events`, `1,469,307 events`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    """`1 event`, `2 events`, `3 processes`, `1,469,307 events`."""
+    plural = "es" if what.endswith("s") else "s"
+    return f"{number:,} {what}{'' if number == 1 else plural}"
 
 
 def since(time: str) -> float:

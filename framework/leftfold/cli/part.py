@@ -1,4 +1,4 @@
-"""One process of `leftfold run`: a decider's worker, the tail, or a Spark driver. It ends with its parent."""
+"""One part of `leftfold run`: a worker, a router, the tail, or a Spark driver. It ends with its parent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from leftfold.cli.options import EVERY, MAX_PARKED
 from leftfold.cli.project import load_app
 from leftfold.connection import kafka_settings, redis_settings
 from leftfold.errors import Fenced, LeftfoldError
+from leftfold.garbage import tuned_gc
 from leftfold.logs import Report, open_report
-from leftfold.process import tuned_gc
 
 __all__ = ["end_with_parent", "main"]
 
@@ -67,6 +67,10 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
 
         tuned_gc()
         decide(app, options.names[0], kafka, stop, report, archive=archive)
+    elif options.kind == "router":
+        from leftfold.cli.routing import route_events
+
+        route_events(app, options.names[0], kafka, stop, report)
     elif options.kind == "stream":
         from leftfold.cli.streaming import stream
 
@@ -97,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--every", type=float, default=EVERY)
     parser.add_argument("--max-parked", type=int, default=MAX_PARKED)
     parser.add_argument("--no-archive", action="store_true")
-    parser.add_argument("kind", choices=("decider", "tail", "stream", "queries"))
+    parser.add_argument("kind", choices=("decider", "router", "tail", "stream", "queries"))
     parser.add_argument("names", nargs="+")
     return parser
 

@@ -1,4 +1,4 @@
-"""The parts that `leftfold run` keeps running: a process per decider, one for folds, a Spark driver for queries."""
+"""The parts that `leftfold run` keeps running: workers, routers, one process for folds, a Spark driver for queries."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ TAIL, STREAM, QUERIES = "tail", "stream", "queries"
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
-    """The App with only the deciders and views of these names; all of them when there are none.
+    """The App with only the deciders, processes and views of these names; all of them when there are none.
 
     Raises:
-        Usage: a name is neither.
+        Usage: a name is none of them.
     """
-    known = {d.name for d in app.deciders} | {v.name for v in app.views}
+    known = {d.name for d in app.deciders} | {p.name for p in app.processes} | {v.name for v in app.views}
     for name in names:
         if name not in known:
-            raise unknown(f"decider or view in app {app.name} called", name, known)
+            raise unknown(f"decider, process or view in app {app.name} called", name, known)
     if not known:
-        raise Usage(f"app {app.name} has neither deciders nor views; there is nothing to run")
+        raise Usage(f"app {app.name} has no deciders, processes or views; there is nothing to run")
     wanted = set(names) or known
     return App(
         app.name,
         partitions=app.partitions,
         deciders=[d for d in app.deciders if d.name in wanted],
+        processes=[p for p in app.processes if p.name in wanted],
         views=[v for v in app.views if v.name in wanted],
     )
 
@@ -42,19 +43,21 @@ def parts_of(
     """The processes that run everything in an App.
 
     Args:
-        workers: processes per decider; they share its partitions. arguments: handed on to each process.
-        environment: of each process, besides ours. views_by: what folds views.
+        workers: how many per decider, process and router; they share its partitions.
+        arguments: handed on to each part. environment: of each part, besides ours. views_by: what folds views.
     """
 
     def part(name: str, kind: str, names: Sequence[str]) -> Part:
         command = (sys.executable, "-m", "leftfold.cli.part", f"--name={name}", *arguments, kind, *names)
         return Part(name, command, environment)
 
-    parts = []
-    for decider in app.deciders:
-        for number in range(1, workers + 1):
-            name = decider.name if workers == 1 else f"{decider.name}.{number}"
-            parts.append(part(name, "decider", [decider.name]))
+    parts: list[Part] = []
+    working = [("decider", d.name, d.name) for d in app.deciders]
+    for process in app.processes:
+        working += [("decider", process.name, process.name), ("router", f"{process.name}.router", process.name)]
+    for kind, called, of in working:
+        named = [called] if workers == 1 else [f"{called}.{number}" for number in range(1, workers + 1)]
+        parts += [part(name, kind, [of]) for name in named]
     for name, folded in ((views_by, True), (QUERIES, False)):
         if views := [view.name for view in app.views if view.folded is folded]:
             parts.append(part(name, name, views))

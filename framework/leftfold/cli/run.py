@@ -46,10 +46,12 @@ EXAMPLES = examples(
 
 def run(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Deciders and views; else all.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Deciders, processes and views; else all.")
     ] = None,
     app: AppOption = "",
-    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Processes per decider.")] = 1,
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", min=1, help="How many per decider, process and router.")
+    ] = 1,
     engine: Annotated[Engine, typer.Option("--engine", help="What folds views.")] = Engine.TAIL,
     master: MasterOption = None,
     py_files: PyFilesOption = None,
@@ -67,12 +69,12 @@ def run(
     json_logs: LogsOption = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
-    """Run deciders and views until Ctrl-C.
+    """Run deciders, processes and views until Ctrl-C.
 
-    Makes missing topics, starts one process per decider, one for all folded views and one with Spark for all query
-    views, starts again whatever dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are
-    waited for. With --engine spark views are folded by Spark streaming, seconds behind the log but on as many machines
-    as its master has; beside a tail, too.
+    Makes missing topics, starts a worker for each decider and for each process, which has a router of events besides,
+    one part for all folded views and one with Spark for all query views, starts again whatever dies, and stops
+    everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for. With --engine spark views are folded
+    by Spark streaming, seconds behind the log but on as many machines as its master has; beside a tail, too.
     """
     from leftfold.cli.ensuring import ensure_topics
     from leftfold.cli.failures import Usage

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from leftfold.engine.stream import Stream
 from leftfold.ports import Headers
 
 __all__ = ["Batch", "Outgoing", "Reply"]
@@ -37,13 +37,22 @@ class Reply(NamedTuple):
 class Batch:
     """The writes of one transaction, and the streams as they are once it is committed.
 
-    `changed` names the streams by partition and key whose record must be written.
+    `sent` holds, by topic, commands of processes and answers to them; `changed` names the streams by partition and key
+    whose record must be written.
     """
 
     events: list[Outgoing] = field(default_factory=list)
     states: list[Outgoing] = field(default_factory=list)
     dead: list[Outgoing] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
-    streams: dict[int, dict[str, Stream[Any]]] = field(default_factory=dict)
+    sent: dict[str, list[Outgoing]] = field(default_factory=dict)
+    streams: dict[int, dict[str, Any]] = field(default_factory=dict)
     changed: set[tuple[int, str]] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
+
+    def writes(self, events: str, state: str, dead: str) -> Iterator[tuple[str, Sequence[Outgoing]]]:
+        """What is written, by topic, given the names of one's own."""
+        yield events, self.events
+        yield state, self.states
+        yield dead, self.dead
+        yield from self.sent.items()

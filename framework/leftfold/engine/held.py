@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from leftfold.engine.stream import Stream, StreamCodec
 from leftfold.ports import StateStore
 
-__all__ = ["Held"]
+__all__ = ["Held", "HeldCodec"]
+
+
+class HeldCodec(Protocol):
+    """Reads and writes the records of what is held: streams of a decider, instances of a process."""
+
+    def new(self) -> Any:
+        """One that nothing has happened to."""
+
+    def encode(self, stream: Any, /) -> bytes:
+        """Its record."""
+
+    def decode(self, value: bytes, seen: float, /) -> Any:
+        """The one behind a record. Raises ContractError: it is none of mine."""
 
 
 class Held:
     """The streams of one partition as committed. `end` is the events end known; `recent` how many stay decoded."""
 
-    def __init__(
-        self, store: StateStore, codec: StreamCodec[Any], initial: Any, *, end: int, recent: int = 2_000
-    ) -> None:
+    def __init__(self, store: StateStore, codec: HeldCodec, *, end: int, recent: int = 2_000) -> None:
         self.store, self.end = store, end
-        self._codec, self._initial, self._most = codec, initial, recent
-        self._recent: dict[str, Stream[Any]] = {}
+        self._codec, self._most = codec, recent
+        self._recent: dict[str, Any] = {}
 
-    def copy_of(self, key: str, now: float) -> Stream[Any]:
+    def copy_of(self, key: str, now: float) -> Any:
         """The committed stream as a copy that a batch may change; a new one where there is none."""
         stream = self._recent.get(key)
         if stream is not None:
             return stream.copy()
         record = self.store.get(key)
-        return Stream(0, self._initial, {}, {}) if record is None else self._codec.decode(record, now)
+        return self._codec.new() if record is None else self._codec.decode(record, now)
 
-    def commit(self, streams: dict[str, Stream[Any]], records: list[tuple[str, bytes]]) -> None:
+    def commit(self, streams: dict[str, Any], records: list[tuple[str, bytes]]) -> None:
         """Takes over what a committed batch made of the streams."""
         self.store.put(records)
         for key, stream in streams.items():

@@ -12,7 +12,7 @@ from leftfold.errors import ContractError
 from leftfold.messages import Command
 from leftfold.ports import RawRecord
 
-__all__ = ["Received", "command_headers", "command_id", "read_command"]
+__all__ = ["Received", "command_headers", "command_id", "origin_of", "read_command"]
 
 SPEC_VERSION = ("ce_specversion", b"1.0")
 LONGEST = 1024
@@ -32,6 +32,7 @@ class Received(NamedTuple):
     expected_version: int | None = None
     origin: tuple[str, int, int] | None = None
     reply_to: bytes = b""
+    reply_key: bytes = b""
 
 
 def command_id() -> str:
@@ -91,7 +92,7 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
             raise ContractError(f"ce_time {at.decode()!r} has no time zone")
         expected = found.get("expected_version")
         expected_version = int(expected) if expected is not None else None
-        origin = _origin(found["origin"]) if "origin" in found else None
+        origin = origin_of(found["origin"]) if "origin" in found else None
         correlation, traceparent = found.get("ce_correlationid") or found["ce_id"], found.get("traceparent") or b""
         if traceparent or correlation != found["ce_id"]:
             # They travel on into events, where whoever reads them expects text.
@@ -122,10 +123,11 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         expected_version,
         origin,
         found.get("reply_to") or b"",
+        found.get("reply_key") or b"",
     )
 
 
-def _origin(text: bytes) -> tuple[str, int, int]:
+def origin_of(text: bytes) -> tuple[str, int, int]:
     """`topic/partition/offset/index` as (`topic/partition`, offset, index)."""
     topic, partition, offset, index = text.decode().rsplit("/", 3)
     return f"{topic}/{int(partition)}", int(offset), int(index)

@@ -25,7 +25,7 @@ class Refold:
     def __init__(self, decider: Decider[Any, Any, Any], store: StateStore) -> None:
         self._decider, self.store = decider, store
         self._events: MessageCodec[Any] = MessageCodec(decider.events)
-        self._streams = StreamCodec(decider.state)
+        self._streams = StreamCodec(decider.state, decider.initial_state)
         self.changed: dict[str, Stream[Any]] = {}
 
     def stream(self, key: str) -> Stream[Any]:
@@ -34,7 +34,7 @@ class Refold:
             return self.changed[key]
         record = self.store.get(key)
         if record is None:
-            return Stream(0, self._decider.initial_state, {}, {})
+            return self._streams.new()
         return self._streams.decode(record, 0.0)
 
     def _version(self, key: str) -> int:

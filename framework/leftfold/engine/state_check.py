@@ -87,7 +87,7 @@ class StateCheck:
     def run(self, partition: int, tell: Tell) -> PartitionCheck:
         """Reads one partition's states and events, and compares them stream by stream."""
         mark, records = self._states(partition)
-        codec = StreamCodec(self.decider.state)
+        codec = StreamCodec(self.decider.state, self.decider.initial_state)
         versions = {key: codec.version(record) for key, record in records.items()}
         folded: dict[str, Stream[Any]] = {}
         events = 0

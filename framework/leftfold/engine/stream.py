@@ -69,8 +69,12 @@ class Stream(Generic[S]):
 class StreamCodec(Generic[S]):
     """Reads and writes state records, `{version, state, answered, origins}`."""
 
-    def __init__(self, storage: Storage[S]) -> None:
-        self._storage = storage
+    def __init__(self, storage: Storage[S], initial: S) -> None:
+        self._storage, self._initial = storage, initial
+
+    def new(self) -> Stream[S]:
+        """A stream before its first event."""
+        return Stream(0, self._initial, {}, {})
 
     def encode(self, stream: Stream[S]) -> bytes:
         """The record's value."""

@@ -10,14 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.decider import Decider
-from leftfold.engine.refold import Refold
+from leftfold.engine.duty import Duty, Refolding, duty_of
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.hanging import Hanging
@@ -36,13 +34,14 @@ class Restored:
     """A partition on its way to being served."""
 
     partition: int
-    refold: Refold
+    refold: Refolding
     committed: int = 0
     left: Left = field(default_factory=lambda: read_metadata(None))
     mark: StateMark | None = None
     state_start: int = 0
     state_end: int = 0
     events_end: int = 0
+    span: tuple[int, int] = (0, 0)
 
     @property
     def start(self) -> int:
@@ -63,13 +62,13 @@ class RestorePorts:
     topics: Callable[[], Mapping[str, int]]
     producer: Callable[[str], Producer]
 
-    def hanging(self, app: App, decider: Decider[Any, Any, Any]) -> Hanging:
+    def hanging(self, app: App, duty: Duty) -> Hanging:
         """What looks after open transactions on the topics of a category."""
-        name = decider.name
-        mine = names.state(name, decider.version)
+        name = duty.name
+        mine = names.state(name, duty.version)
         states = (mine, *(t for t in self.topics() if t != mine and t.startswith(f"{name}.state.v")))
-        others, commands = (names.events(name), names.dead(name)), names.commands(name)
-        return Hanging(self.stable, self.uncommitted, self.producer, commands, states, others, app.partitions)
+        commands = names.commands(name)
+        return Hanging(self.stable, self.uncommitted, self.producer, commands, states, duty.writes, app.partitions)
 
 
 class Restoration:
@@ -90,10 +89,10 @@ class Restoration:
         deadline: float = 60.0,
     ) -> None:
         self._app, self._ports = app, ports
-        self._decider = app.decider(category)
-        self._commands, self._events = names.commands(category), names.events(category)
-        self._state = names.state(category, self._decider.version)
-        self.found = {p: Restored(p, Refold(self._decider, new_store())) for p in partitions}
+        self._duty = duty_of(app, category)
+        self._commands, self._log_of = names.commands(category), self._duty.log
+        self._state = names.state(category, self._duty.version)
+        self.found = {p: Restored(p, self._duty.refold(new_store())) for p in partitions}
         self._began, self._deadline, self._waited = time.monotonic(), deadline, 0.0
         self._log: LogReader | None = None
         self._seen: dict[int, int] = {}
@@ -145,7 +144,7 @@ class Restoration:
         for partition, restored in self.found.items():
             restored.state_start, restored.state_end = self._ends(self._state, partition)
             start[partition] = restored.state_start
-            _, restored.events_end = self._ends(self._events, partition)
+            _, restored.events_end = self._ends(self._log_of, partition)
         self._log = self._ports.open_log()
         self._log.seek(Position({self._state: start}))
         self._phase = self._states
@@ -173,8 +172,10 @@ class Restoration:
         for restored in self.found.values():
             if restored.mark is not None and restored.mark.start < restored.state_start:
                 # Somebody deleted its first records, and compaction never does: only the whole log makes up for them.
-                restored.mark = replace(restored.mark, events=0)
-        log.seek(Position({self._events: {p: r.mark.events if r.mark else 0 for p, r in self.found.items()}}))
+                restored.span = self._duty.span(StateMark(), restored.start, restored.events_end)
+            else:
+                restored.span = self._duty.span(restored.mark or StateMark(), restored.start, restored.events_end)
+        log.seek(Position({self._log_of: {p: r.span[0] for p, r in self.found.items()}}))
         self._phase = self._event_tail
         return False
 
@@ -183,13 +184,13 @@ class Restoration:
         records = self._read(log)
         for record in records:
             restored = self.found.get(record.partition)
-            if restored is not None:
+            if restored is not None and record.offset < restored.span[1]:
                 restored.refold.add(record)
-        if self._short(log, self._events, {p: r.events_end for p, r in self.found.items()}):
+        if self._short(log, self._log_of, {p: r.span[1] for p, r in self.found.items()}):
             if not records:
                 self._end_hanging()
             return False
-        others = [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._decider.name}.state.v")]
+        others = [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
         for topic in others:
             self._adopt(topic)
         return True
@@ -239,4 +240,4 @@ class Restoration:
         elif now - self._waited > 1.0:
             self._waited = now + 5.0
             alone = now - self._began > ALONE_SECONDS
-            self._ports.hanging(self._app, self._decider).end(self.found, alone=alone)
+            self._ports.hanging(self._app, self._duty).end(self.found, alone=alone)

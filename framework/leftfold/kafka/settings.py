@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from ssl import SSLContext, create_default_context
 from typing import Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
@@ -116,6 +117,26 @@ class KafkaSettings(BaseSettings):
         if "SSL" in self.security_protocol:
             config.update(self._java_ssl())
         return config
+
+    def aiokafka(self) -> dict[str, Any]:
+        """The configuration of an aiokafka client; it holds the password, so never log it."""
+        config: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "security_protocol": self.security_protocol,
+            "client_id": self.client_id,
+            "sasl_mechanism": self.sasl_mechanism,
+            "sasl_plain_username": self.sasl_username,
+            "sasl_plain_password": _shown(self.sasl_password),
+            "ssl_context": self._ssl_context() if "SSL" in self.security_protocol.split("_")[-1] else None,
+        }
+        return {name: value for name, value in config.items() if value is not None}
+
+    def _ssl_context(self) -> SSLContext:
+        context = create_default_context(cafile=_text(self.ssl_ca_location))
+        context.check_hostname = self.ssl_endpoint_identification_algorithm == "https"
+        if self.ssl_certificate_location is not None and self.ssl_key_location is not None:
+            context.load_cert_chain(self.ssl_certificate_location, self.ssl_key_location, _shown(self.ssl_key_password))
+        return context
 
     def _jaas(self) -> str:
         module = _LOGIN.get(self.sasl_mechanism or "", _SCRAM)

@@ -43,6 +43,14 @@ def topics_of(app: App) -> list[Topic]:
             Topic(names.state(category, decider.version), count, STATE),
             Topic(names.dead(category), count, DEAD),
         ]
+    for process in app.processes:
+        name = process.name
+        found += [
+            Topic(names.commands(name), count, EVENTS),
+            Topic(names.state(name, process.version), count, STATE),
+            Topic(names.dead(name), count, DEAD),
+            Topic(names.time(name), 1, REPLIES),
+        ]
     return found
 
 
@@ -57,18 +65,20 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
     read = [names.events(category) for category in sorted(_read_only(app))]
     with Cluster(settings) as cluster:
         there = cluster.partition_counts([topic.name for topic in wanted] + read)
-        _check_read(app, read, there)
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
+            # Before anything is asked of others: two Apps that listen to each other could never begin.
             _make(cluster, settings, missing)
-            there = _wait_made(cluster, [topic.name for topic in wanted] + read, timeout)
+            there |= _wait_made(cluster, [topic.name for topic in wanted], timeout)
+        _check_read(app, read, there)
         _check(app, wanted, there, cluster.configs(t.name for t in wanted if t.config in _CHECKED))
     return there
 
 
 def _read_only(app: App) -> set[str]:
     owned = {decider.name for decider in app.deciders}
-    return {category for view in app.views for category in view.categories} - owned
+    views = {category for view in app.views for category in view.categories}
+    return views.union(*(process.categories for process in app.processes)) - owned
 
 
 def _make(cluster: Cluster, settings: KafkaSettings, missing: list[Topic]) -> None:

@@ -13,13 +13,15 @@ from confluent_kafka import KafkaException, TopicPartition
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.batch import Batch, Outgoing
-from leftfold.engine.lane import STATE_HEADERS, HeavyState
+from leftfold.engine.batch_lane import STATE_HEADERS, HeavyState
+from leftfold.engine.duty import duty_of
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.kafka.errors import translated
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
 from leftfold.kafka.pace import Pace
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
-from leftfold.kafka.restore import Restoration, Restored
+from leftfold.kafka.restorations import Restorations
+from leftfold.kafka.restore import Restored
 from leftfold.kafka.served import Served
 from leftfold.kafka.transaction import Aborted, Committed, Result, Unknown
 from leftfold.kafka.workshop import Workshop
@@ -29,9 +31,7 @@ __all__ = ["Report", "Worker"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 Write: TypeAlias = tuple[str, Sequence[Outgoing]]
-DEATHS = 3
-CHUNK, REFOLDED = 200, 2000
-SETTLED_SECONDS = 5.0
+DEATHS, CHUNK, REFOLDED, SETTLED_SECONDS = 3, 200, 2000, 5.0
 
 
 class Worker:
@@ -54,16 +54,17 @@ class Worker:
     ) -> None:
         self._app, self._category, self._shop, self._stop, self._report = app, category, workshop, stop, report
         self.counts = Counter[str]()
-        decider = app.decider(category)
+        self._duty = duty = duty_of(app, category)
         self._commands, self._events = names.commands(category), names.events(category)
-        self._state, self._dead = names.state(category, decider.version), names.dead(category)
+        self._state, self._dead = names.state(category, duty.version), names.dead(category)
         self._served, self._touched = dict[int, Served](), set[int]()
-        self._restorations: list[Restoration] = []
         self._settled, self._orderly, self._careful, self._pace = 0, True, False, Pace(batch)
-        self._lane = workshop.lane(app, decider)
-        self._transactions = workshop.transactions(app, decider)
+        self._lane = workshop.lane(app, duty)
+        self._transactions = workshop.transactions(app, duty)
         self._replies = workshop.replies(self.counts)
+        self._times = workshop.times(duty)
         self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
+        self._restorations = Restorations(app, category, workshop, self._member)
 
     def run(self) -> None:
         """Works until told to stop, then leaves every partition clean; not after an error, which a command may cause.
@@ -97,6 +98,7 @@ class Worker:
             except KafkaException as error:
                 # Only a plain commit raises here, before anything was decided: a rebalance or a broker that is away.
                 self._rewind(nexts, str(error))
+        self._fire()
         self._restore()
         return count
 
@@ -106,30 +108,29 @@ class Worker:
         return frozenset(self._served)
 
     def _restore(self) -> None:
-        restoring = {p for r in self._restorations for p in r.found}
-        new = sorted(self._member.new - restoring)
-        if new:
-            self._restorations.append(
-                Restoration(
-                    self._app, self._category, new, self._shop.new_store, self._shop.restore_ports(self._member)
-                )
-            )
-        for restoration in list(self._restorations):
-            if restoration.step():
-                self._restorations.remove(restoration)
-                restoration.close()
-                for restored in restoration.found.values():
-                    self._serve(restored)
-                self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
+        if complete := self._restorations.step():
+            for restored in complete:
+                self._serve(restored)
+            self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
+
+    def _fire(self) -> None:
+        """Writes that timers are due, in a transaction that takes nothing."""
+        for mark in self._times.poll() if self._times else ():
+            self._lane.tell(mark)
+        batch = self._lane.due({p: served.next for p, served in self._served.items()})
+        nexts = {out.partition: self._served[out.partition].next for sent in batch.sent.values() for out in sent}
+        if nexts:
+            self._begin(nexts)
+            self._commit(nexts, batch, self._written(batch))
 
     def _serve(self, restored: Restored) -> None:
         """Writes what was folded, then starts; a partition whose write does not commit is restored again."""
         partition, refold = restored.partition, restored.refold
-        known = restored.mark.events if restored.mark else 0
         while refold.changed:
             records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
-            events = known if refold.changed else restored.events_end
-            mark = self._mark(partition, restored.start, events, restored.state_start)
+            known = self._duty.partly(restored.span[0], restored.start)
+            commands, events = known if refold.changed else (restored.start, restored.events_end)
+            mark = self._mark(partition, commands, events, restored.state_start)
             offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
             result = self._run([(self._state, [mark, *records])], [offset])
             if not isinstance(result, Committed):
@@ -182,9 +183,7 @@ class Worker:
         yield from self._written(batch)
 
     def _written(self, batch: Batch) -> Iterator[Write]:
-        yield self._events, batch.events
-        yield self._state, batch.states
-        yield self._dead, batch.dead
+        return batch.writes(self._events, self._state, self._dead)
 
     def _begin(self, partitions: Iterable[int]) -> None:
         """Marks partitions as begun, so that a successor knows what may have killed this process."""
@@ -234,7 +233,7 @@ class Worker:
 
     def _await_settled(self) -> None:
         """After a rotation nothing of ours is open any more, unless a broker forgot it: whoever restores ends that."""
-        hanging = self._shop.restore_ports(self._member).hanging(self._app, self._app.decider(self._category))
+        hanging = self._shop.restore_ports(self._member).hanging(self._app, self._duty)
         hanging.await_none(self._served, self._touched - self._served.keys(), self._transactions.id, SETTLED_SECONDS)
         self._settled = self._transactions.rotations
 
@@ -281,8 +280,7 @@ class Worker:
                 self._report("not left clean", {"why": str(error)})
         for partition in partitions:
             self._drop(partition)
-            for restoration in self._restorations:
-                restoration.drop(partition)
+        self._restorations.drop(partitions)
         if partitions:
             self._report("left", {"topic": self._commands, "partitions": sorted(partitions)})
 
@@ -294,7 +292,8 @@ class Worker:
         """Leaves the group, every partition clean, and lets go of all clients."""
         self._replies.flush(2.0)
         self._member.close()
-        for restoration in self._restorations:
-            restoration.close()
+        self._restorations.close()
+        if self._times:
+            self._times.close()
         self._transactions.close()
         self._shop.close()

@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.decider import Decider
 from leftfold.engine.archive import OpenArchive
 from leftfold.engine.archived_reader import ArchivedReader
-from leftfold.engine.lane import Lane
+from leftfold.engine.batch_lane import BatchLane
+from leftfold.engine.duty import Duty, duty_of
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.member import Member
@@ -23,10 +23,10 @@ from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.replies import Replies
 from leftfold.kafka.restore import RestorePorts
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.time_marks import TimeMarks
 from leftfold.kafka.transaction import Transactions
 from leftfold.kafka.watchdog import Watchdog
 from leftfold.memory.states import MemoryStates
-from leftfold.partitioner import partition_of
 from leftfold.ports import LogReader, StateStore
 
 __all__ = ["Workshop"]
@@ -64,22 +64,21 @@ class Workshop:
         self._watchdog = Watchdog()
         self._checked = float("-inf")
         self._rooms: dict[str, int] = {}
+        self._counts: dict[str, tuple[int, float]] = {}
         self._watching: list[Consumer] = []
 
-    def lane(self, app: App, decider: Decider[Any, Any, Any]) -> Lane:
-        """The lane of a category."""
-        return Lane(
-            app.name,
-            decider,
-            partition_of=lambda key: partition_of(key, app.partitions),
-            clock=time.monotonic,
-            max_bytes=self.room(decider),
-        )
+    def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
+        """The lane of a category or a process."""
+        return duty.lane(app, self.partitions, time.monotonic, self.room(duty))
 
-    def transactions(self, app: App, decider: Decider[Any, Any, Any]) -> Transactions:
+    def times(self, duty: Duty) -> TimeMarks | None:
+        """What says what time it is, where somebody must know."""
+        return TimeMarks(duty.time, lambda: KafkaLogReader(self.settings), self.partitions) if duty.time else None
+
+    def transactions(self, app: App, duty: Duty) -> Transactions:
         """Transactions under this process's own id, `{app}.{category}.{uuid of this process start}.{lane}`."""
-        config = {**self._config, "batch.size": self.room(decider)}
-        return Transactions(config, f"{app.name}.{decider.name}.{self._suffix}", self._watchdog)
+        config = {**self._config, "batch.size": self.room(duty)}
+        return Transactions(config, f"{app.name}.{duty.name}.{self._suffix}", self._watchdog)
 
     def replies(self, counts: Counter[str]) -> Replies:
         """The sender of answers."""
@@ -143,9 +142,8 @@ class Workshop:
         """
         if time.monotonic() - self._checked < self._check_seconds:
             return
-        version = app.decider(category).version
-        wanted = (names.commands, names.events, names.dead)
-        for topic in (*(name(category) for name in wanted), names.state(category, version)):
+        duty = duty_of(app, category)
+        for topic in (names.commands(category), *duty.writes, names.state(category, duty.version)):
             count = self._partitions(topic)
             if count and count != app.partitions:
                 raise ConfigurationError(
@@ -162,6 +160,15 @@ class Workshop:
         self._watching.clear()
         self._watchdog.close()
 
+    def partitions(self, topic: str) -> int:
+        """`_partitions`, asked again after `check_seconds` only."""
+        now = time.monotonic()
+        count, until = self._counts.get(topic, (0, 0.0))
+        if not count or now > until:
+            count = self._partitions(topic)
+            self._counts[topic] = count, now + self._check_seconds
+        return count
+
     def _partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0 when it does not exist or no broker answers."""
         try:
@@ -170,17 +177,17 @@ class Workshop:
             return 0
         return 0 if found.error else len(found.partitions)
 
-    def room(self, decider: Decider[Any, Any, Any]) -> int:
+    def room(self, duty: Duty) -> int:
         """What a batch of records may weigh: a broker that refuses one aborts the transaction, again and again."""
-        if self._rooms.get(decider.name) is None:
-            topics = (names.events(decider.name), names.state(decider.name, decider.version), names.dead(decider.name))
+        if self._rooms.get(duty.name) is None:
+            topics = (*duty.writes, names.state(duty.name, duty.version))
             try:
                 with Cluster(self.settings) as cluster:
-                    self._rooms[decider.name] = min(self._max_bytes, cluster.max_batch_bytes(topics))
+                    self._rooms[duty.name] = min(self._max_bytes, cluster.max_batch_bytes(topics))
             except ConfigurationError:
                 # Not allowed to ask; what brokers allow by default is more than this.
-                self._rooms[decider.name] = self._max_bytes
-        return self._rooms[decider.name]
+                self._rooms[duty.name] = self._max_bytes
+        return self._rooms[duty.name]
 
     def _answers(self, wanted: list[TopicPartition]) -> bool:
         try:

@@ -34,6 +34,7 @@ def compare(released: Lock, now: Lock) -> list[Finding]:
     """The differences between what was released and what the code says now, the wrong ones first."""
     found = [
         *_folds("decider", "evolve", released.deciders, now.deciders),
+        *_folds("process", "react or evolve", released.processes, now.processes),
         *_folds("view", "its fold", released.views, now.views),
         *_messages("event", released.events, now.events),
         *_messages("command", released.commands, now.commands),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from leftfold.app import App
@@ -13,6 +13,7 @@ from leftfold.errors import ConfigurationError
 from leftfold.lockfile.fold import fold_hash
 from leftfold.lockfile.schema import message_schema
 from leftfold.messages import Event
+from leftfold.process import Process
 from leftfold.query import TableView
 from leftfold.view import FoldView, SpreadView, View
 
@@ -23,7 +24,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class FoldLock:
-    """A decider or a view: its version, the hash of its fold, and what a change of schema alone would rename."""
+    """A decider, process or view: its version, the hash of its fold, and what a change of schema alone would rename."""
 
     version: int
     fold: str
@@ -32,12 +33,13 @@ class FoldLock:
 
 @dataclass(frozen=True)
 class Lock:
-    """Deciders and views by name, and the schemas of released messages by wire type (`baskets.ItemAdded.v1`)."""
+    """Deciders, views and processes by name, and schemas of released messages by wire type (`baskets.ItemAdded.v1`)."""
 
     deciders: Mapping[str, FoldLock] = field(default_factory=dict)
     views: Mapping[str, FoldLock] = field(default_factory=dict)
     events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    processes: Mapping[str, FoldLock] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Text for a file: sorted and indented, so that a diff shows what changed."""
@@ -54,10 +56,11 @@ class Lock:
             told = json.loads(text)
             if told["leftfold.lock"] != _FORMAT:
                 raise ConfigurationError(f"leftfold.lock has format {told['leftfold.lock']}; upgrade leftfold")
-            deciders, views = (
-                {name: FoldLock(**fold) for name, fold in told[kind].items()} for kind in ("deciders", "views")
+            deciders, views, processes = (
+                {name: FoldLock(**fold) for name, fold in found.items()}
+                for found in (told["deciders"], told["views"], told.get("processes", {}))
             )
-            return cls(deciders, views, told["events"], told.get("commands", {}))
+            return cls(deciders, views, told["events"], told.get("commands", {}), processes)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(
                 f"leftfold.lock cannot be read ({error!r}); take it from version control, "
@@ -66,7 +69,7 @@ class Lock:
 
     def with_history(self, released: Lock) -> Lock:
         """This lock with the event versions that were released before and have not been written over."""
-        return Lock(self.deciders, self.views, {**released.events, **self.events}, self.commands)
+        return replace(self, events={**released.events, **self.events})
 
 
 def lock_of(app: App) -> Lock:
@@ -80,17 +83,25 @@ def lock_of(app: App) -> Lock:
         events.update((cls.__leftfold__.type, cls) for cls in decider.events)
     for view in app.views:
         events.update((cls.__leftfold__.type, cls) for cls in view.events)
+    for process in app.processes:
+        events.update((cls.__leftfold__.type, cls) for cls in process.events)
     return Lock(
         {decider.name: _decider(decider) for decider in app.deciders},
         {view.name: _view(view) for view in app.views},
         {type_: message_schema(cls) for type_, cls in events.items()},
         {cls.__leftfold__.type: message_schema(cls) for decider in app.deciders for cls in decider.commands},
+        {process.name: _process(process) for process in app.processes},
     )
 
 
 def _decider(decider: Decider[Any, Any, Any]) -> FoldLock:
     state = decider.initial_state
     return FoldLock(decider.version, fold_hash(decider.evolve, state, type(state)))
+
+
+def _process(process: Process[Any, Any, Any]) -> FoldLock:
+    state = process.initial_state
+    return FoldLock(process.version, fold_hash(process.react, process.evolve, state, type(state)))
 
 
 def _view(view: View[Any, Any]) -> FoldLock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -11,32 +10,34 @@ from typing import Any
 from leftfold import names
 from leftfold.app import App
 from leftfold.codec import read_recorded, utc_text
-from leftfold.engine.batch import Batch
-from leftfold.engine.lane import Lane
 from leftfold.engine.received import command_headers, command_id
 from leftfold.engine.reply import to_error
 from leftfold.engine.tail import Tail
 from leftfold.envelope import Receipt, Recorded
 from leftfold.errors import ConfigurationError, LeftfoldError
 from leftfold.memory.client import MemoryClient
+from leftfold.memory.flow import Flow
 from leftfold.memory.log import MemoryLog
 from leftfold.memory.queries import FoldedViews
-from leftfold.memory.states import MemoryStates
 from leftfold.memory.views import MemoryViewStore
 from leftfold.messages import Command
 from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
 from leftfold.position import Position
 
 __all__ = ["World", "memory"]
 
 
 class World:
-    """An App in memory: `client` and `views` as in production, `now` and `advance` for its clock."""
+    """An App in memory: `client` and `views` as in production, `now` and `advance` for its clock.
+
+    After each command everything that follows from it has happened: processes have reacted, and views are folded.
+    """
 
     def __init__(self, app: App, now: datetime) -> None:
         self.app, self.now = app, now
         self.log, self.store = MemoryLog(), MemoryViewStore()
-        self._lanes = {decider.name: self._lane(decider) for decider in app.deciders}
+        self._flow = Flow(app, self.log)
         for view in app.views:
             for category in view.categories:
                 self.log.create(names.events(category), app.partitions)
@@ -46,8 +47,13 @@ class World:
         self.views = FoldedViews(self.store)
 
     def advance(self, by: timedelta, /) -> None:
-        """Moves the clock on."""
+        """Moves the clock on; timers that are due by then fire, the earliest first."""
         self.now += by
+        self.settle()
+
+    def timers(self) -> dict[tuple[str, str, str], datetime]:
+        """When each timer that is set is due, by process, business key and name."""
+        return {(process, key, name): at for process, key, name, at in self._flow.timers()}
 
     def events(self, category: str) -> list[Recorded[Any]]:
         """Everything written in a category, partition by partition.
@@ -55,16 +61,20 @@ class World:
         Raises:
             ConfigurationError: the App has no decider of that category.
         """
-        codec = self._lanes[self.app.decider(category).name].events
+        codec = self._flow.lanes[self.app.decider(category).name].events
         found = (read_recorded(codec, r) for records in self.log.of(names.events(category)) for r in records)
         return [recorded for recorded in found if recorded is not None]
+
+    def dead(self, name: str) -> list[RawRecord]:
+        """What nobody could decide or react to in a category or a process; the header `dead_reason` says why."""
+        return [record for records in self.log.of(names.dead(name)) for record in records]
 
     def decide(
         self, command: Command, id_: str | None, expected_version: int | None, at: datetime | None
     ) -> Receipt | LeftfoldError:
-        """Runs one command through the lane and the log; `settle` brings the views up to it."""
+        """Runs one command through the lane and the log; `settle` brings everything else up to it."""
         spec = type(command).__leftfold__
-        lane = self._lanes.get(spec.category)
+        lane = self._flow.lanes.get(spec.category)
         if lane is None or type(command) not in lane.commands.types:
             raise ConfigurationError(
                 f"app {self.app.name} decides no {type(command).__name__}; add its decider to the App"
@@ -81,38 +91,15 @@ class World:
         )
         partition = partition_of(key, self.app.partitions)
         record = self.log.append(names.commands(spec.category), partition, key, lane.commands.encode(command), headers)
-        batch = lane.process([record])
-        self._commit(lane, batch)
-        return self._answer(lane, batch, command, partition)
-
-    def _lane(self, decider: Any) -> Lane:
-        lane = Lane(
-            self.app.name, decider, partition_of=lambda k: partition_of(k, self.app.partitions), clock=time.monotonic
-        )
-        for topic in (names.commands(decider.name), names.events(decider.name), names.dead(decider.name)):
-            self.log.create(topic, self.app.partitions)
-        for partition in range(self.app.partitions):
-            lane.hold(partition, MemoryStates(), end=0)
-        return lane
-
-    def _commit(self, lane: Lane, batch: Batch) -> None:
-        ends: dict[int, int] = {}
-        for out in batch.events:
-            record = self.log.append(names.events(lane.decider.name), out.partition, out.key, out.value, out.headers)
-            ends[out.partition] = record.offset + 1
-        for out in batch.dead:
-            self.log.append(names.dead(lane.decider.name), out.partition, out.key, out.value, out.headers)
-        lane.commit(batch, ends)
-
-    def _answer(self, lane: Lane, batch: Batch, command: Command, partition: int) -> Receipt | LeftfoldError:
-        (reply,) = batch.replies
+        (reply,) = self._flow.take(record).replies
         if reply.error is not None:
             return to_error(reply.error, type(command))
         end = lane.held[partition].end
-        return Receipt(Position.at(names.events(lane.decider.name), partition, end), reply.version, reply.events)
+        return Receipt(Position.at(names.events(spec.category), partition, end), reply.version, reply.events)
 
     def settle(self) -> None:
-        """Folds what was written into the views."""
+        """Lets processes react to what was written, and folds it into the views."""
+        self._flow.run(self.now)
         if self._tail.views:
             while self._tail.step(0.0) or not self._tail.caught_up():
                 pass

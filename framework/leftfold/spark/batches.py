@@ -13,8 +13,8 @@ from pyspark.sql import functions as f
 
 from leftfold.engine.batch_job import BatchJob
 from leftfold.engine.batch_result import BatchResult
+from leftfold.garbage import tuned_gc
 from leftfold.ports import RawRecord
-from leftfold.process import tuned_gc
 from leftfold.spark.items import ITEM, Batches, item_batch, items_in, line_batches
 
 __all__ = ["run_batch"]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from leftfold.engine.state_check import PartitionCheck, StateCheck
-from leftfold.process import tuned_gc
+from leftfold.garbage import tuned_gc
 from leftfold.spark.outcome import cause_of
 from leftfold.spark.progress import Teller, listening
 

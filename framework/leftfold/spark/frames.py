@@ -16,8 +16,8 @@ from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.statemark import MARK
 from leftfold.engine.stream import StreamCodec
 from leftfold.errors import ContractError
+from leftfold.garbage import tuned_gc
 from leftfold.ports import RawRecord
-from leftfold.process import tuned_gc
 from leftfold.spark.columns import arrow_type, arrow_value
 from leftfold.spark.logframes import Row, log_frame, table_of, whole_log
 from leftfold.spark.metadata import METADATA_COLUMNS, metadata_types
@@ -87,7 +87,7 @@ def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str
     decider = app.decider(category)
     classes = [kind for kind in flat(decider.state.type) if is_record(kind)]
     columns = _columns(classes) if classes else [("state", pa.string())]
-    codec = StreamCodec(decider.state)
+    codec = StreamCodec(decider.state, decider.initial_state)
 
     def row(record: RawRecord) -> Mapping[str, Any] | None:
         if record.value is None:

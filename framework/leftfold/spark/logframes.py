@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from leftfold.engine.bulk_log import BulkLog, OpenBulkLog, Range, raw_all
 from leftfold.engine.hole import check_whole
 from leftfold.errors import ContractError
+from leftfold.garbage import tuned_gc
 from leftfold.ports import RawRecord
-from leftfold.process import tuned_gc
 from leftfold.spark.progress import Address, Teller
 
 __all__ = ["LogSlice", "Row", "log_frame", "table_of", "whole_log"]

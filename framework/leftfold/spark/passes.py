@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from leftfold.engine.bulk_items import Item
 from leftfold.engine.bulk_pass import BulkPass, Passed
 from leftfold.engine.plan import RebuildPlan
-from leftfold.process import tuned_gc
+from leftfold.garbage import tuned_gc
 from leftfold.spark.items import Batches, line_batches
 from leftfold.spark.outcome import lines_of
 from leftfold.spark.progress import Address, Teller

@@ -13,8 +13,8 @@ from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_rows import ComputedRow, computed, write_computed
 from leftfold.engine.plan import RebuildPlan
 from leftfold.errors import ConfigurationError, LeftfoldError
+from leftfold.garbage import tuned_gc
 from leftfold.names import events
-from leftfold.process import tuned_gc
 from leftfold.query import TableView
 from leftfold.spark.computing import compute, own_session
 from leftfold.spark.logframes import LogSlice, log_frame

@@ -16,7 +16,7 @@ from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild_together import PassRunner
 from leftfold.errors import LeftfoldError
-from leftfold.process import tuned_gc
+from leftfold.garbage import tuned_gc
 from leftfold.spark.items import ITEM, Batches, item_batch, items_in, line_batches
 from leftfold.spark.outcome import cause_of, lines_of, results_of, results_of_pass
 from leftfold.spark.passes import pass_lines

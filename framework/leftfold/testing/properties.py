@@ -27,12 +27,12 @@ def check_deciding_twice(decider: Decider[Any, Any, Any], commands: Iterable[Com
         AssertionError: a decision depends on something other than command and state, or storing changed the state.
     """
     codec: MessageCodec[Any] = MessageCodec(decider.events)
-    streams = StreamCodec(decider.state)
+    streams = StreamCodec(decider.state, decider.initial_state)
     held: dict[str, Stream[Any]] = {}
     for number, command in enumerate(commands):
         key = getattr(command, command.__leftfold__.key)
         received = Received(command, key, f"c{number}", "body", b"2026-01-01T00:00:00Z", b"", b"")
-        before = held.get(key, Stream(0, decider.initial_state, {}, {}))
+        before = held.get(key, streams.new())
         one, other = before.copy(), streams.decode(streams.encode(before), 0.0)
         first, second = (decide(decider, codec, stream, received, 0.0) for stream in (one, other))
         if isinstance(first, Accepted):

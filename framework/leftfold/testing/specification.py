@@ -1,21 +1,24 @@
-"""`given(decider, *history).when(command).then(*events)`: a rule as a sentence."""
+"""`given(decider, *history).when(command).then(*events)`: a rule as a sentence; of processes, see reactions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic
+from typing import Any, Generic, overload
 
 from typing_extensions import TypeVar
 
 from leftfold.decider import Decider
 from leftfold.errors import DomainError
 from leftfold.messages import Command, Event
+from leftfold.process import Process
+from leftfold.testing.reactions import GivenProcess
 
 __all__ = ["Given", "Then", "given"]
 
 C = TypeVar("C", bound=Command)
 S = TypeVar("S")
 E = TypeVar("E", bound=Event)
+I = TypeVar("I")  # noqa: E741  # an input of a process
 
 
 class Then(Generic[E]):
@@ -61,9 +64,13 @@ class Given(Generic[C, E]):
             return Then(command, [], error)
 
 
-def given(decider: Decider[C, S, E], /, *history: E) -> Given[C, E]:
-    """A stream of this decider to which these events have happened."""
-    return Given(decider, history)
+@overload
+def given(decider: Decider[C, S, E], /, *history: E) -> Given[C, E]: ...
+@overload
+def given(process: Process[I, S, C], /, *history: I) -> GivenProcess[I, C]: ...
+def given(definition: Any, /, *history: Any) -> Any:
+    """A stream of a decider to which these events have happened, or an instance of a process with these inputs."""
+    return GivenProcess(definition, history) if isinstance(definition, Process) else Given(definition, history)
 
 
 def _list(events: Sequence[Event]) -> str:

@@ -1,0 +1,44 @@
+"""The router of one process, made again whenever its servers fail it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.cli.trouble import Trouble
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.logs import Report
+
+__all__ = ["route_events"]
+
+
+def route_events(app: App, process: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
+    """Routes the events that concern a process until `stop` is set.
+
+    Raises:
+        ConfigurationError: Faust is not installed. ContractError: an event cannot be routed, and none is skipped.
+    """
+    try:
+        from leftfold.faust import route
+    except ModuleNotFoundError as error:
+        why = f"processes need Faust, which routes their events ({error}): pip install 'leftfold[faust]'"
+        raise ConfigurationError(why) from error
+    trouble = Trouble(report, stop)
+
+    def told(what: str, details: Mapping[str, Any]) -> None:
+        if what == "routing":
+            trouble.told("")
+        report(what, details)
+
+    while not stop.is_set():
+        try:
+            with Cluster(settings) as cluster:
+                count = cluster.partitions(names.commands(process))
+            route(app, process, settings.aiokafka(), count, stop, told)
+        except InfrastructureError as error:
+            trouble.met(error)

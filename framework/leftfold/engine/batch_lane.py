@@ -1,0 +1,211 @@
+"""What the lanes of deciders and of processes share: records in, one batch of writes out, and what they hold."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from leftfold.codec import header
+from leftfold.engine.batch import Batch, HeaderList, Outgoing, Reply
+from leftfold.engine.held import Held, HeldCodec
+from leftfold.engine.inputs import answer_record
+from leftfold.engine.log_time import TimeMark
+from leftfold.engine.received import CONTENT_TYPE
+from leftfold.engine.reply import nack
+from leftfold.errors import ContractError, LeftfoldError
+from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord, StateStore
+
+__all__ = ["STATE_HEADERS", "BatchLane", "HeavyState", "Partitioner", "Partitions"]
+
+Partitioner = Callable[[bytes], int]
+Partitions = Callable[[str], int]
+OVERHEAD = 2048
+STATE_HEADERS = [CONTENT_TYPE]
+
+
+class HeavyState(Exception):
+    """A batch made a state record that is too heavy to be written."""
+
+
+class _Keyed(Protocol):
+    """What a record says, once read."""
+
+    @property
+    def key(self) -> str: ...
+
+
+G = TypeVar("G", bound=_Keyed)
+
+
+class BatchLane(ABC, Generic[G]):
+    """Takes batches of records of one topic over the partitions it holds.
+
+    Args:
+        name: the category, or the process.
+        partition_of: the partition a key belongs to; records elsewhere are dead-lettered.
+        partitions: how many partitions another topic has, 0 = it does not exist.
+        clock: seconds that only grow.
+        max_bytes: what a record may weigh at most, headers included.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        name: str,
+        codec: HeldCodec,
+        *,
+        partition_of: Partitioner,
+        partitions: Partitions,
+        clock: Callable[[], float],
+        max_bytes: int,
+    ) -> None:
+        self.name, self.streams = name, codec
+        self.held: dict[int, Held] = {}
+        self._partition_of, self._partitions = partition_of, partitions
+        self._clock, self._room = clock, max_bytes - OVERHEAD
+        self._source = ("ce_source", f"/{app}/{name}".encode())
+
+    def hold(self, partition: int, store: StateStore, *, end: int) -> None:
+        """Takes a restored partition; `end` is the events end known."""
+        self.held[partition] = Held(store, self.streams, end=end)
+
+    def drop(self, partition: int) -> None:
+        """Lets go of a partition and everything known of it."""
+        self.held.pop(partition, None)
+
+    def process(self, records: Iterable[RawRecord]) -> Batch:
+        """Takes the records in order; what is committed stays as it is until `commit`."""
+        records = list(records)
+        batch = Batch()
+        try:
+            self.extend(batch, records)
+            self.finish(batch)
+        except HeavyState:
+            batch = Batch()
+            self.extend(batch, records, careful=True)
+            self.finish(batch)
+        return batch
+
+    def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
+        """Takes more records into a batch; `careful` weighs the state after each, and refuses what is too much."""
+        now = self._clock()
+        for record in records:
+            self._one(batch, record, now, careful)
+
+    def finish(self, batch: Batch) -> None:
+        """Adds the state records of the streams that the batch changed.
+
+        Raises:
+            HeavyState: one of them is too heavy to be written; take the same records again with `process`.
+        """
+        for partition, streams in batch.streams.items():
+            for key in [key for key in streams if (partition, key) not in batch.changed]:
+                del streams[key]
+            for key, stream in streams.items():
+                raw, value = key.encode(), self.streams.encode(stream)
+                if len(value) > self._room_beside(raw):
+                    raise HeavyState(f"the state of {key[:80]!r} weighs {len(value)} bytes")
+                batch.states.append(Outgoing(partition, raw, value, STATE_HEADERS))
+
+    def bury(self, record: RawRecord, reason: str) -> Batch:
+        """A batch that dead-letters one record without looking into it."""
+        batch = Batch()
+        self._bury(batch, record, ContractError(reason))
+        return batch
+
+    def commit(self, batch: Batch, ends: Mapping[int, int]) -> None:
+        """Takes over a batch that is committed; `ends` are the events ends of partitions it wrote events to."""
+        records: dict[int, list[tuple[str, bytes]]] = {}
+        for state in batch.states:
+            records.setdefault(state.partition, []).append(((state.key or b"").decode(), state.value or b""))
+        for partition, streams in batch.streams.items():
+            if partition in self.held:
+                self.held[partition].commit(streams, records.get(partition, []))
+        for partition, end in ends.items():
+            if partition in self.held:
+                self.held[partition].end = end
+
+    def tell(self, mark: TimeMark) -> None:
+        """Takes word of what time it is; who has no timers need not know."""
+
+    def due(self, nexts: Mapping[int, int]) -> Batch:
+        """What is to be written because time has come, given the next record to be taken of each partition."""
+        return Batch()
+
+    @abstractmethod
+    def _read(self, record: RawRecord) -> G:
+        """What the record says. Raises ContractError: it is none that this lane takes."""
+
+    @abstractmethod
+    def _take(self, batch: Batch, record: RawRecord, given: G, stream: Any, now: float, careful: bool) -> None:
+        """Takes what was read, and adds what it makes to the batch."""
+
+    def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
+        try:
+            given = self._read(record)
+        except ContractError as error:
+            self._bury(batch, record, error)
+            return
+        stream = self._stream(batch, record.partition, given.key, now)
+        if not stream.version and (home := self._partition_of(record.key or b"")) != record.partition:
+            misplaced = f"key {given.key!r} belongs to partition {home}, not {record.partition}"
+            self._bury(batch, record, ContractError(misplaced))
+            return
+        self._take(batch, record, given, stream, now, careful)
+
+    def _room_beside(self, key: bytes | None) -> int:
+        """What a value may weigh: the key stands in the record and again in its headers."""
+        return self._room - 2 * len(key or b"")
+
+    def _stream(self, batch: Batch, partition: int, key: str, now: float) -> Any:
+        """The stream as this batch has it so far.
+
+        Raises:
+            ContractError: its state cannot be read; the partition must not be served, so this ends the lane.
+        """
+        streams = batch.streams.get(partition)
+        if streams is None:
+            streams = batch.streams[partition] = {}
+        stream = streams.get(key)
+        if stream is None:
+            stream = streams[key] = self.held[partition].copy_of(key, now)
+        return stream
+
+    def _count(self, batch: Batch, what: str, count: int = 1) -> None:
+        batch.counts[what] = batch.counts.get(what, 0) + count
+
+    def _answer(self, batch: Batch, record: RawRecord, version: int, events: int, error: dict[str, Any] | None) -> None:
+        """Answers who asked: a client after the commit, a process inside the transaction."""
+        to, key = header(record.headers, "reply_to"), header(record.headers, "reply_key")
+        if not to:
+            return
+        if not key:
+            id_ = header(record.headers, "ce_id")
+            batch.replies.append(Reply(to, id_, record.partition, version, events, error))
+            return
+        topic = to.decode(errors="replace")
+        count = self._partitions(topic) if topic.endswith(".commands") else 0
+        if not count:
+            self._count(batch, "replies_unanswerable")
+            return
+        body = {"version": version, "events": events} if error is None else error
+        answer = answer_record(
+            record, key, partition_of(key, count), self._source[1], body, topic.removesuffix(".commands")
+        )
+        batch.sent.setdefault(topic, []).append(answer)
+
+    def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:
+        """Dead-letters a record with its original bytes, by reference when it is too heavy to be copied."""
+        self._count(batch, "dead")
+        source = f"{record.topic}/{record.partition}/{record.offset}".encode()
+        reason = str(error)[:2000].encode()
+        headers: HeaderList = [*record.headers, ("dead_reason", reason), ("dead_source", source)]
+        weight = len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") for k, v in headers)
+        if weight > self._room:
+            headers = [("dead_reason", reason), ("dead_source", source), ("dead_reference", b"true")]
+        value = record.value if weight <= self._room else None
+        batch.dead.append(Outgoing(record.partition, record.key, value, headers))
+        if header(record.headers, "ce_id"):
+            self._answer(batch, record, 0, 0, nack(error))

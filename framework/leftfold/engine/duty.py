@@ -1,0 +1,138 @@
+"""What a worker does: it decides the commands of a category, or reacts to the inputs of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.decider import Decider
+from leftfold.engine.batch_lane import BatchLane, Partitions
+from leftfold.engine.lane import Lane
+from leftfold.engine.process_lane import ProcessLane
+from leftfold.engine.process_refold import ProcessRefold
+from leftfold.engine.refold import Refold
+from leftfold.engine.statemark import StateMark
+from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord, StateStore
+from leftfold.process import Process
+
+__all__ = ["Deciding", "Duty", "Reacting", "Refolding", "duty_of"]
+
+
+class Refolding(Protocol):
+    """Brings the records of one partition up to a log; `changed` are those that the state topic lacks."""
+
+    store: StateStore
+    changed: dict[str, Any]
+
+    def add(self, record: RawRecord) -> None:
+        """Folds one record of the log."""
+
+    def adopt(self, key: str, record: bytes) -> None:
+        """Takes over what another version's record says of answers."""
+
+    def take(self, most: int) -> list[tuple[str, bytes]]:
+        """Up to `most` changed records for the state topic."""
+
+
+class Duty(Protocol):
+    """What a worker works at: `log` is the topic its state can be folded from, `writes` what else it writes of its own.
+
+    `time` is the topic that says what time it is, '' where nobody needs to know.
+    """
+
+    name: str
+    version: int
+    log: str
+    writes: tuple[str, ...]
+    time: str
+
+    def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
+        """The lane that does it."""
+
+    def refold(self, store: StateStore) -> Refolding:
+        """What makes up for records that the state topic lacks."""
+
+    def span(self, mark: StateMark, start: int, end: int) -> tuple[int, int]:
+        """Which records of the log the state lacks, given its mark, the next record to take and the log's end."""
+
+    def partly(self, begin: int, start: int) -> tuple[int, int]:
+        """The `commands` and `events` of a mark while only some of what was folded from `begin` on is written."""
+
+
+class Deciding:
+    """Commands of a category; its state can be folded from the events."""
+
+    def __init__(self, decider: Decider[Any, Any, Any]) -> None:
+        self.decider, self.name, self.version = decider, decider.name, decider.version
+        self.log, self.time = names.events(self.name), ""
+        self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
+
+    def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
+        """The lane that decides."""
+        return Lane(
+            app.name,
+            self.decider,
+            partition_of=lambda key: partition_of(key, app.partitions),
+            partitions=partitions,
+            clock=clock,
+            max_bytes=max_bytes,
+        )
+
+    def refold(self, store: StateStore) -> Refolding:
+        """Folds events."""
+        return Refold(self.decider, store)
+
+    def span(self, mark: StateMark, start: int, end: int) -> tuple[int, int]:
+        """Events that the last batch before may have written, up to the end."""
+        return mark.events, end
+
+    def partly(self, begin: int, start: int) -> tuple[int, int]:
+        """The events before are known; no command is taken before all are."""
+        return start, begin
+
+
+class Reacting:
+    """Inputs of a process; its state can be folded from them, which sends nothing."""
+
+    def __init__(self, process: Process[Any, Any, Any]) -> None:
+        self.process, self.name, self.version = process, process.name, process.version
+        self.log, self.time = names.commands(self.name), names.time(self.name)
+        self.writes: tuple[str, ...] = (names.dead(self.name),)
+
+    def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
+        """The lane that reacts."""
+        return ProcessLane(
+            app.name,
+            self.process,
+            partition_of=lambda key: partition_of(key, app.partitions),
+            partitions=partitions,
+            clock=clock,
+            max_bytes=max_bytes,
+        )
+
+    def refold(self, store: StateStore) -> Refolding:
+        """Takes inputs again."""
+        return ProcessRefold(self.process, store)
+
+    def span(self, mark: StateMark, start: int, end: int) -> tuple[int, int]:
+        """Inputs that were taken before, but not with this version's state."""
+        return mark.commands, start
+
+    def partly(self, begin: int, start: int) -> tuple[int, int]:
+        """Whoever comes next takes all these inputs again."""
+        return begin, 0
+
+
+def duty_of(app: App, name: str) -> Duty:
+    """What a worker of this name does.
+
+    Raises:
+        ConfigurationError: the App has no decider and no process of that name.
+    """
+    for process in app.processes:
+        if process.name == name:
+            return Reacting(process)
+    return Deciding(app.decider(name))

@@ -1,0 +1,103 @@
+"""Inputs of processes on the wire: events that were routed, answers to their commands, timers that are due."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from leftfold.codec import event_id, header
+from leftfold.engine.batch import HeaderList, Outgoing
+from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, origin_of
+from leftfold.errors import ContractError
+from leftfold.ports import RawRecord
+
+__all__ = ["ACK", "DUE", "NACK", "Input", "answer_record", "due_record", "read_input"]
+
+ACK, NACK, DUE = b"leftfold.ack.v1", b"leftfold.nack.v1", b"leftfold.due.v1"
+
+
+class Input(NamedTuple):
+    """What a process gets, as its lane sees it; `cause` is the id of the event, or of the command that was answered."""
+
+    type: bytes
+    value: bytes
+    key: str
+    id: str
+    time: bytes
+    correlation: bytes
+    traceparent: bytes
+    cause: str
+    origin: tuple[str, int, int] | None
+
+
+def read_input(record: RawRecord) -> Input:
+    """The input in a record of `{process}.commands`.
+
+    Raises:
+        ContractError: headers or key are not those of an input.
+    """
+    found = dict(record.headers)
+    try:
+        key = record.key.decode() if record.key else ""
+        given = Input(
+            found["ce_type"],
+            record.value or b"",
+            key,
+            found["ce_id"].decode(),
+            found["ce_time"],
+            found.get("ce_correlationid") or found["ce_id"],
+            found.get("traceparent") or b"",
+            (found.get("ce_causationid") or b"").decode(),
+            origin_of(found["origin"]) if "origin" in found else None,
+        )
+        if datetime.fromisoformat(given.time.decode()).tzinfo is None:
+            raise ContractError(f"ce_time {given.time.decode()!r} has no time zone")
+        given.correlation.decode(), given.traceparent.decode()
+    except KeyError as error:
+        raise ContractError(f"header {error} is missing; inputs are CloudEvents 1.0 in binary mode") from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ContractError(f"unreadable header or key: {error}") from error
+    if not key or key == "@" or not given.id:
+        raise ContractError(f"key {key!r} and ce_id {given.id!r}: neither may be empty, and '@' is reserved")
+    if given.origin is None and given.type != DUE:
+        raise ContractError("header 'origin' is missing: nobody could tell whether this input was there before")
+    return given
+
+
+def answer_record(
+    command: RawRecord, key: bytes, partition: int, source: bytes, body: dict[str, Any], process: str
+) -> Outgoing:
+    """What a lane answers a process: to its key, with the command's own place as origin, so that it counts once."""
+    id_ = header(command.headers, "ce_id")
+    headers: HeaderList = [
+        SPEC_VERSION,
+        ("ce_id", event_id(process, key.decode(), id_.decode(), 0).encode()),
+        ("ce_source", source),
+        ("ce_type", NACK if "error" in body else ACK),
+        ("ce_subject", key),
+        ("ce_time", header(command.headers, "ce_time")),
+        ("ce_correlationid", header(command.headers, "ce_correlationid") or id_),
+        ("ce_causationid", id_),
+        CONTENT_TYPE,
+        ("origin", f"{command.topic}/{command.partition}/{command.offset}/0".encode()),
+    ]
+    if traceparent := header(command.headers, "traceparent"):
+        headers.append(("traceparent", traceparent))
+    return Outgoing(partition, key, json.dumps(body, separators=(",", ":")).encode(), headers)
+
+
+def due_record(app: str, process: str, key: str, name: str, at: str, correlation: str, partition: int) -> Outgoing:
+    """What says to an instance that its timer is due; of the timer as it was set, so that another one is not fired."""
+    raw, id_ = key.encode(), event_id(process, key, f"{name}@{at}", 0)
+    headers: HeaderList = [
+        SPEC_VERSION,
+        ("ce_id", id_.encode()),
+        ("ce_source", f"/{app}/{process}".encode()),
+        ("ce_type", DUE),
+        ("ce_subject", raw),
+        ("ce_time", at.encode()),
+        ("ce_correlationid", correlation.encode()),
+        CONTENT_TYPE,
+    ]
+    return Outgoing(partition, raw, json.dumps({"name": name, "at": at}, separators=(",", ":")).encode(), headers)

@@ -1,0 +1,97 @@
+"""An instance of a process as a lane holds it: state, timers and unanswered commands; and its record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from leftfold.errors import ContractError
+from leftfold.storage import Storage
+
+__all__ = ["Due", "Instance", "InstanceCodec", "Sent"]
+
+S = TypeVar("S")
+_HEAD = b'{"version":'
+
+
+class Sent(NamedTuple):
+    """A command as it was sent, until its answer comes: wire type and value."""
+
+    type: str
+    value: str
+
+
+class Due(NamedTuple):
+    """A timer as it was set: when it is due (RFC 3339, UTC), what it sends, and the correlation id that it carries."""
+
+    at: str
+    type: str
+    value: str
+    correlation: str
+
+
+@dataclass(slots=True)
+class Instance(Generic[S]):
+    """One business key of a process: `version` counts the inputs it took, `waiting` holds commands by their ids."""
+
+    version: int
+    state: S
+    origins: dict[str, tuple[int, int]]
+    timers: dict[str, Due]
+    waiting: dict[str, Sent]
+    finished: bool = False
+
+    def copy(self) -> Instance[S]:
+        """A copy that may change without touching this one."""
+        return replace(self, origins=dict(self.origins), timers=dict(self.timers), waiting=dict(self.waiting))
+
+
+class InstanceCodec(Generic[S]):
+    """Reads and writes the state records of a process."""
+
+    def __init__(self, storage: Storage[S], initial: S) -> None:
+        self._storage, self._initial = storage, initial
+
+    def new(self) -> Instance[S]:
+        """An instance that nothing has happened to."""
+        return Instance(0, self._initial, {}, {}, {})
+
+    def encode(self, instance: Instance[S]) -> bytes:
+        """The record's value."""
+        return _HEAD + b'%d,"state":%b,"origins":%b,"timers":%b,"waiting":%b,"finished":%b}' % (
+            instance.version,
+            self._storage.encode(instance.state),
+            _json(instance.origins),
+            _json(instance.timers),
+            _json(instance.waiting),
+            b"true" if instance.finished else b"false",
+        )
+
+    @staticmethod
+    def version(value: bytes) -> int:
+        """The version in a record, without decoding the rest."""
+        return int(value[len(_HEAD) : value.index(b",")])
+
+    def decode(self, value: bytes, seen: float) -> Instance[S]:
+        """The instance behind a record; `seen` is of no use here.
+
+        Raises:
+            ContractError: the record is not one that `encode` wrote for this state type.
+        """
+        try:
+            fields = json.loads(value)
+            return Instance(
+                int(fields["version"]),
+                self._storage.decode(json.dumps(fields["state"])),
+                {source: (offset, index) for source, (offset, index) in fields["origins"].items()},
+                {name: Due(*timer) for name, timer in fields["timers"].items()},
+                {id_: Sent(*sent) for id_, sent in fields["waiting"].items()},
+                bool(fields["finished"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() if value else b"{}"

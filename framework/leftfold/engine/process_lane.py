@@ -1,0 +1,162 @@
+"""The lane of a process: inputs in, commands and state out, in one batch of writes. It knows no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from leftfold import names
+from leftfold.engine.batch import Batch, HeaderList, Outgoing
+from leftfold.engine.batch_lane import BatchLane, Partitioner, Partitions
+from leftfold.engine.inputs import Input, due_record, read_input
+from leftfold.engine.instance import Instance, InstanceCodec
+from leftfold.engine.log_time import LogTime, TimeMark
+from leftfold.engine.reacting import Failed, Passed, Reaction, Reactor, timer_of
+from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION
+from leftfold.engine.timers import Timers
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.partitioner import partition_of as murmur
+from leftfold.ports import RawRecord, StateStore
+from leftfold.process import Process
+
+__all__ = ["ProcessLane"]
+
+_NO_TIMERS = b'"timers":{}'
+
+
+class ProcessLane(BatchLane[Input]):
+    """Reacts to batches of a process's inputs over the partitions it holds, and knows which timers are due.
+
+    Args:
+        app: the name of the App, part of `ce_source`.
+        partition_of, partitions, clock, max_bytes: see BatchLane.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        process: Process[Any, Any, Any],
+        *,
+        partition_of: Partitioner,
+        partitions: Partitions,
+        clock: Callable[[], float],
+        max_bytes: int = 1_000_000,
+    ) -> None:
+        super().__init__(
+            app,
+            process.name,
+            InstanceCodec(process.state, process.initial_state),
+            partition_of=partition_of,
+            partitions=partitions,
+            clock=clock,
+            max_bytes=max_bytes,
+        )
+        self._app, self._reactor = app, Reactor(process)
+        self._topic = names.commands(process.name)
+        self._sources = [names.events(category) for category in process.categories]
+        self.timers: dict[int, Timers] = {}
+        self.times: dict[int, LogTime] = {}
+
+    def hold(self, partition: int, store: StateStore, *, end: int) -> None:
+        """Takes a restored partition and the timers in it."""
+        super().hold(partition, store, end=end)
+        self.times[partition] = LogTime(f"{t}/{p}" for t in self._sources for p in range(self._partitions(t)))
+        timers = self.timers[partition] = Timers()
+        for key, record in store.items():
+            if _NO_TIMERS not in record:
+                timers.set(key, self.streams.decode(record, 0.0).timers)
+
+    def drop(self, partition: int) -> None:
+        """Lets go of a partition and everything known of it."""
+        super().drop(partition)
+        self.timers.pop(partition, None)
+        self.times.pop(partition, None)
+
+    def tell(self, mark: TimeMark) -> None:
+        """Takes word of what time it is."""
+        for partition, time in self.times.items():
+            time.tell(partition, mark)
+
+    def due(self, nexts: Mapping[int, int]) -> Batch:
+        """What says that timers are due by log time, to be written into the process's own topic."""
+        batch = Batch()
+        for partition, offset in nexts.items():
+            now = self.times[partition].now(offset)
+            if now is not None and (due := self.due_at(partition, now)):
+                batch.sent.setdefault(self._topic, []).extend(due)
+        return batch
+
+    def due_at(self, partition: int, now: datetime, most: int = 1000) -> list[Outgoing]:
+        """What says that timers of a partition are due at a time, the earliest first."""
+        return [
+            due_record(self._app, self.name, key, name, timer.at, timer.correlation, partition)
+            for key, name, timer in self.timers[partition].due(now, most)
+        ]
+
+    def commit(self, batch: Batch, ends: Mapping[int, int]) -> None:
+        """Takes over a batch that is committed; timers that it says are due are not said to be again."""
+        super().commit(batch, ends)
+        for partition, instances in batch.streams.items():
+            if partition in self.timers:
+                for key, instance in instances.items():
+                    self.timers[partition].set(key, instance.timers)
+        for out in batch.sent.get(self._topic, ()):
+            if out.partition in self.timers:
+                given = read_input(RawRecord("", out.partition, 0, out.key, out.value, out.headers))
+                self.timers[out.partition].fired(given.key, *timer_of(given))
+
+    def _read(self, record: RawRecord) -> Input:
+        return read_input(record)
+
+    def _take(
+        self, batch: Batch, record: RawRecord, given: Input, stream: Instance[Any], now: float, careful: bool
+    ) -> None:
+        if given.origin is not None:
+            at = datetime.fromisoformat(given.time.decode())
+            self.times[record.partition].saw(given.origin[0], at, record.offset)
+        spare = stream.copy() if careful else None
+        outcome = self._reactor.take(stream, given)
+        if spare is not None and (size := len(self.streams.encode(stream))) > (room := self._room_beside(record.key)):
+            batch.streams[record.partition][given.key] = spare
+            self._reactor.see(spare, given)
+            outcome = Failed(ContractError(f"the state would weigh {size} bytes; at most {room} fit"))
+        if isinstance(outcome, Passed):
+            self._count(batch, outcome.why)
+            return
+        batch.changed.add((record.partition, given.key))
+        if isinstance(outcome, Failed):
+            self._bury(batch, record, outcome.error)
+            return
+        self._count(batch, "taken")
+        for index, reaction in enumerate(outcome.commands):
+            self._send(batch, record, given, reaction, index)
+
+    def _send(self, batch: Batch, record: RawRecord, given: Input, reaction: Reaction, index: int) -> None:
+        topic, key = names.commands(reaction.category), reaction.key.encode()
+        count = self._partitions(topic)
+        if not count:
+            raise InfrastructureError(
+                f"process {self.name} sends {reaction.sent.type}, but topic {topic} does not exist; start its service "
+                f"once, or create it: leftfold topics create"
+            )
+        headers: HeaderList = [
+            SPEC_VERSION,
+            ("ce_id", reaction.id.encode()),
+            self._source,
+            ("ce_type", reaction.sent.type.encode()),
+            ("ce_subject", key),
+            ("ce_time", given.time),
+            ("ce_correlationid", given.correlation),
+            ("ce_causationid", given.id.encode()),
+            CONTENT_TYPE,
+            ("origin", f"{record.topic}/{record.partition}/{record.offset}/{index}".encode()),
+            ("reply_to", names.commands(self.name).encode()),
+            ("reply_key", record.key or b""),
+        ]
+        if given.traceparent:
+            headers.append(("traceparent", given.traceparent))
+        self._count(batch, "sent")
+        batch.sent.setdefault(topic, []).append(
+            Outgoing(murmur(key, count), key, reaction.sent.value.encode(), headers)
+        )

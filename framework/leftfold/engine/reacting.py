@@ -1,0 +1,201 @@
+"""Takes one input of a process: what its instance becomes, and what is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from leftfold.codec import MessageCodec, event_id, utc_text
+from leftfold.engine.inputs import ACK, DUE, NACK, Input
+from leftfold.engine.instance import Due, Instance, Sent
+from leftfold.engine.reply import to_error
+from leftfold.errors import ContractError, DecisionFailed, DomainError, LeftfoldError
+from leftfold.messages import Command
+from leftfold.process import Cancel, Finished, Process, Rejected, Timer
+
+__all__ = ["Failed", "Passed", "Reaction", "Reactor", "Took", "timer_of"]
+
+
+class Reaction(NamedTuple):
+    """A command to be sent: its id, key and category, and its wire form."""
+
+    id: str
+    key: str
+    category: str
+    sent: Sent
+
+
+class Took(NamedTuple):
+    """The instance took the input, and these commands are to be sent."""
+
+    commands: tuple[Reaction, ...]
+
+
+class Passed(NamedTuple):
+    """The input does nothing, and why: `duplicates`, `finished`, `cancelled`, `unasked` or `foreign`."""
+
+    why: str
+
+
+class Failed(NamedTuple):
+    """Nobody can react to the input; the instance goes on without it, and the input is dead-lettered."""
+
+    error: LeftfoldError
+
+
+Outcome: TypeAlias = Took | Passed | Failed
+
+
+class Reactor:
+    """The pure half of a process's lane: takes inputs one at a time."""
+
+    def __init__(self, process: Process[Any, Any, Any]) -> None:
+        self.process = process
+        self.events: MessageCodec[Any] = MessageCodec(process.events)
+        self.commands: MessageCodec[Any] = MessageCodec(process.sends)
+
+    def take(self, instance: Instance[Any], given: Input) -> Outcome:
+        """Changes `instance` to what it is after this input; one that is `Passed` changes nothing.
+
+        Order of checks: origins, finished, then what the input is. One that fails counts as seen.
+        """
+        if given.origin is not None:
+            source, offset, index = given.origin
+            if instance.origins.get(source, (-1, -1)) >= (offset, index):
+                return Passed("duplicates")
+        if instance.finished:
+            return Passed("finished")
+        try:
+            outcome = self._taken(instance, given)
+        except LeftfoldError as error:
+            outcome = Failed(error)
+        if not isinstance(outcome, Passed):
+            self.see(instance, given)
+        return outcome
+
+    def see(self, instance: Instance[Any], given: Input) -> None:
+        """Remembers that the input was there."""
+        if given.origin is not None:
+            source, offset, index = given.origin
+            instance.origins[source] = (offset, index)
+
+    def _taken(self, instance: Instance[Any], given: Input) -> Outcome:
+        if given.type == DUE:
+            return self._due(instance, given)
+        if given.type in (ACK, NACK):
+            return self._answered(instance, given)
+        event = self.events.wanted(given.type, given.value)
+        return Passed("foreign") if event is None else self._react(instance, given, event)
+
+    def _due(self, instance: Instance[Any], given: Input) -> Outcome:
+        name, at = timer_of(given)
+        timer = instance.timers.get(name)
+        if timer is None or timer.at != at:
+            return Passed("cancelled")
+        del instance.timers[name]
+        command = self.commands.decode(timer.type.encode(), timer.value.encode())
+        reaction = self._reaction(given, 0, command, Sent(timer.type, timer.value))
+        instance.waiting[reaction.id] = reaction.sent
+        instance.version += 1
+        return Took((reaction,))
+
+    def _answered(self, instance: Instance[Any], given: Input) -> Outcome:
+        sent = instance.waiting.get(given.cause)
+        if sent is None:
+            return Passed("unasked")
+        if given.type == ACK:
+            del instance.waiting[given.cause]
+            instance.version += 1
+            return Took(())
+        command = self.commands.decode(sent.type.encode(), sent.value.encode())
+        error = to_error(_body(given), type(command))
+        del instance.waiting[given.cause]
+        name = type(command).__name__
+        if not isinstance(error, DomainError):
+            raise ContractError(f"{name} was not decided: {type(error).__name__}: {error}")
+        if not self.process.hears(type(command)):
+            raise ContractError(
+                f"{name} was rejected: {error}; process {self.process.name} has no input Rejected[{name}]"
+            )
+        return self._react(instance, given, Rejected(command, error))
+
+    def _react(self, instance: Instance[Any], given: Input, what: Any) -> Took:
+        process = self.process
+        try:
+            out = self.checked(process.react(what, instance.state))
+            state = process.evolve(instance.state, what)
+            process.state.encode(state)
+            effects = [self._encoded(effect) for effect in out]
+        except LeftfoldError:
+            raise
+        except Exception as error:
+            raise DecisionFailed(f"process {process.name} failed on {what!r}: {error!r}") from error
+        instance.state, instance.version = state, instance.version + 1
+        return Took(tuple(self._applied(instance, given, effects)))
+
+    def _applied(
+        self, instance: Instance[Any], given: Input, effects: Iterable[tuple[Any, Sent | None]]
+    ) -> list[Reaction]:
+        commands: list[Reaction] = []
+        for effect, sent in effects:
+            match effect, sent:
+                case Timer(name=name, at=at), Sent():
+                    instance.timers[name] = Due(utc_text(at), sent.type, sent.value, given.correlation.decode())
+                case Cancel(name=name), _:
+                    instance.timers.pop(name, None)
+                case Finished(), _:
+                    instance.finished = True
+                case Command(), Sent():
+                    commands.append(self._reaction(given, len(commands), effect, sent))
+        instance.waiting |= {reaction.id: reaction.sent for reaction in commands}
+        if instance.finished:
+            instance.timers, instance.waiting = {}, {}
+        return commands
+
+    def checked(self, out: Iterable[Any]) -> list[Any]:
+        """What `react` returned.
+
+        Raises:
+            DecisionFailed: something of it is nothing that this process may send.
+        """
+        effects = list(out)
+        for effect in effects:
+            command = effect.command if isinstance(effect, Timer) else effect
+            if not isinstance(command, (Cancel, Finished)) and type(command) not in self.commands.types:
+                raise DecisionFailed(f"process {self.process.name} may not send {effect!r}; add its class to sends=")
+            if isinstance(effect, Timer):
+                utc_text(effect.at)
+        return effects
+
+    def _encoded(self, effect: Any) -> tuple[Any, Sent | None]:
+        command = effect.command if isinstance(effect, Timer) else effect
+        if not isinstance(command, Command):
+            return effect, None
+        type_ = self.commands.types[type(command)]
+        return effect, Sent(type_.decode(), self.commands.encode(command).decode())
+
+    def _reaction(self, given: Input, number: int, command: Command, sent: Sent) -> Reaction:
+        spec = command.__leftfold__
+        id_ = event_id(self.process.name, given.key, given.id, number + 1)
+        return Reaction(id_, getattr(command, spec.key), spec.category, sent)
+
+
+def timer_of(given: Input) -> tuple[str, str]:
+    """The name of the timer that is due, and when it was set to be.
+
+    Raises:
+        ContractError: the input does not say so.
+    """
+    fields = _body(given)
+    return str(fields.get("name")), str(fields.get("at"))
+
+
+def _body(given: Input) -> dict[str, Any]:
+    try:
+        fields = json.loads(given.value)
+    except ValueError as error:
+        raise ContractError(f"{given.type.decode(errors='replace')} whose value is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ContractError(f"{given.type.decode(errors='replace')} whose value is {fields!r}")
+    return fields

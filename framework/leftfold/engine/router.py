@@ -1,0 +1,67 @@
+"""Routing: an event becomes an input of the process instance that it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from leftfold.codec import MessageCodec, event_id, header
+from leftfold.engine.batch import HeaderList, Outgoing
+from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION
+from leftfold.errors import ContractError
+from leftfold.ports import RawRecord
+from leftfold.process import Process
+
+__all__ = ["Router"]
+
+
+class Router:
+    """Says where an event goes: a record of `{process}.commands`, or nowhere. It sends nothing.
+
+    Args:
+        app: the name of the App, part of `ce_source`.
+        partition_of: the partition of `{process}.commands` that a key belongs to.
+    """
+
+    def __init__(self, app: str, process: Process[Any, Any, Any], partition_of: Callable[[bytes], int]) -> None:
+        self._process, self._partition_of = process, partition_of
+        self._events: MessageCodec[Any] = MessageCodec(process.events)
+        self._source = ("ce_source", f"/{app}/{process.name}".encode())
+
+    def route(self, record: RawRecord) -> Outgoing | None:
+        """The event as an input of the process, with its original bytes; None when it does not concern it.
+
+        Raises:
+            ContractError: the event cannot be read, or `correlate` fails on it; whoever goes on would lose it.
+        """
+        where = f"{record.topic}[{record.partition}]@{record.offset}"
+        type_, id_ = header(record.headers, "ce_type"), header(record.headers, "ce_id").decode()
+        if record.key == b"@" or (event := self._events.wanted(type_, record.value)) is None:
+            return None
+        try:
+            key = self._process.correlate(event)
+        except Exception as error:
+            raise ContractError(f"{where}: {self._process.name}.correlate failed on {event!r}: {error!r}") from error
+        if key is None:
+            return None
+        if not isinstance(key, str) or not key or key == "@":
+            raise ContractError(
+                f"{where}: {self._process.name}.correlate gave {key!r} for {event!r}; give a name or None"
+            )
+        raw = key.encode()
+        origin = f"{record.topic}/{record.partition}/{record.offset}/0".encode()
+        headers: HeaderList = [
+            SPEC_VERSION,
+            ("ce_id", event_id(self._process.name, key, id_, 0).encode()),
+            self._source,
+            ("ce_type", type_),
+            ("ce_subject", raw),
+            ("ce_time", header(record.headers, "ce_time")),
+            ("ce_correlationid", header(record.headers, "ce_correlationid") or id_.encode()),
+            ("ce_causationid", id_.encode()),
+            CONTENT_TYPE,
+            ("origin", origin),
+        ]
+        if traceparent := header(record.headers, "traceparent"):
+            headers.append(("traceparent", traceparent))
+        return Outgoing(self._partition_of(raw), raw, record.value, headers)

@@ -1,0 +1,134 @@
+"""The router of one process: reads events with Faust, writes inputs, and says what time it is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import faust
+from yarl import URL
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.engine.router import Router
+from leftfold.faust.clock import Clock
+from leftfold.faust.sending import Sender
+from leftfold.faust.transport import CommittedTransport
+from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
+
+__all__ = ["Report", "route"]
+
+Report = Callable[[str, Mapping[str, Any]], None]
+_TICK_SECONDS = 0.2
+
+
+def route(
+    app: App, name: str, dialect: Mapping[str, Any], partitions: int, stop: threading.Event, report: Report
+) -> None:
+    """Routes the events of a process until `stop` is set; several routers share the partitions of the events.
+
+    An event is acknowledged once its input is written. Whatever fails ends the router: nothing is skipped, and what
+    was written but not acknowledged is written again by the next one, which does nothing.
+
+    Args:
+        dialect: how aiokafka reaches the brokers. partitions: how many `{name}.commands` has.
+
+    Raises:
+        ContractError: an event cannot be routed. InfrastructureError: no broker, or an input that is not written.
+    """
+    asyncio.run(_Routing(app, name, dialect, partitions, report).until(stop))
+
+
+class _Routing:
+    def __init__(self, app: App, name: str, dialect: Mapping[str, Any], partitions: int, report: Report) -> None:
+        self._process, self._report = app.process(name), report
+        self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions))
+        self._sender = Sender(dialect, names.commands(name), partitions)
+        self._faust = _faust(f"leftfold.{app.name}.{name}.router", dialect)
+        self._clock = Clock(self._sender, names.time(name))
+        for category in self._process.categories:
+            self._listen(names.events(category))
+
+    async def until(self, stop: threading.Event) -> None:
+        """Works until the event is set, then finishes what is under way."""
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await self._sender.start(self._failed)
+        revoked: Any = self._faust.on_partitions_revoked
+        revoked.connect(self._revoked)
+        await self._faust.start()
+        self._report("routing", {"process": self._process.name, "from": ", ".join(self._process.categories)})
+        try:
+            while not stop.is_set() and not self._failure.done():
+                await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
+                await self._clock.tick(self._faust.consumer)
+        finally:
+            await self._faust.stop()
+            await self._sender.stop()
+        if self._failure.done():
+            self._failure.result()
+
+    def _listen(self, topic: str) -> None:
+        raw: Any = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
+        source = self._faust.topic(topic, **raw)
+
+        async def agent(stream: Any) -> None:
+            async for event in stream.noack().events():
+                await self._route(event)
+
+        self._faust.agent(source, name=topic)(agent)
+
+    async def _route(self, event: Any) -> None:
+        message = event.message
+        try:
+            record = RawRecord(
+                message.topic,
+                message.partition,
+                message.offset,
+                message.key,
+                message.value,
+                tuple(message.headers or ()),
+                int((message.timestamp or 0) * 1000),
+            )
+            routed = self._router.route(record)
+        except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
+            self._failed(error)
+            await asyncio.Event().wait()
+        await self._sender.send(record, routed, lambda: self._done(event, record))
+
+    async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
+        consumer: Any = self._faust.consumer
+        consumer.progress.forget()
+
+    def _done(self, event: Any, record: RawRecord) -> None:
+        self._clock.routed(self._faust.consumer, record)
+        event.ack()
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+
+
+def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
+    """An App of Faust without its habits: no web server, no leader topic, no files, no logging of its own."""
+    app = faust.App(
+        id_,
+        broker=[URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
+        consumer_auto_offset_reset="earliest",
+        broker_max_poll_records=2000,
+        broker_session_timeout=6,
+        broker_heartbeat_interval=1,
+        broker_commit_interval=1.0,
+        stream_wait_empty=False,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        web_enabled=False,
+        store="memory://",
+        logging_config=None,
+    )
+    transport = CommittedTransport(app.conf.broker_consumer, app)
+    transport.dialect = dialect
+    app.transport = transport
+    return app

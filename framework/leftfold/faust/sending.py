@@ -1,0 +1,74 @@
+"""Writes inputs of a process: idempotently, in order, many under way at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiokafka
+
+from leftfold.engine.batch import Outgoing
+from leftfold.errors import InfrastructureError
+from leftfold.ports import RawRecord
+
+__all__ = ["Sender"]
+
+_MOST = 5000
+
+
+class Sender:
+    """A producer that tells when a record is written; `ends` are the next offsets by partition, as far as known."""
+
+    def __init__(self, dialect: Mapping[str, Any], topic: str, partitions: int) -> None:
+        self._dialect, self._topic, self._partitions = dialect, topic, partitions
+        self.ends: dict[int, int] = {}
+        self._open = asyncio.Semaphore(_MOST)
+
+    async def start(self, failed: Callable[[BaseException], None]) -> None:
+        """Connects; `failed` is told whatever is not written."""
+        self._failed = failed
+        self._producer = aiokafka.AIOKafkaProducer(
+            **self._dialect, enable_idempotence=True, acks="all", linger_ms=2, request_timeout_ms=20_000
+        )
+        await self._producer.start()
+
+    async def stop(self) -> None:
+        """Writes what is under way."""
+        await self._producer.stop()
+
+    async def look(self) -> None:
+        """Learns where the topic ends now: what others have written lies before that."""
+        consumer = aiokafka.AIOKafkaConsumer(**self._dialect, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            places = [aiokafka.TopicPartition(self._topic, p) for p in range(self._partitions)]
+            for place, end in (await consumer.end_offsets(places)).items():
+                self.ends[place.partition] = max(end, self.ends.get(place.partition, 0))
+        finally:
+            await consumer.stop()
+
+    async def send(self, source: RawRecord, out: Outgoing | None, done: Callable[[], None]) -> None:
+        """Writes a record, or nothing; `done` is called once it is written."""
+        if out is None:
+            done()
+            return
+        await self._open.acquire()
+        headers: Any = list(out.headers)
+        sent = await self._producer.send(self._topic, out.value, out.key, partition=out.partition, headers=headers)
+        sent.add_done_callback(lambda written: self._written(source, written, done))
+
+    async def tell(self, topic: str, value: bytes) -> None:
+        """Writes to another topic and waits for it."""
+        await self._producer.send_and_wait(topic, value, partition=0)
+
+    def _written(self, source: RawRecord, written: asyncio.Future[Any], done: Callable[[], None]) -> None:
+        self._open.release()
+        error = None if written.cancelled() else written.exception()
+        if written.cancelled() or error is not None:
+            where = f"{source.topic}[{source.partition}]@{source.offset}"
+            self._failed(InfrastructureError(f"the input for {where} is not written to {self._topic}: {error}"))
+            return
+        place = written.result()
+        self.ends[place.partition] = max(place.offset + 1, self.ends.get(place.partition, 0))
+        done()

@@ -1,0 +1,108 @@
+"""Faust's transport as its guarantees need it: committed records only, and word of how far it has read.
+
+Faust's own consumer reads what was aborted unless it writes transactions itself, which is broken (faust#517).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import aiokafka
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+
+__all__ = ["CommittedConsumer", "CommittedTransport", "Progress"]
+
+
+class Progress:
+    """How far the partitions are read: `position` of each after its last fetch, and which records are not done."""
+
+    def __init__(self) -> None:
+        self.position: dict[TP, int] = {}
+        self._open: dict[TP, set[int]] = {}
+
+    def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
+        """A fetch brought these records, and left the consumer at these positions."""
+        for tp, found in records.items():
+            self._open.setdefault(tp, set()).update(record.offset for record in found)
+        self.position.update(positions)
+
+    def done(self, tp: TP, offset: int) -> None:
+        """This record is routed."""
+        if tp in self._open:
+            self._open[tp].discard(offset)
+
+    def is_through(self, tp: TP, end: int) -> bool:
+        """Whether everything before `end` is read and routed."""
+        return self.position.get(tp, -1) >= end and not self._open.get(tp)
+
+    def forget(self) -> None:
+        """Partitions come and go: what is not fetched anew is not known."""
+        self.position.clear()
+        self._open.clear()
+
+
+class _Thread(driver.AIOKafkaConsumerThread):
+    """Reads with the consumer that we make."""
+
+    consumer: CommittedConsumer
+    _positions: dict[TP, int]
+
+    def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
+        conf = self.app.conf
+        tables = bool(self.app.tables.changelog_topics) or conf.table_standby_replicas > 0
+        self._assignor = self.app.assignor if tables else RoundRobinPartitionAssignor
+        return aiokafka.AIOKafkaConsumer(
+            **transport.dialect,
+            group_id=conf.id,
+            partition_assignment_strategy=[self._assignor],
+            enable_auto_commit=False,
+            auto_offset_reset=conf.consumer_auto_offset_reset,
+            max_poll_records=conf.broker_max_poll_records,
+            max_partition_fetch_bytes=conf.consumer_max_fetch_size,
+            fetch_max_wait_ms=50,
+            check_crcs=True,
+            session_timeout_ms=int(conf.broker_session_timeout * 1000),
+            heartbeat_interval_ms=int(conf.broker_heartbeat_interval * 1000),
+            isolation_level="read_committed",
+        )
+
+    async def _fetch_records(self, consumer: Any, *args: Any, **options: Any) -> Any:
+        records = await super()._fetch_records(consumer, *args, **options)
+        assignment = consumer._subscription.subscription.assignment  # noqa: SLF001  # no public way says it at once
+        states = {tp: assignment.state_value(tp) for tp in assignment.tps} if assignment is not None else {}
+        known = {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
+        self._positions = {TP(tp.topic, tp.partition): position for tp, position in known.items()}
+        return records
+
+    async def getmany(self, active_partitions: Any, timeout: float) -> Any:
+        """A batch of records, of which our progress then knows."""
+        records = await super().getmany(active_partitions, timeout)
+        self.consumer.progress.fetched(getattr(self, "_positions", {}), records)
+        return records
+
+
+class CommittedConsumer(driver.Consumer):
+    """A consumer of committed records."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.progress = Progress()
+        super().__init__(*args, **options)
+
+    def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
+        return _Thread(self, loop=self.loop, beacon=self.beacon)
+
+    async def ends(self, partitions: set[TP]) -> Mapping[TP, int]:
+        """Where the committed records of these partitions end."""
+        consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
+        found = await self._thread.call_thread(consumer.end_offsets, partitions)
+        return {TP(tp.topic, tp.partition): end for tp, end in found.items()}
+
+
+class CommittedTransport(driver.Transport):
+    """A transport whose consumers read committed records; `dialect` is how to reach the brokers."""
+
+    Consumer: ClassVar[type[CommittedConsumer]] = CommittedConsumer
+    dialect: Mapping[str, Any] = {}

@@ -1,0 +1,144 @@
+"""What moves records from topic to topic in a memory world: lanes, routers of events, and timers."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, TypeVar
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.engine.batch import Batch, Outgoing
+from leftfold.engine.batch_lane import BatchLane
+from leftfold.engine.lane import Lane
+from leftfold.engine.process_lane import ProcessLane
+from leftfold.engine.router import Router
+from leftfold.errors import ConfigurationError
+from leftfold.memory.log import MemoryLog, MemoryLogReader
+from leftfold.memory.states import MemoryStates
+from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
+from leftfold.position import Position
+from leftfold.process import Process
+
+__all__ = ["Flow"]
+
+L = TypeVar("L", bound=BatchLane[Any])
+
+
+class Flow:
+    """The lanes of an App over a log in memory; `run` goes on until nothing moves any more.
+
+    Raises:
+        ConfigurationError: a process sends commands that nobody decides here.
+    """
+
+    def __init__(self, app: App, log: MemoryLog) -> None:
+        self._app, self._log = app, log
+        decided, processes = [d.name for d in app.deciders], [p.name for p in app.processes]
+        for name in decided:
+            log.create(names.events(name), app.partitions)
+        for name in (*decided, *processes):
+            log.create(names.commands(name), app.partitions)
+            log.create(names.dead(name), app.partitions)
+        for process in app.processes:
+            _check_decided(app, process)
+        self.lanes = {d.name: self._held(self._lane(d)) for d in app.deciders}
+        self._processes = {p.name: self._held(self._process_lane(p)) for p in app.processes}
+        self._waiting: deque[RawRecord] = deque()
+        self._routes = [(Router(app.name, p, self._home), self._events_of(p), p.name) for p in app.processes]
+
+    def take(self, record: RawRecord) -> Batch:
+        """Lets the lane of a record's topic take it, and writes what comes of it."""
+        name = record.topic.removesuffix(names.commands(""))
+        lane: BatchLane[Any] = self.lanes[name] if name in self.lanes else self._processes[name]
+        batch = lane.process([record])
+        ends: dict[int, int] = {}
+        for out in batch.events:
+            ends[out.partition] = self._write(names.events(name), out).offset + 1
+        for out in batch.dead:
+            self._write(names.dead(name), out)
+        for topic, records in batch.sent.items():
+            self._waiting.extend([self._write(topic, out) for out in records])
+        lane.commit(batch, ends)
+        return batch
+
+    def run(self, now: datetime) -> None:
+        """Routes events, takes commands and inputs, and fires what is due, the earliest timer first."""
+        while self._waiting or self._routed() or self._fired(now):
+            while self._waiting:
+                self.take(self._waiting.popleft())
+
+    def timers(self) -> Iterator[tuple[str, str, str, datetime]]:
+        """Every timer that is set: process, key, name and when it is due."""
+        for name, lane in self._processes.items():
+            for timers in lane.timers.values():
+                for key, timer, due in timers.items():
+                    yield name, key, timer, datetime.fromisoformat(due.at)
+
+    def _routed(self) -> bool:
+        for router, reader, name in self._routes:
+            for record in reader.poll(1000, 0.0):
+                routed = router.route(record)
+                if routed is not None:
+                    self._waiting.append(self._write(names.commands(name), routed))
+        return bool(self._waiting)
+
+    def _fired(self, now: datetime) -> bool:
+        """Writes that the earliest timer is due, if one is."""
+        found = [
+            (timers.next() or now, lane.name, partition)
+            for lane in self._processes.values()
+            for partition, timers in lane.timers.items()
+        ]
+        for _, name, partition in sorted(found):
+            lane = self._processes[name]
+            due = lane.due_at(partition, now, 1)
+            if due:
+                self._waiting.extend([self._write(names.commands(name), out) for out in due])
+                lane.commit(Batch(sent={names.commands(name): due}), {})
+                return True
+        return False
+
+    def _write(self, topic: str, out: Outgoing) -> RawRecord:
+        return self._log.append(topic, out.partition, out.key, out.value, out.headers)
+
+    def _home(self, key: bytes) -> int:
+        return partition_of(key, self._app.partitions)
+
+    def _count(self, topic: str) -> int:
+        return len(self._log.topics.get(topic, ()))
+
+    def _events_of(self, process: Process[Any, Any, Any]) -> MemoryLogReader:
+        reader = self._log.reader()
+        topics = [names.events(category) for category in process.categories]
+        for topic in topics:
+            self._log.create(topic, self._app.partitions)
+        reader.seek(Position({topic: dict.fromkeys(range(self._app.partitions), 0) for topic in topics}))
+        return reader
+
+    def _lane(self, decider: Any) -> Lane:
+        return Lane(self._app.name, decider, partition_of=self._home, partitions=self._count, clock=time.monotonic)
+
+    def _process_lane(self, process: Process[Any, Any, Any]) -> ProcessLane:
+        return ProcessLane(
+            self._app.name, process, partition_of=self._home, partitions=self._count, clock=time.monotonic
+        )
+
+    def _held(self, lane: L) -> L:
+        for partition in range(self._app.partitions):
+            lane.hold(partition, MemoryStates(), end=0)
+        return lane
+
+
+def _check_decided(app: App, process: Process[Any, Any, Any]) -> None:
+    decided = {decider.name for decider in app.deciders}
+    for command in process.sends:
+        category = command.__leftfold__.category
+        if category not in decided:
+            raise ConfigurationError(
+                f"process {process.name} sends {command.__name__}, which nobody decides in this world; test it with an "
+                f"App that has the decider of {category}, too: App('test', deciders=[...], processes=[...])"
+            )

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from leftfold import ContractError
+from leftfold.engine.log_time import SILENCE, LogTime, SourceTime, TimeMark
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OLD = datetime(2017, 5, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+A, B = "orders.events/0", "orders.events/1"
+
+
+def test_time_is_where_the_slowest_source_is() -> None:
+    time = LogTime([A, B])
+    time.tell(0, TimeMark({A: SourceTime(NOW, NOW)}))
+    assert time.now(0) is None, "nothing is known of the other"
+    time.tell(0, TimeMark({B: SourceTime(OLD, NOW)}))
+    assert time.now(0) == OLD
+
+
+def test_a_source_at_its_end_goes_by_the_wall_clock() -> None:
+    assert SourceTime(NOW, NOW, NOW + SECOND).is_at() == NOW + SECOND
+    assert SourceTime(end=NOW).is_at() == NOW, "nothing ever came"
+    assert SourceTime(NOW, NOW).is_at() == NOW, "more is waiting there"
+    assert SourceTime().is_at() is None
+
+
+def test_whoever_loads_old_events_slowly_is_in_the_past_until_there_is_silence() -> None:
+    loading = SourceTime(OLD, NOW, NOW + SECOND)
+    assert loading.is_at() == OLD + SECOND
+    assert SourceTime(OLD, NOW, NOW + SILENCE).is_at() == NOW + SILENCE
+
+
+def test_a_clock_that_runs_ahead_of_the_broker_does_not_move_time_ahead() -> None:
+    assert SourceTime(NOW + timedelta(hours=1), NOW, NOW + SECOND).is_at() == NOW + SECOND
+
+
+def test_a_mark_counts_when_the_inputs_before_it_are_taken() -> None:
+    time = LogTime([A])
+    time.tell(3, TimeMark({A: SourceTime(OLD, NOW)}, {3: 5}))
+    time.tell(3, TimeMark({A: SourceTime(NOW, NOW)}, {3: 9}))
+    assert time.now(4) is None
+    assert time.now(5) == OLD
+    assert time.now(8) == OLD
+    assert time.now(9) == NOW
+
+
+def test_an_input_says_what_time_it_is_where_it_comes_from() -> None:
+    time = LogTime([A])
+    time.tell(0, TimeMark({A: SourceTime(end=NOW)}))
+    assert time.now(0) == NOW
+    time.tell(0, TimeMark({A: SourceTime(end=NOW)}, {0: 5}))
+    time.saw(A, OLD, 6)
+    assert time.now(7) == OLD, "old events are being loaded, and the next mark is not here yet"
+    time.tell(0, TimeMark({A: SourceTime(end=NOW)}, {0: 6}))
+    assert time.now(7) == OLD, "this one was told before"
+    time.saw("elsewhere/0", NOW, 7)
+    assert time.now(8) == OLD
+    time.tell(0, TimeMark({A: SourceTime(end=NOW)}, {0: 8}))
+    assert time.now(8) == NOW
+
+
+def test_a_mark_survives_its_record_and_nothing_else_is_one() -> None:
+    mark = TimeMark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime()}, {0: 7, 11: 0})
+    assert TimeMark.decode(mark.encode()) == mark
+    for wrong in (b"", b"{}", b"[]", b'{"sources":{"a":["x"]},"inputs":{}}', b'{"sources":[],"inputs":{}}'):
+        with pytest.raises(ContractError, match="says no time"):
+            TimeMark.decode(wrong)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from leftfold import Cancel, Finished, Rejected, Timer, World, memory
+from leftfold.testing import given
+from tests.core.trade import (
+    PATIENCE,
+    Confirm,
+    Confirmed,
+    Drop,
+    Dropped,
+    OutOfStock,
+    Paid,
+    Pay,
+    Place,
+    Placed,
+    Release,
+    Released,
+    Reserve,
+    Reserved,
+    app,
+    checkout,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PLACED = Placed(order="o", product="p", at=NOW)
+RESERVED = Reserved(product="p", order="o")
+PLACE = Place(order="o", product="p", at=NOW)
+RESERVE, DROP = Reserve(product="p", order="o"), Drop(order="o", why="not paid in time")
+
+
+@pytest.fixture
+def world() -> World:
+    with memory(app, now=NOW) as world:
+        return world
+
+
+def seen(world: World, category: str) -> list[object]:
+    return [recorded.event for recorded in world.events(category)]
+
+
+def test_a_policy_reads_as_a_sentence() -> None:
+    timer = Timer(name="patience", at=NOW + PATIENCE, command=DROP)
+    given(checkout).when(PLACED).then(RESERVE, timer)
+    given(checkout, PLACED).when(RESERVED).then_nothing()
+    given(checkout, PLACED, RESERVED).when(Paid(order="o")).then(Confirm(order="o"), Finished())
+    given(checkout, PLACED, Paid(order="o")).when(RESERVED).then(Confirm(order="o"), Finished())
+    given(checkout, PLACED).when(Rejected(RESERVE, OutOfStock(product="p"))).then(
+        Cancel("patience"), Drop(order="o", why="no p left")
+    )
+    with pytest.raises(AssertionError, match=r"(?s)led to.*Reserve.*not.*nothing"):
+        given(checkout).when(PLACED).then_nothing()
+
+
+def test_what_happened_in_one_service_leads_to_commands_in_others(world: World) -> None:
+    world.client.send(PLACE)
+    assert seen(world, "stock") == [Reserved(product="p", order="o")]
+    world.client.send(Pay(order="o"))
+    assert seen(world, "orders") == [PLACED, Confirmed(order="o")]
+    assert world.timers() == {}, "whoever is finished has no timers any more"
+
+
+def test_a_rejection_comes_back_to_whoever_sent_the_command(world: World) -> None:
+    for order in ("a", "b", "o"):
+        world.client.send(Place(order=order, product="p", at=NOW))
+    assert Dropped(order="o", why="no p left") in seen(world, "orders")
+    assert set(world.timers()) == {("checkout", "a", "patience"), ("checkout", "b", "patience")}
+
+
+def test_a_timer_fires_when_its_time_has_come_and_not_before(world: World) -> None:
+    world.client.send(PLACE)
+    assert world.timers() == {("checkout", "o", "patience"): NOW + PATIENCE}
+    world.advance(PATIENCE - timedelta(seconds=1))
+    assert seen(world, "orders") == [PLACED]
+    world.advance(timedelta(seconds=1))
+    assert seen(world, "orders") == [PLACED, Dropped(order="o", why="not paid in time")]
+    assert seen(world, "stock") == [Reserved(product="p", order="o"), Released(product="p", order="o")]
+    world.advance(PATIENCE)
+    assert len(seen(world, "orders")) == 2, "a timer fires once"
+
+
+def test_a_cancelled_timer_never_fires(world: World) -> None:
+    world.client.send(PLACE)
+    world.client.send(Pay(order="o"))
+    world.advance(2 * PATIENCE)
+    assert seen(world, "orders") == [PLACED, Confirmed(order="o")]
+
+
+def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves(world: World) -> None:
+    for number, order in enumerate(("late", "early")):
+        at = NOW - timedelta(minutes=number)
+        world.client.send(Place(order=order, product=order, at=at), at=at)
+    world.advance(2 * PATIENCE)
+    dropped = [e for r in world.log.of("stock.events") for e in r]
+    assert len(dropped) == 4
+    orders = [e.order for e in seen(world, "orders") if isinstance(e, Dropped)]
+    assert sorted(orders) == ["early", "late"]
+
+
+def test_what_is_written_after_the_end_reaches_nobody(world: World) -> None:
+    world.client.send(PLACE)
+    world.client.send(Pay(order="o"))
+    world.client.send(Drop(order="o", why="afterwards"))
+    assert seen(world, "stock") == [Reserved(product="p", order="o")]
+    assert Release not in {type(e) for e in seen(world, "stock")}
+    assert world.dead("checkout") == []

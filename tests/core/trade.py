@@ -1,0 +1,186 @@
+"""Orders, stock and payments with a process across them, as small as they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from leftfold import App, Cancel, Command, Decider, DomainError, Event, Finished, Process, Rejected, Timer
+
+PATIENCE = timedelta(hours=1)
+
+
+class Placed(Event, category="orders", key="order"):
+    order: str
+    product: str
+    at: datetime
+
+
+class Confirmed(Event, category="orders", key="order"):
+    order: str
+
+
+class Dropped(Event, category="orders", key="order"):
+    order: str
+    why: str
+
+
+class Reserved(Event, category="stock", key="product"):
+    product: str
+    order: str
+
+
+class Released(Event, category="stock", key="product"):
+    product: str
+    order: str
+
+
+class Paid(Event, category="payments", key="order"):
+    order: str
+
+
+class Place(Command, category="orders", key="order"):
+    order: str
+    product: str
+    at: datetime
+
+
+class Confirm(Command, category="orders", key="order"):
+    order: str
+
+
+class Drop(Command, category="orders", key="order"):
+    order: str
+    why: str
+
+
+class OutOfStock(DomainError, message="no {product} left"):
+    product: str
+
+
+class Reserve(Command, category="stock", key="product", rejects=(OutOfStock,)):
+    product: str
+    order: str
+
+
+class Release(Command, category="stock", key="product"):
+    product: str
+    order: str
+
+
+class Pay(Command, category="payments", key="order"):
+    order: str
+
+
+OrderCommand: TypeAlias = Place | Confirm | Drop
+OrderEvent: TypeAlias = Placed | Confirmed | Dropped
+StockCommand: TypeAlias = Reserve | Release
+StockEvent: TypeAlias = Reserved | Released
+
+
+def _order(command: OrderCommand, state: int) -> Sequence[OrderEvent]:
+    match command:
+        case Place(order=order, product=product, at=at):
+            return [Placed(order=order, product=product, at=at)]
+        case Confirm(order=order):
+            return [Confirmed(order=order)]
+        case Drop(order=order, why=why):
+            return [Dropped(order=order, why=why)]
+
+
+def _stock(command: StockCommand, left: int) -> Sequence[StockEvent]:
+    match command:
+        case Reserve(product=product, order=order):
+            if not left:
+                raise OutOfStock(product=product)
+            return [Reserved(product=product, order=order)]
+        case Release(product=product, order=order):
+            return [Released(product=product, order=order)]
+
+
+def _left(left: int, event: StockEvent) -> int:
+    return left - 1 if isinstance(event, Reserved) else left + 1
+
+
+orders = Decider(
+    "orders",
+    commands=OrderCommand,
+    events=OrderEvent,
+    state=int,
+    initial_state=0,
+    decide=_order,
+    evolve=lambda state, event: state + 1,
+)
+stock = Decider(
+    "stock", commands=StockCommand, events=StockEvent, state=int, initial_state=2, decide=_stock, evolve=_left
+)
+payments = Decider(
+    "payments",
+    commands=Pay,
+    events=Paid,
+    state=int,
+    initial_state=0,
+    decide=lambda command, state: [Paid(order=command.order)],
+    evolve=lambda state, event: state + 1,
+)
+
+
+@dataclass(frozen=True)
+class Checkout:
+    product: str = ""
+    reserved: bool = False
+    paid: bool = False
+
+
+Input: TypeAlias = Placed | Reserved | Paid | Dropped | Rejected[Reserve]
+Sends: TypeAlias = Reserve | Release | Confirm | Drop
+
+
+def order_of(given: Input) -> str | None:
+    match given:
+        case Placed() | Reserved() | Paid() | Dropped():
+            return given.order
+        case Rejected(command=command):
+            return command.order
+
+
+def react(given: Input, state: Checkout) -> Sequence[Sends | Timer[Sends] | Cancel | Finished]:
+    match given:
+        case Placed(order=order, product=product, at=at):
+            timer = Timer(name="patience", at=at + PATIENCE, command=Drop(order=order, why="not paid in time"))
+            return [Reserve(product=product, order=order), timer]
+        case Reserved(order=order):
+            return [Confirm(order=order), Finished()] if state.paid else []
+        case Paid(order=order):
+            return [Confirm(order=order), Finished()] if state.reserved else []
+        case Dropped(order=order):
+            return [Release(product=state.product, order=order), Finished()] if state.reserved else [Finished()]
+        case Rejected(command=command, error=error):
+            return [Cancel("patience"), Drop(order=command.order, why=str(error))]
+
+
+def evolve(state: Checkout, given: Input) -> Checkout:
+    match given:
+        case Placed(product=product):
+            return replace(state, product=product)
+        case Reserved():
+            return replace(state, reserved=True)
+        case Paid():
+            return replace(state, paid=True)
+        case Dropped() | Rejected():
+            return state
+
+
+checkout = Process(
+    "checkout",
+    inputs=Input,
+    sends=Sends,
+    state=Checkout,
+    initial_state=Checkout(),
+    correlate=order_of,
+    react=react,
+    evolve=evolve,
+)
+app = App("trade", partitions=4, deciders=[orders, stock, payments], processes=[checkout])

@@ -1,0 +1,86 @@
+"""Workers and routers of `leftfold run` are killed again and again: each step happens once, and all comes to an end."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+
+from leftfold import names
+from leftfold.codec import MessageCodec, header
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.settings import KafkaSettings
+from tests.core.trade import Confirmed, Dropped, Pay, Place, app
+from tests.process.trading import committed
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+ROOT = Path(__file__).parents[2]
+ORDERS, PAID, KILLS = 60, 20, 12
+
+
+@pytest.fixture
+def running(settings: KafkaSettings, tmp_path: Path) -> Iterator[psutil.Process]:
+    """`leftfold run`, which starts again whatever dies."""
+    path = os.pathsep.join([str(ROOT / "framework"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": settings.bootstrap_servers}
+    command = [sys.executable, "-m", "leftfold.cli", "run", "--app", "tests.core.trade:app", "--plain-logs"]
+    with (tmp_path / "log").open("wb") as log:
+        run = subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield psutil.Process(run.pid)
+    finally:
+        run.terminate()
+        run.wait(60)
+
+
+def happened(settings: KafkaSettings) -> Counter[object]:
+    """How often each event was written, in all services."""
+    found: Counter[object] = Counter()
+    for decider in app.deciders:
+        codec = MessageCodec(decider.events)
+        for record in committed(settings, names.events(decider.name)):
+            found[codec.wanted(header(record.headers, "ce_type"), record.value)] += 1
+    return found
+
+
+def test_each_step_happens_once_whoever_is_killed(settings: KafkaSettings, running: psutil.Process) -> None:
+    chance, killed = random.Random(11), Counter[str]()
+    now = datetime.now(UTC)
+    with KafkaClient(app.name, settings) as client:
+        for number in range(ORDERS):
+            # Every third order wants what there are two of.
+            product = "scarce" if number % 3 == 0 else f"product-{number}"
+            client.send(Place(order=f"o{number}", product=product, at=now), id=f"place-{number}", timeout=90)
+            if number % (ORDERS // KILLS) == 0:
+                part = chance.choice(running.children())
+                killed[next(word for word in part.cmdline() if word.startswith("--name="))] += 1
+                part.kill()
+        bought = [number for number in range(ORDERS) if number % 3 == 1]
+        for number in bought:
+            client.send(Pay(order=f"o{number}"), id=f"pay-{number}", timeout=90)
+
+    scarce = [f"o{number}" for number in range(ORDERS) if number % 3 == 0]
+
+    def is_done() -> bool:
+        seen = happened(settings)
+        confirmed = all(seen[Confirmed(order=f"o{number}")] for number in bought)
+        dropped = sum(1 for order in scarce if seen[Dropped(order=order, why="no scarce left")])
+        return confirmed and dropped >= len(scarce) - 2 and seen.total() >= expected
+
+    reserved = 2 * ORDERS // 3 + 2
+    expected = ORDERS + reserved + 2 * len(bought) + len(scarce) - 2
+    assert sum(killed.values()) == KILLS
+    wait_until(is_done, lambda: f"{expected} events: {happened(settings).total()}, killed {dict(killed)}", 120.0)
+    again = {event: count for event, count in happened(settings).items() if count > 1}
+    assert again == {}, f"killed {dict(killed)}"
+    assert happened(settings).total() == expected

@@ -1,0 +1,152 @@
+"""What reaches a process: committed events, each with one effect, however often it is routed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import aiokafka
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from leftfold import names
+from leftfold.codec import header
+from leftfold.engine.reacting import Reactor
+from leftfold.errors import ContractError
+from leftfold.faust import route
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.partitioner import partition_of
+from tests.core.trade import Confirmed, Pay, Place, Placed, Reserved, app
+from tests.process.trading import Trading, committed
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+EVENTS, GROUP = names.events("orders"), "leftfold.trade.checkout.router"
+
+
+@contextmanager
+def routing(settings: KafkaSettings) -> Iterator[list[BaseException]]:
+    """A router of its own, and what it failed of."""
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            route(app, "checkout", settings.aiokafka(), app.partitions, stop, lambda what, details: None)
+        except BaseException as error:  # whatever it is, the test looks at it
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield failures
+    finally:
+        stop.set()
+        thread.join(30.0)
+        assert not thread.is_alive(), "the router does not end"
+
+
+def write(settings: KafkaSettings, order: str, *, commit: bool, value: bytes | None = None) -> None:
+    """An event in a transaction that is committed or aborted."""
+    producer = Producer({**settings.librdkafka(), "transactional.id": "planted"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    key = order.encode()
+    headers: Any = [
+        ("ce_type", b"orders.Placed.v1"),
+        ("ce_id", f"id-{order}".encode()),
+        ("ce_time", b"2026-01-01T00:00:00Z"),
+    ]
+    body = value or Placed(order=order, product="p", at=NOW).model_dump_json().encode()
+    producer.produce(EVENTS, body, key, partition_of(key, app.partitions), headers=headers)
+    producer.flush(30)
+    (producer.commit_transaction if commit else producer.abort_transaction)(30)
+
+
+def routed(settings: KafkaSettings) -> list[str]:
+    """The keys of the inputs, as they stand in the topic."""
+    return [(record.key or b"").decode() for record in committed(settings, "checkout.commands")]
+
+
+def placed(settings: KafkaSettings) -> int:
+    """How many inputs say that an order is placed."""
+    records = committed(settings, "checkout.commands")
+    return sum(header(record.headers, "ce_type") == b"orders.Placed.v1" for record in records)
+
+
+def rewind(settings: KafkaSettings) -> None:
+    """Makes the next router begin at the beginning."""
+    consumer = Consumer({**settings.librdkafka(), "group.id": GROUP, "enable.auto.commit": False})
+    try:
+        places = [TopicPartition(names.events(c), p, 0) for c in ("orders", "stock", "payments") for p in range(4)]
+        consumer.commit(offsets=places, asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def test_an_aborted_event_reaches_nobody(settings: KafkaSettings) -> None:
+    write(settings, "aborted", commit=False)
+    write(settings, "committed", commit=True)
+    with routing(settings) as failures:
+        wait_until(lambda: not failures and "committed" in routed(settings), lambda: f"the input: {failures}")
+    assert "aborted" not in routed(settings)
+
+
+def test_as_faust_reads_by_itself_an_aborted_event_would_arrive(
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(settings, "never", commit=False)
+    real = aiokafka.AIOKafkaConsumer
+
+    def careless(**options: Any) -> Any:
+        return real(**{**options, "isolation_level": "read_uncommitted"})
+
+    monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", careless)
+    with routing(settings) as failures:
+        wait_until(lambda: not failures and "never" in routed(settings), lambda: f"the input: {failures}")
+
+
+def test_an_event_that_cannot_be_routed_ends_the_router_and_is_not_skipped(settings: KafkaSettings) -> None:
+    write(settings, "broken", commit=True, value=b"{}")
+    write(settings, "broken", commit=True)
+    before = routed(settings).count("broken")
+    for _ in range(2):
+        with routing(settings) as failures:
+            wait_until(lambda: bool(failures), "the router to end")  # called at once
+        assert isinstance(failures[0], ContractError)
+        assert "no orders.Placed.v1" in str(failures[0])
+    assert routed(settings).count("broken") == before, "what comes behind it waits for it"
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_what_is_routed_again_is_done_once_because_its_origin_is_remembered(
+    remembers: bool, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leftfold.kafka.topics import ensure
+    from leftfold.local import embedded
+
+    if not remembers:
+        monkeypatch.setattr(Reactor, "see", lambda self, instance, given: None)
+    with embedded(tmp_path_factory.mktemp("again"), want=frozenset({"kafka"})) as servers:
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        ensure(app, settings)
+        with Trading(settings) as trading:
+            for order in ("a", "b", "c"):
+                trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)))
+                trading.await_event("stock", Reserved(product=order, order=order))
+        rewind(settings)
+        with Trading(settings) as trading:
+            trading.client.send(Pay(order="a"))
+            trading.await_event("orders", Confirmed(order="a"))
+            wait_until(lambda: placed(settings) >= 6, lambda: f"three inputs again: {placed(settings)}")
+            place = Place(order="d", product="d", at=datetime.now(UTC))
+            trading.client.send(place)
+            trading.await_event("stock", Reserved(product="d", order="d"))
+            sent = [header(r.headers, "ce_id") for r in trading.records("stock.commands")]
+            reserved = trading.events("stock")
+        assert len(reserved) == 4, "a decider knows the command's id, too"
+        assert (len(sent) == len(set(sent)) == 4) is remembers

@@ -1,0 +1,106 @@
+"""The trade at work: a worker for each decider and process and a router, on threads of the test's own process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from leftfold import names
+from leftfold.codec import MessageCodec
+from leftfold.faust import route
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker import Worker
+from leftfold.kafka.workshop import Workshop
+from leftfold.messages import Event
+from leftfold.ports import RawRecord
+from leftfold.position import Position
+from tests.core.trade import app
+from tests.worker.waiting import wait_until
+
+__all__ = ["Trading", "committed"]
+
+
+class Trading:
+    """Works while the block runs, and raises what failed meanwhile."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.settings, self._stop = settings, threading.Event()
+        self.reports: list[tuple[str, Mapping[str, Any]]] = []
+        self.failures: list[BaseException] = []
+        self.workers = {
+            name: Worker(app, name, Workshop(settings), stop=self._stop, report=self._report)
+            for name in ("orders", "stock", "payments", "checkout")
+        }
+        works: list[Callable[[], None]] = [worker.run for worker in self.workers.values()]
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), daemon=True) for work in [*works, self._route]
+        ]
+        self.client = KafkaClient(app.name, settings)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        every = frozenset(range(app.partitions))
+        wait_until(
+            lambda: not self.failures and all(worker.served == every for worker in self.workers.values()),
+            lambda: f"every partition to be served: {self.failures} {self.reports}",
+        )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.client.close()
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30.0)
+            assert not thread.is_alive(), "something does not end"
+        if kind is None and self.failures:
+            raise self.failures[0]
+
+    def events(self, category: str) -> list[Event]:
+        """Everything committed in a category, partition by partition."""
+        codec: MessageCodec[Event] = MessageCodec(app.decider(category).events)
+        found = (codec.wanted(dict(r.headers)["ce_type"], r.value) for r in self.records(names.events(category)))
+        return [event for event in found if event is not None]
+
+    def records(self, topic: str) -> list[RawRecord]:
+        """Everything committed in a topic."""
+        return committed(self.settings, topic)
+
+    def await_event(self, category: str, event: Event, seconds: float = 20.0) -> None:
+        """Waits until this event is written."""
+        wait_until(
+            lambda: not self.failures and event in self.events(category),
+            lambda: f"{event!r}: {self.failures} {self.events(category)} {self.reports[-5:]}",
+            seconds,
+        )
+
+    def _report(self, what: str, details: Mapping[str, Any]) -> None:
+        self.reports.append((what, details))
+
+    def _route(self) -> None:
+        route(app, "checkout", self.settings.aiokafka(), app.partitions, self._stop, self._report)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # whatever it is, the test's thread raises it
+            self.failures.append(error)
+
+
+def committed(settings: KafkaSettings, topic: str) -> list[RawRecord]:
+    """Everything committed in a topic, partition by partition."""
+    log = KafkaLogReader(settings)
+    try:
+        count = log.partitions(topic)
+        ends = log.ends([topic])
+        log.seek(Position({topic: dict.fromkeys(range(count), 0)}))
+        found: list[RawRecord] = []
+        while not log.position().covers(ends):
+            found += log.poll(500, 0.1)
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+    finally:
+        log.close()
