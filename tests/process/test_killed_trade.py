@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -28,14 +30,33 @@ ROOT = Path(__file__).parents[2]
 ORDERS, PAID, KILLS = 60, 20, 12
 
 
+def shell(settings: KafkaSettings, *words: str) -> list[str]:
+    """A command and its words, on this broker."""
+    return [
+        sys.executable,
+        "-m",
+        "leftfold.cli",
+        *words,
+        "--app",
+        "tests.core.trade:app",
+        "--kafka",
+        settings.bootstrap_servers,
+    ]
+
+
+def environment() -> dict[str, str]:
+    """Where commands find the trade."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "framework"), str(ROOT)])}
+
+
 @pytest.fixture
 def running(settings: KafkaSettings, tmp_path: Path) -> Iterator[psutil.Process]:
     """`leftfold run`, which starts again whatever dies."""
-    path = os.pathsep.join([str(ROOT / "framework"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": settings.bootstrap_servers}
-    command = [sys.executable, "-m", "leftfold.cli", "run", "--app", "tests.core.trade:app", "--plain-logs"]
+    command = shell(settings, "run", "--plain-logs")
     with (tmp_path / "log").open("wb") as log:
-        run = subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        run = subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     try:
         yield psutil.Process(run.pid)
     finally:
@@ -84,3 +105,15 @@ def test_each_step_happens_once_whoever_is_killed(settings: KafkaSettings, runni
     again = {event: count for event, count in happened(settings).items() if count > 1}
     assert again == {}, f"killed {dict(killed)}"
     assert happened(settings).total() == expected
+
+
+def test_status_tells_of_workers_and_routers(settings: KafkaSettings, running: psutil.Process) -> None:
+    def told() -> dict[str, Any]:
+        command = shell(settings, "status", "--json")
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        return next(row for row in rows if row["kind"] == "process")
+
+    assert running.is_running()
+    wait_until(lambda: (told()["workers"], told()["routers"]) == (1, 1), lambda: f"one of each: {told()}", 120.0)
+    assert told()["name"] == "checkout"

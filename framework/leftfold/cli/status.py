@@ -22,6 +22,7 @@ EXAMPLES = examples(
 _COLUMNS = {
     "server": ("server", "address", "topology", "pid", "uptime", "state"),
     "decider": ("decider", "version", "partitions", "workers", "offsets"),
+    "process": ("process", "version", "partitions", "workers", "routers", "inputs"),
     "view": (
         "view",
         "generation",
@@ -45,7 +46,7 @@ def status(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show servers, workers and views.
+    """Show servers, workers, processes and views.
 
     Of each view: its generation and phase, how many tails share it, its position, its lag and how many seconds it is
     behind, and what is parked. Lag counts offsets, of which transactions use some too. A view that is far behind is
@@ -63,6 +64,7 @@ def status(
     rows: list[dict[str, Any]] = [
         *servers,
         *(survey.deciders(whole) if whole else ()),
+        *(survey.processes(whole) if whole else ()),
         *(survey.views(whole) if whole else ()),
     ]
     if as_json:

@@ -100,6 +100,26 @@ class Survey:
         row = {"kind": "decider", "name": name, "version": version, "partitions": made or app.partitions}
         return {**row, "workers": workers, "offsets": sum(self._ends.get(names.events(name), {}).values())}
 
+    def processes(self, app: App) -> Iterator[Row]:
+        """Each process with its workers, its routers and how many inputs it was given, in offsets."""
+        if not app.processes:
+            return
+        try:
+            with ring("leftfold.kafka.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
+                topics: dict[str, int] = cluster.topics()
+                for process in app.processes:
+                    name, inputs = process.name, names.commands(process.name)
+                    ends = cluster.ends([inputs]).offsets if inputs in topics else {}
+                    row = {"kind": "process", "name": name, "version": process.version}
+                    row |= {"partitions": topics.get(inputs, app.partitions)}
+                    for what, of in (("workers", name), ("routers", f"{name}.router")):
+                        row[what] = cluster.owners(of).get(names.group(app.name, of), 0)
+                        if not row[what]:
+                            self.problems.append(f"process {name} has no {what}; start: leftfold run {name}")
+                    yield {**row, "inputs": sum(ends.get(inputs, {}).values())}
+        except LeftfoldError as error:
+            self._met(error)
+
     def views(self, app: App) -> Iterator[Row]:
         """Each generation of each view."""
         if not app.views:
