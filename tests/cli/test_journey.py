@@ -93,6 +93,9 @@ def test_an_expected_version_that_is_wrong_is_a_conflict(at_work: Shell) -> None
     told = at_work("send", "CheckOut", '{"cart_id": "c-1", "customer_id": "ada"}', "--expected-version", "7")
     assert told.code == 1
     assert "stream 'c-1' is at version 2, not at 7" in told.err
+    asked = ("send", "CheckOut", '{"cart_id": "c-1", "customer_id": "ada"}', "--expected-version", "7", "--json")
+    (row,) = (again := at_work(*asked)).rows()
+    assert (again.code, row["error"], row["fields"]["actual"]) == (1, "ConflictError", 2)
     assert at_work("send", "CheckOut", '{"cart_id": "c-1", "customer_id": "ada"}', "--expected-version", "2").code == 0
 
 
