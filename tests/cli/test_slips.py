@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, Typed
 
 
 def test_a_command_without_fields_shows_what_they_look_like(shop: Shell) -> None:
@@ -82,6 +83,7 @@ def test_a_time_that_has_not_come_is_said_to_mean_now(built: Shell) -> None:
     told = built("rebuild", "cart_summary", "--engine", "local", "--as-of", "2100-01-01", "--name", "then")
     assert told.code == 0, told.err
     assert "2100-01-01 has not come yet: that is everything up to now" in told.err
+    assert "pinned: @then" in built("status").out, "the name is what it is read and dropped by"
 
 
 @pytest.mark.servers
@@ -89,3 +91,40 @@ def test_a_generation_that_is_not_there_comes_with_how_to_make_one(built: Shell)
     held, kept = built("promote", "customer_spend"), built("rollback", "customer_spend")
     assert held.err.rstrip().endswith("(live); make one: leftfold rebuild customer_spend --hold")
     assert kept.err.rstrip().endswith("there is one after a rebuild or a promote, for as long as --keep says")
+
+
+def test_ctrl_c_before_the_command_has_begun_is_quiet(
+    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(app: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", interrupted)
+    told = typed("status")
+    assert (told.code, told.out, told.err) == (130, "", "")
+
+
+def test_doctor_names_all_that_is_not_installed_at_once(shop: Shell) -> None:
+    script = """
+import sys
+from leftfold.cli.main import run
+
+sys.modules["confluent_kafka"] = sys.modules["hiredis"] = None
+run(["doctor"])
+"""
+    told = shop.python("-c", script)
+    assert "not installed: kafka,redis; install it: pip install 'leftfold[kafka,redis]'" in told.out
+
+
+def test_doctor_says_what_a_missing_spark_means(shop: Shell) -> None:
+    script = """
+import sys
+from leftfold.cli.main import run
+
+import importlib.util
+whole = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "pyspark" else whole(name)
+run(["doctor"])
+"""
+    told = shop.python("-c", script)
+    assert "without spark (rebuild needs --engine local, query views cannot be computed)" in told.out
