@@ -108,6 +108,7 @@ def archive(shell: Shell) -> None:
     for words in (("archive", "ledgers", "--to", "kept"), ("trim", "ledgers", "--older-than", "0d", "--yes", *KEPT)):
         done = shell("log", *words)
         assert done.code == 0, done.err
+    assert "so may `leftfold run`; name it once: archive = 'kept' under [tool.leftfold]" in done.err
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -198,6 +199,7 @@ def test_run_goes_on_from_what_was_trimmed_meanwhile(
     with running(decider, "ledgers"):
         # What came after the last decision that its state tells of is to be read from the log, and was trimmed.
         wait_until(lambda: "hole in the log: ledgers.events[" in decider.said(), "the worker to refuse")
+        assert '"left"' not in decider.said(), "it never held anything, and tries again every few seconds"
     with running(decider, "ledgers", *KEPT):
         wait_until(lambda: "serving" in decider.said(), "the worker")
         sent = [shell("send", "Move", move, "--json") for _ in range(2)][-1]

@@ -93,6 +93,9 @@ def test_an_expected_version_that_is_wrong_is_a_conflict(at_work: Shell) -> None
     told = at_work("send", "CheckOut", '{"cart_id": "c-1", "customer_id": "ada"}', "--expected-version", "7")
     assert told.code == 1
     assert "stream 'c-1' is at version 2, not at 7" in told.err
+    asked = ("send", "CheckOut", '{"cart_id": "c-1", "customer_id": "ada"}', "--expected-version", "7", "--json")
+    (row,) = (again := at_work(*asked)).rows()
+    assert (again.code, row["error"], row["fields"]["actual"]) == (1, "ConflictError", 2)
     assert at_work("send", "CheckOut", '{"cart_id": "c-1", "customer_id": "ada"}', "--expected-version", "2").code == 0
 
 
@@ -191,11 +194,12 @@ def test_ctrl_c_leaves_the_live_generation_and_nothing_else(at_work: Shell, wait
     before = _generations(at_work)
     other = Shell(at_work.place)
     other.log = at_work.place / "rebuild.log"
-    process = other.start(["rebuild", "cart_summary", "--master", "local[1]"])
+    process = other.start(["rebuild", "cart_summary", "--master", "local[1]", "--hold"])
     wait_until(lambda: "rebuild cart_summary from" in other.said(), "the plan")
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     assert "interrupted; the live generation of cart_summary is as it was" in other.said()
+    assert "Go on: leftfold rebuild cart_summary --hold\n" in other.said(), "without --hold it would go live"
     after = {(view, phase): id_ for (view, phase), id_ in _generations(at_work).items() if phase != "bulk"}
     assert after == before, "a bulk one, if any bucket of it is whole, is gone on with by the next rebuild"
 

@@ -144,7 +144,7 @@ def test_no_tail_is_needed_to_go_back(world: World) -> None:
 def test_only_what_is_held_or_kept_can_go_live(world: World) -> None:
     with pytest.raises(ViewNotBuilt, match=r"no generation 'held'; it has 1-\w+ \(live\)"):
         promote(world, summary, "held")
-    with pytest.raises(ConfigurationError, match="is live; only one that is held or kept can go live"):
+    with pytest.raises(ConfigurationError, match="is what readers see already"):
         promote(world, summary, live(world, summary).id)
 
 

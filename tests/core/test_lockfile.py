@@ -228,7 +228,7 @@ def test_an_event_class_that_is_gone_is_wrong(load: Load) -> None:
     assert wrong == [
         (
             "event tills.Paid.v1: was released and no class reads it any more, but the log may hold it for ever; "
-            "bring the class back"
+            "bring the class back, or, if it never reached a log, delete it from leftfold.lock"
         )
     ]
 

@@ -32,6 +32,9 @@ def kept(spark: SparkSession, query: str) -> Refreshed:
         ("SELECT region, sum(amount) AS t FROM Moved m LEFT JOIN owners USING (owner) GROUP BY 1", ("region",)),
         ("SELECT region, sum(amount) AS t FROM owners o RIGHT JOIN Moved m USING (owner) GROUP BY 1", ("region",)),
         ("SELECT window(_time, '1 day').start AS s, count(*) AS n FROM Moved GROUP BY window(_time, '1 day')", ("s",)),
+        ("SELECT window.start AS s, count(*) AS n FROM Moved GROUP BY window(_time, '1 day')", ("s",)),
+        ("SELECT owner, WINDOW.end AS e, count(*) AS n FROM Moved GROUP BY owner, window(_time, '1 h')",
+         ("owner", "e")),
         ("SELECT owner, sum(amount) FILTER (WHERE amount > 0) AS g FROM Moved GROUP BY owner", ("owner",)),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import psutil
 import pytest
@@ -25,11 +26,14 @@ with spark_session(SparkSettings(master="local[1]", java_home=java_home())):
 @pytest.mark.parametrize("after", [0.6, 1.2, 1.8])
 def test_an_interrupted_start_leaves_no_java_behind(after: float) -> None:
     java_home()
-    with subprocess.Popen([sys.executable, "-c", START], stdout=subprocess.PIPE, text=True, env={**os.environ}) as run:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", START], **pipes, env={**os.environ}) as run:
         assert run.stdout is not None
+        assert run.stderr is not None
         assert run.stdout.readline() == "starting\n"
         time.sleep(after)  # the moments themselves are the matter of this test
         started = psutil.Process(run.pid).children(recursive=True)
         run.send_signal(signal.SIGINT)
         assert run.wait(60) != 0
+        assert "interrupted; Spark is starting and can be stopped only then" in run.stderr.read()
         assert psutil.wait_procs(started, timeout=30)[1] == []

@@ -113,6 +113,8 @@ def test_run_keeps_views_by_a_stream_or_again_and_again(shop: Shop, tmp_path: Pa
     told = log.read_text()
     assert running.returncode == 0, told
     lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    events = [line["event"] for line in lines]
+    assert events.index("starting Spark") < events.index("refreshing"), "nothing else is said for seconds"
     refreshed = [line for line in lines if line["event"] == "refreshed"]
     assert {line["view"] for line in refreshed} == {"still_open", "owner_frame"}
     assert [line["view"] for line in lines if line["event"] == "generation live"] == ["owner_sums"]

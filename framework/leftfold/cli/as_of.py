@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,8 @@ from typing import Any
 
 from leftfold import names
 from leftfold.cli.archives import archive_of
-from leftfold.cli.failures import Usage
+from leftfold.cli.console import note
+from leftfold.cli.failures import Usage, unknown
 from leftfold.cli.positions import read_position
 from leftfold.connection import kafka_settings, ring
 from leftfold.engine.archive import OpenArchive
@@ -36,20 +38,42 @@ def place_meant(view: View[Any, Any], text: str, kafka: str | None, archive: str
         archive: where events are that the topics have lost; None = as settings say.
 
     Raises:
-        Usage: it cannot be understood, or there is no such stream or version.
+        Usage: it cannot be understood, there is no such stream or version, or the log does not go that far.
         InfrastructureError: it lies in what a topic has lost, and no archive has it.
     """
-    if text.lstrip().startswith("{") or re.search(r"\[\d+:\d+", text):
-        return read_position(text)
     past = archive_of(archive)
     with ring("leftfold.kafka.cluster").Cluster(kafka_settings(kafka)) as cluster:
+        if text.lstrip().startswith("{") or re.search(r"\[\d+:\d+", text):
+            return _there(view, text, cluster)
         if (moment := _moment(text)) is not None:
+            if moment > time.time() * 1000:
+                note(f"{text} has not come yet: that is everything up to now")
             return _at(view, moment, cluster, open_archive(past))
         match = _STREAM.fullmatch(text)
         if match is None:
             raise Usage(f"{text!r} is no place of the log; say {_SHAPES}")
-        place, time = _version(view, match["key"], int(match["version"]), kafka, past)
-        return _with(_at(view, time, cluster, open_archive(past)), place)
+        place, appended = _version(view, match["key"], int(match["version"]), kafka, past)
+        return _with(_at(view, appended, cluster, open_archive(past)), place)
+
+
+def _there(view: View[Any, Any], text: str, cluster: Any) -> Position:
+    """A position that was typed; a slip in it would quietly build the view of something else."""
+    position, topics = read_position(text), [names.events(category) for category in view.categories]
+    known: dict[str, int] = cluster.topics()
+    for topic in position.offsets:
+        if topic not in known:
+            raise unknown("topic in the log called", topic, topics)
+    mine = position.only(topics)
+    if not mine.offsets:
+        raise Usage(f"{text!r} names nothing that view {view.name} reads, which is {', '.join(topics)}")
+    ends: Position = cluster.ends(mine.offsets)
+    for topic, partitions in mine.offsets.items():
+        for partition, offset in partitions.items():
+            if partition >= known[topic]:
+                raise Usage(f"{text!r}: {topic} has no partition {partition}; it has {known[topic]}, the first is 0")
+            if offset > (end := ends.next_offset(topic, partition)):
+                raise Usage(f"{text!r} is beyond the end of {topic}[{partition}], which is {end}")
+    return position
 
 
 def nothing_there(view: View[Any, Any], text: str) -> str:

@@ -41,28 +41,30 @@ def check(
 
     project = find_project()
     whole = load_app(app, project)
-    findings = compared(whole, project.lock, write=write)
+    findings, accepted = compared(whole, project.lock, write=write)
     topics, remark = topic_findings(whole, kafka, archive)
     queries, kept = query_findings(whole, kafka, redis)
-    for finding in [*findings, *queries, *topics]:
+    for finding in [*accepted, *findings, *queries, *topics]:
         if as_json:
-            emit({"about": finding.about, "message": finding.message, "wrong": finding.wrong})
+            emit(
+                {"about": finding.about, "message": finding.message, "wrong": finding.wrong and finding not in accepted}
+            )
         else:
-            say(f"{_mark(finding, accepted=write and finding in findings)} {finding}")
+            say(_line(finding, accepted=finding in accepted))
     for line in [*kept, *filter(None, [remark])]:
         note(line)
     if write:
         note(f"wrote {_near(project.lock)}; commit it")
-    if topics or queries or (findings and not write):
+    if topics or queries or findings:
         raise typer.Exit(1)
     if not write and not as_json:
         say(f"{typer.style('ok', fg='green')}: {_counted(whole)}, as in {_near(project.lock)}")
 
 
-def _mark(finding: Finding, *, accepted: bool) -> str:
+def _line(finding: Finding, *, accepted: bool) -> str:
     if accepted:
-        return typer.style("accepted", fg="green")
-    return typer.style("error", fg="red") if finding.wrong else typer.style("note", fg="yellow")
+        return f"{typer.style('accepted', fg='green')} {finding.difference}"
+    return f"{typer.style('error', fg='red') if finding.wrong else typer.style('note', fg='yellow')} {finding}"
 
 
 def _counted(app: App) -> str:

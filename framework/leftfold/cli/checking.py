@@ -8,6 +8,7 @@ from typing import Any
 
 from leftfold.app import App
 from leftfold.cli.archives import archive_of
+from leftfold.cli.console import note
 from leftfold.cli.keeping import kept
 from leftfold.cli.rebuilding import spark_settings
 from leftfold.connection import kafka_settings, ring
@@ -21,23 +22,29 @@ from leftfold.wholelog import open_archive
 __all__ = ["compared", "query_findings", "topic_findings"]
 
 
-def compared(app: App, file: Path, *, write: bool) -> list[Finding]:
-    """What differs from the lock; with `write` the lock then says what the code says.
+def compared(app: App, file: Path, *, write: bool) -> tuple[list[Finding], list[Finding]]:
+    """What differs from the lock, and what was accepted: with `write` the lock then says what the code says.
+
+    An event that was released and that nobody reads any more differs even so.
 
     Raises:
         ConfigurationError: the lock cannot be read or written.
     """
     now = lock_of(app)
     if not file.exists() and not write:
-        return [Finding("leftfold.lock", "is not there yet; write and commit it: leftfold check --write", wrong=False)]
+        missing = "is not there yet; write and commit it: leftfold check --write"
+        return [Finding("leftfold.lock", missing, wrong=False)], []
     released = Lock.from_json(file.read_text("utf-8")) if file.exists() else Lock()
     found = compare(released, now) if file.exists() else []
-    if write:
-        try:
-            file.write_text(now.with_history(released).to_json(), "utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"{file} cannot be written: {error.strerror}") from error
-    return found
+    if not write:
+        return found, []
+    written = now.with_history(released)
+    try:
+        file.write_text(written.to_json(), "utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be written: {error.strerror}") from error
+    still = compare(written, now)
+    return still, [finding for finding in found if finding not in still]
 
 
 def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list[Finding], list[str]]:
@@ -46,6 +53,7 @@ def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list
     if not views:
         return [], []
     found, remarks = [], []
+    note("starting Spark, to check the SQL of views")
     with ring("leftfold.spark.session").spark_session(spark_settings("local[1]")) as session:
         for view in views:
             try:
@@ -54,7 +62,8 @@ def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list
                 about = "; approximate, since late events are left out" if view.approximate else ""
                 remarks.append(f"view {view.name} is kept by {how}{about}")
             except ConfigurationError as error:
-                found.append(Finding(f"view {view.name}", str(error)))
+                about = f"view {view.name}"
+                found.append(Finding(about, str(error).removeprefix(f"{about}: ")))
     return found, remarks
 
 

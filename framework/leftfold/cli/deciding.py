@@ -32,13 +32,19 @@ def decide(
     """
     trouble = Trouble(report, stop)
 
+    served = False
+
     def told(what: str, details: Mapping[str, Any]) -> None:
+        nonlocal served
         if what == "serving":
+            served = True
             trouble.told("")
-        report(what, details)
+        if what != "left" or served:  # why it never got so far is told once, however often it is tried
+            report(what, details)
 
     past = open_archive(archive)
     while not stop.is_set():
+        served = False
         try:
             with closing(Workshop(settings, archive=past)) as workshop:
                 Worker(app, category, workshop, stop=stop, report=told).run()

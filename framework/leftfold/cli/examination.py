@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from leftfold import names
@@ -24,6 +25,11 @@ from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldErr
 __all__ = ["Examination", "Finding"]
 
 _RINGS = {"kafka": "leftfold.kafka.client", "redis": "leftfold.redis", "embedded": "leftfold.local"}
+_MORE = {
+    "spark": ("pyspark", "rebuild needs --engine local, query views cannot be computed"),
+    "archive": ("pyarrow", "leftfold log cannot archive"),
+}
+"""Extras that not everybody needs: by what each is known, and what is not to be had without it."""
 _LEAST_FREE = 2 * 1024**3
 _LONGEST_LOOK = 10.0
 """Seconds for looking through keys."""
@@ -131,9 +137,21 @@ def _python() -> str:
 
 
 def _packages() -> str:
-    for module in _RINGS.values():
+    """Every extra that is missing, in one line; what only some commands need is no fault."""
+    missing = [extra for extra, module in _RINGS.items() if not _is_there(module)]
+    if missing:
+        wanted = ",".join(missing)
+        raise ConfigurationError(f"not installed: {wanted}; install it: pip install 'leftfold[{wanted}]'")
+    without = [f"{extra} ({what})" for extra, (module, what) in _MORE.items() if find_spec(module) is None]
+    return f"leftfold[{','.join(_RINGS)}]" + (f", without {' and '.join(without)}" if without else "")
+
+
+def _is_there(module: str) -> bool:
+    try:
         ring(module)
-    return f"leftfold[{','.join(_RINGS)}]"
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _disk() -> str:

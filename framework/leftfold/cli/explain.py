@@ -98,6 +98,7 @@ def _tell_end(work: Any, last: Step | None, key: str, *, as_json: bool) -> None:
     elif work.parked:
         note(f"the row is parked and stays at its last good state: {work.parked}; leftfold retry {work.view.name}")
     elif not work.equal:
-        note(f"this is not the row that is stored: {work.stored}; leftfold verify {work.view.name} --deep")
+        stored = ", ".join(f"{name}={value}" for name, value in work.stored.items()) or "there is none"
+        note(f"this is not the row that is stored: {stored}; leftfold verify {work.view.name} --deep")
     elif not as_json:
         note(f"this is the row that is stored, at {work.position}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from leftfold.cli.progress import shown
-from leftfold.cli.workbench import Servers, workbench
+from leftfold.cli.workbench import Servers, check_broker, workbench
 from leftfold.engine.explain import explain
 from leftfold.engine.generations import resolve
 from leftfold.engine.history import History
@@ -33,6 +33,7 @@ class Explaining:
 
     def steps(self, key: str) -> Iterator[Step]:
         """The steps of an encoded key; afterwards the other attributes say how it stands."""
+        check_broker(self._servers[0])
         with workbench(*self._servers) as bench, shown(self.view.name) as report:
             generation = resolve(bench.store.registry(self.view.name), self.view, self._generation)
             stored, self.position = row_and_place(generation, key, bench.store)

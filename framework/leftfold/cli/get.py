@@ -105,6 +105,6 @@ def _show_parked(view: View[Any, Any], entry: Entry[Any]) -> None:
     if entry.parked is not None:
         p = entry.parked
         note(
-            f"parked at {p.topic}[{p.partition}]@{p.offset} with {p.waiting} waiting: {p.error}; mend the fold and "
-            f"leftfold rebuild {view.name}"
+            f"parked at {p.topic}[{p.partition}]@{p.offset} with {p.waiting} waiting: {p.error}; mend the fold, start "
+            f"the tails again, then: leftfold retry {view.name}"
         )

@@ -107,6 +107,7 @@ def trim(
     Everything that is to go is first compared with the archive, record by record; what is not archived is never
     deleted, nor half of a decision. From then on folds from the first event need the archive.
     """
+    from leftfold.cli.archives import archive_of
     from leftfold.cli.console import amount, emit, note
     from leftfold.cli.failures import Usage
     from leftfold.cli.trimming import TrimWork
@@ -125,6 +126,11 @@ def trim(
         emit({"category": category, "topic": plan.topic, "deleted": told, "records": plan.records})
     else:
         note(f"{plan.topic}: {amount(plan.records, 'event')} deleted; the archive {work.archive} holds them")
+    if plan.parts and not archive_of(None):
+        note(
+            f"whatever reads the past needs --archive {work.archive} from now on, and so may `leftfold run`; name it "
+            f"once: archive = '{work.archive}' under [tool.leftfold] in pyproject.toml, or LEFTFOLD_ARCHIVE_DIR"
+        )
 
 
 @log.command(

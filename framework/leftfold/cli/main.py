@@ -25,10 +25,10 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Runs a command line and returns its exit code: design §7 lists them."""
     whole = "--traceback" in arguments or os.environ.get(TRACEBACK, "") not in ("", "0")
-    command = typer.main.get_command(app)
     # What adapters log is for `run` and `dev`, which set up logging; elsewhere what matters is raised.
     logging.getLogger("leftfold").addHandler(logging.NullHandler())
     try:
+        command = typer.main.get_command(app)
         code = command.main(args=list(arguments), prog_name="leftfold", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from leftfold.cli.as_of import nothing_there, place_meant
 from leftfold.cli.console import note
 from leftfold.cli.progress import shown
-from leftfold.cli.workbench import workbench
+from leftfold.cli.workbench import check_addresses, workbench
 from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.generations import resolve
@@ -69,9 +70,10 @@ class Rebuilding:
         """What runs the tasks while the block runs; `py_files` are sent to executors elsewhere.
 
         Raises:
-            ConfigurationError: Spark or Java is missing.
+            ConfigurationError: Spark or Java is missing, or nobody says where the servers are.
             InfrastructureError: Spark does not start.
         """
+        check_addresses(*self._servers)
         with session_of(engine, master, py_files) as session:
             if session is not None:
                 self.use(session)
@@ -106,7 +108,7 @@ class Rebuilding:
                     note(str(plan))
                 return rebuild.run(plan)
         except KeyboardInterrupt:
-            note(f"interrupted; the live generation of {view.name} is as it was. Go on: leftfold rebuild {view.name}")
+            note(f"interrupted; the live generation of {view.name} is as it was. Go on: {self._again([view], as_of)}")
             raise
 
     def run_together(
@@ -124,7 +126,7 @@ class Rebuilding:
                     note(str(plan))
                 return rebuild_together(rebuilds, plan, self._together)
         except KeyboardInterrupt:
-            note(f"interrupted; the live generations of {names} are as they were. Go on: leftfold rebuild")
+            note(f"interrupted; the live generations of {names} are as they were. Go on: {self._again(views)}")
             raise
 
     def sampled(self, view: View[Any, Any], share: float) -> Sample:
@@ -141,6 +143,15 @@ class Rebuilding:
                 report=report,
             )
             return verify.sample(live, share)
+
+    def _again(self, views: Sequence[View[Any, Any]], as_of: str = "") -> str:
+        """What goes on with what was meant: without --hold it would go live, without --as-of to the log's end."""
+        words = ["leftfold", "rebuild", *(view.name for view in views)]
+        words += ["--as-of", as_of, "--name", self.options.pin] if as_of else []
+        words += ["--hold"] if self.options.hold else []
+        words += ["--anyway"] if self.options.swap_anyway else []
+        words += ["--engine", "local"] if self._session is None else []
+        return shlex.join(words)
 
     def _place(self, view: View[Any, Any], as_of: str) -> Position | None:
         kafka, _, archive = self._servers

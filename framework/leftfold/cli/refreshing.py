@@ -38,6 +38,7 @@ def refresh(
     """
     settings = spark_settings(None)
     settings = settings.model_copy(update={"jars": (*settings.jars, *ring("leftfold.local").spark_jars())})
+    report("starting Spark", {"views": ", ".join(view.name for view in views)})
     with ring("leftfold.spark.session").spark_session(settings) as session:
         keeping = _Keeping(session, every, stop, report, archive)
         for view in views:

@@ -35,11 +35,12 @@ def retry(
     from leftfold.cli.console import amount, emit, say
     from leftfold.cli.keys import read_key
     from leftfold.cli.project import load_app
-    from leftfold.cli.workbench import folded_view_of, workbench
+    from leftfold.cli.workbench import check_broker, folded_view_of, workbench
     from leftfold.engine.generations import resolve
     from leftfold.engine.retry import Retry
 
     view = folded_view_of(load_app(app), name)
+    check_broker(kafka)
     wanted = [view.keys.encode(read_key(view, key)) for key in keys or ()]
     with workbench(kafka, redis, archive) as bench:
         live = resolve(bench.store.registry(view.name), view, "live")

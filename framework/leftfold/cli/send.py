@@ -12,7 +12,7 @@ from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
 
 if TYPE_CHECKING:
     from leftfold.envelope import Receipt
-    from leftfold.errors import DomainError
+    from leftfold.errors import LeftfoldError
     from leftfold.messages import Command
 
 __all__ = ["EXAMPLES", "send"]
@@ -53,19 +53,27 @@ def send(
     from leftfold.cli.project import load_app
     from leftfold.connection import connect
     from leftfold.engine.received import command_id
-    from leftfold.errors import DomainError, InfrastructureError, OutcomeUnknown
+    from leftfold.errors import (
+        ConflictError,
+        ContractError,
+        DecisionFailed,
+        DomainError,
+        InfrastructureError,
+        OutcomeUnknown,
+    )
 
     whole = load_app(app)
     cls = command_class(whole, name)
-    if not fields and sys.stdin.isatty():
+    text = _typed(fields)
+    if not text.strip():
         raise Usage(f"{name} needs its fields: leftfold send {name} {shlex.quote(sample(cls))}")
-    command = compose(cls, sys.stdin.read() if fields in ("", "-") else fields, id_=id_ or "")
+    command = compose(cls, text, id_=id_ or "")
     id_ = id_ or command_id()
     with connect(whole, kafka=kafka) as leftfold:
         try:
             receipt = leftfold.client.send(command, id=id_, expected_version=expected_version, timeout=timeout)
-        except DomainError as error:
-            _rejected(error, id_, as_json=as_json)
+        except (DomainError, ConflictError, DecisionFailed, ContractError) as error:
+            _refused(error, id_, as_json=as_json)
         except InfrastructureError as error:
             raise explained(error, whole, kafka) from error
         except OutcomeUnknown as error:
@@ -75,6 +83,13 @@ def send(
             raise Unanswered(f"the outcome is not known: {error.why}\nask again, safely: {line}") from error
         else:
             _accepted(command, id_, receipt, as_json=as_json)
+
+
+def _typed(fields: str) -> str:
+    """What was typed, or comes on standard input where nothing was; '' on a terminal, where nobody waits for input."""
+    if fields in ("", "-") and not (fields == "" and sys.stdin.isatty()):
+        return sys.stdin.read()
+    return fields
 
 
 def _accepted(command: Command, id_: str, receipt: Receipt, *, as_json: bool) -> None:
@@ -92,14 +107,18 @@ def _accepted(command: Command, id_: str, receipt: Receipt, *, as_json: bool) ->
     )
 
 
-def _rejected(error: DomainError, id_: str, *, as_json: bool) -> None:
+def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:
+    """Tells of a rule that said no, a stream at another version, or a command that nobody can decide."""
     from leftfold.cli.console import emit, note
     from leftfold.engine.reply import nack
+    from leftfold.errors import DomainError
 
     if as_json:
         emit({"id": id_, **nack(error)})
-    else:
+    elif isinstance(error, DomainError):
         note(f"{typer.style('rejected:', fg='yellow')} {type(error).__name__}: {error}")
+    else:
+        raise error
     raise typer.Exit(1)
 
 

@@ -105,6 +105,8 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
             f"{topic}[{','.join(f'{p}:{o}' for p, o in sorted(offsets.items()) if o) or 'start'}]"
             for topic, offsets in row["position"].items()
         )
+    if "called" in shown:
+        shown["phase"] = f"{row['phase']}: @{row['called']}"
     if row.get("approximate"):
         shown["rows"] = f"{row['rows']:,}, approximate"
     if "parked" in shown:

@@ -181,6 +181,8 @@ class Survey:
 
     def _generation(self, view: View[Any, Any], generation: Generation, registry: Registry, store: ViewStore) -> Row:
         row: Row = {"kind": "view", "name": view.name, "generation": generation.id, "hash": generation.hash}
+        if generation.name:
+            row["called"] = generation.name
         phase = generation.phase.value if generation.hash == view.hash else f"{generation.phase.value} (other code)"
         try:
             found = describe(view, generation, store)

@@ -9,7 +9,7 @@ from typing import Any
 
 from leftfold.cli.progress import shown
 from leftfold.cli.rebuilding import cores_of, session_of
-from leftfold.cli.workbench import Servers, workbench
+from leftfold.cli.workbench import Servers, check_addresses, check_broker, workbench
 from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.rebuild import Runner
@@ -38,10 +38,20 @@ class Verifying:
     def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
         """What folds while the block runs; `py_files` are sent to executors elsewhere."""
         self._cores = cores_of(engine, master)
+        self.check()
         with session_of(engine, master, py_files) as session:
             if session is not None:
                 self._runner = ring("leftfold.spark.runner").spark_runner(session)
             yield
+
+    def check(self) -> None:
+        """Asks for the servers, before anything slow begins.
+
+        Raises:
+            InfrastructureError: no broker answers.
+        """
+        check_addresses(*self._servers)
+        check_broker(self._servers[0])
 
     def run(self, view: View[Any, Any]) -> Verification:
         """Verifies a view once and shows how far it is."""
@@ -59,6 +69,7 @@ class Verifying:
 
     def for_ever(self, views: Sequence[View[Any, Any]], share: float) -> Iterator[Verification]:
         """Verifies views in turn with a share of one core."""
+        self.check()
         throttle = Throttle(share)
         self._runner = throttled(run_here, throttle)
         while True:

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from leftfold.app import App
     from leftfold.view import View
 
-__all__ = ["Servers", "Workbench", "folded_view_of", "store_of", "view_of", "workbench"]
+__all__ = [
+    "Servers",
+    "Workbench",
+    "check_addresses",
+    "check_broker",
+    "folded_view_of",
+    "store_of",
+    "view_of",
+    "workbench",
+]
 
 Servers: TypeAlias = tuple[str | None, str | None, str | None]
 """Kafka, Redis and the archive, as options name them; None = as settings say."""
@@ -53,6 +62,25 @@ def workbench(kafka: str | None, redis: str | None, archive: str | None = None) 
         )
     finally:
         store.close()
+
+
+def check_addresses(kafka: str | None, redis: str | None, archive: str | None = None) -> None:
+    """Finds out where the servers are: before Spark is started, which takes its time.
+
+    Raises:
+        ConfigurationError: nobody says, or what they say is wrong.
+    """
+    kafka_settings(kafka), redis_settings(redis), archive_of(archive)
+
+
+def check_broker(kafka: str | None) -> None:
+    """Asks any broker for anything: a fold that only reads would wait a minute for the first record, and say nothing.
+
+    Raises:
+        InfrastructureError: none answers.
+    """
+    with ring("leftfold.kafka.cluster").Cluster(kafka_settings(kafka)) as cluster:
+        cluster.brokers()
 
 
 @contextmanager

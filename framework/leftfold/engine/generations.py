@@ -29,6 +29,12 @@ __all__ = [
 ]
 
 BUCKETS = 16
+_HOW = {
+    "live": "; build it: leftfold rebuild {view}, or start a tail: leftfold run {view}",
+    "held": "; make one: leftfold rebuild {view} --hold",
+    "kept": "; there is one after a rebuild or a promote, for as long as --keep says",
+}
+"""How one comes by a generation of a kind."""
 
 
 def topics_of(view: View[Any, Any], count: Callable[[str], int]) -> dict[str, int]:
@@ -128,7 +134,8 @@ def resolve(registry: Registry, view: View[Any, Any], named: str) -> Generation:
     )
     if not found:
         there = ", ".join(f"{g.id} ({g.name or g.phase.value})" for g in reversed(generations)) or "none at all"
-        raise ViewNotBuilt(f"view {view.name} has no generation {named!r}; it has {there}")
+        how = _HOW.get(named, "").format(view=view.name)
+        raise ViewNotBuilt(f"view {view.name} has no generation {named!r}; it has {there}{how}")
     return found[0]
 
 

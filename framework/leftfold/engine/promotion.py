@@ -54,6 +54,8 @@ class Promotion:
             InfrastructureError: the log or the store is not there, or catching up took too long.
         """
         generation = resolve(self._store.registry(self.view.name), self.view, named)
+        if self._store.registry(self.view.name).live_of(self.view.hash) == generation:
+            raise ConfigurationError(f"generation {generation.id} of view {self.view.name} is what readers see already")
         if generation.phase not in (Phase.HELD, Phase.KEPT, Phase.SEALED) or generation.hash != self.view.hash:
             raise ConfigurationError(
                 f"generation {generation.id} of view {self.view.name} is {generation.phase.value}"

@@ -53,9 +53,8 @@ class Retry:
         parked = {key: bucket for bucket, mark in marks.items() for key in mark.parked}
         for key in keys:
             if key not in parked:
-                raise ContractError(
-                    f"{key} is not parked in view {self.view.name}; parked are {sorted(parked) or 'none'}"
-                )
+                there = f"parked are {', '.join(sorted(parked))}" if parked else "nothing is parked there"
+                raise ContractError(f"{key} is not parked in view {self.view.name}; {there}")
         unknown = self.view.keys.encode(NO_KEY) if generation.stream_keyed else ""
         wanted = {key: bucket for key, bucket in parked.items() if (not keys or key in keys) and key != unknown}
         freed: list[str] = []

@@ -55,7 +55,9 @@ class Trimming:
         for partition, wanted in sorted(before.items()):
             where = f"{self._topic}[{partition}]"
             end = ends.offsets[self._topic].get(partition)
-            if end is None or wanted > end:
+            if end is None:
+                raise ConfigurationError(f"{self._topic} has no partition {partition}; see: leftfold topics list")
+            if wanted > end:
                 raise ConfigurationError(f"{where} ends at {end}: nothing lies before {wanted} that could be deleted")
             if wanted > archived.get(partition, 0):
                 category = self._topic.removesuffix(".events")

@@ -26,6 +26,11 @@ class Finding:
     message: str
     wrong: bool = True
 
+    @property
+    def difference(self) -> str:
+        """What differs, without what to do about it."""
+        return f"{self.about}: {self.message.partition('; ')[0]}"
+
     def __str__(self) -> str:
         return f"{self.about}: {self.message}"
 
@@ -81,8 +86,8 @@ def _lost(kind: str, type_: str, newest: int | None) -> Finding:
         return Finding(about, f"was released and the class is at version={newest}; versions only rise")
     if kind == "command":
         return Finding(about, f"is gone; those still under way become dead letters. {_RECORD}", wrong=False)
-    why = "was released and no class reads it any more, but the log may hold it for ever; bring the class back"
-    return Finding(about, why)
+    why = "was released and no class reads it any more, but the log may hold it for ever"
+    return Finding(about, f"{why}; bring the class back, or, if it never reached a log, delete it from leftfold.lock")
 
 
 def _message(kind: str, type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError
 __all__ = ["Place"]
 
 T = TypeVar("T")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Place:
@@ -41,13 +43,13 @@ class Place:
     def names(self, folder: str) -> list[str]:
         """The paths of all files below a folder, in order; none when there is no such folder."""
         selector = FileSelector(self._at(folder), allow_not_found=True, recursive=True)
-        found = self._asked(folder, lambda: self._files.get_file_info(selector))
+        found = self.asked(folder, lambda: self._files.get_file_info(selector))
         cut = len(self._root.rstrip("/")) + 1
         return sorted(info.path[cut:] for info in found if info.type == FileType.File)
 
     def size(self, path: str) -> int | None:
         """How many bytes a file has, None when it is not there."""
-        info = self._asked(path, lambda: self._files.get_file_info([self._at(path)]))[0]
+        info = self.asked(path, lambda: self._files.get_file_info([self._at(path)]))[0]
         return None if info.type == FileType.NotFound else int(info.size or 0)
 
     def read(self, path: str) -> bytes | None:
@@ -60,11 +62,11 @@ class Place:
             except FileNotFoundError:
                 return None
 
-        return self._asked(path, read)
+        return self.asked(path, read)
 
     def open_input(self, path: str) -> Any:
         """A file to read from anywhere in it."""
-        return self._asked(path, lambda: self._files.open_input_file(self._at(path)))
+        return self.asked(path, lambda: self._files.open_input_file(self._at(path)))
 
     def open_output(self, path: str) -> Any:
         """A new file, to be closed and then synced by whoever writes it."""
@@ -73,21 +75,21 @@ class Place:
             self._files.create_dir(self._at(path).rpartition("/")[0], recursive=True)
             return self._files.open_output_stream(self._at(path))
 
-        return self._asked(path, begin)
+        return self.asked(path, begin)
 
     def put(self, path: str, data: bytes) -> None:
         """Writes a small file that readers see as a whole or not at all."""
         part = f"{path}.part"
         with self.open_output(part) as file:
-            self._asked(path, lambda: file.write(data))
+            self.asked(path, lambda: file.write(data))
         self.sync(part)
-        self._asked(path, lambda: self._files.move(self._at(part), self._at(path)))
+        self.asked(path, lambda: self._files.move(self._at(part), self._at(path)))
         self._sync_folder(path)
 
     def sync(self, path: str) -> None:
         """Waits until a written file is on the disk; object stores have it there once it is closed."""
         if isinstance(self._files, LocalFileSystem):
-            self._asked(path, lambda: _sync(self._at(path)))
+            self.asked(path, lambda: _sync(self._at(path)))
             self._sync_folder(path)
 
     def remove(self, path: str) -> None:
@@ -99,7 +101,7 @@ class Place:
             except FileNotFoundError:
                 return
 
-        self._asked(path, remove)
+        self.asked(path, remove)
 
     def _sync_folder(self, path: str) -> None:
         """A name is on the disk only when its folder is, up to the archive's own."""
@@ -111,11 +113,19 @@ class Place:
     def _at(self, path: str) -> str:
         return f"{self._root.rstrip('/')}/{path}".rstrip("/")
 
-    def _asked(self, path: str, ask: Callable[[], T]) -> T:
+    def asked(self, path: str, ask: Callable[[], T]) -> T:
+        """The answer of the file system to anything that is asked of a file.
+
+        Raises:
+            InfrastructureError: it is an error.
+        """
         try:
             return ask()
         except (OSError, pa.ArrowException) as error:
-            raise InfrastructureError(f"the archive {self.uri}: {path} cannot be used: {error}") from error
+            what = f"the archive {self.uri}: {path} cannot be used: {error}"
+            if getattr(error, "errno", None) in _FULL:
+                what += "; make room and run it again: it goes on behind the last whole file"
+            raise InfrastructureError(what) from error
 
 
 def _sync(path: str) -> None:

@@ -30,11 +30,12 @@ class FileWriter:
     """
 
     def __init__(self, place: Place, topic: str, partition: int, start: int, day: int) -> None:
-        self._place, self._topic, self.day = place, topic, day
+        self._place, self.day = place, day
         self.partition, self.start, self.records = partition, start, 0
         named = (_EPOCH + timedelta(days=day)).isoformat()
         self._path = f"day={named}/{partition:05d}-{start:020d}-{token_hex(4)}.parquet"
-        self._out = _Hashed(place.open_output(f"{topic}/{self._path}"))
+        self._name = f"{topic}/{self._path}"
+        self._out = _Hashed(place.open_output(self._name))
         sink: Any = self._out
         self._file = pq.ParquetWriter(
             sink,
@@ -58,9 +59,9 @@ class FileWriter:
     def close(self, end: int) -> Span:
         """Ends the file, which accounts for every offset below `end`; what a manifest is to say of it."""
         self._write_group()
-        self._file.close()
-        self._out.close()
-        self._place.sync(f"{self._topic}/{self._path}")
+        self._place.asked(self._name, self._file.close)
+        self._place.asked(self._name, self._out.close)
+        self._place.sync(self._name)
         out = self._out
         return Span(self.partition, self.start, end, self._path, self.records, out.bytes, out.sha256.hexdigest())
 
@@ -70,11 +71,12 @@ class FileWriter:
         self._out.dead = True
         self._file.close()
         self._out.close()
-        self._place.remove(f"{self._topic}/{self._path}")
+        self._place.remove(self._name)
 
     def _write_group(self) -> None:
         if self._rows:
-            self._file.write_table(table_of(self._rows))
+            table = table_of(self._rows)
+            self._place.asked(self._name, lambda: self._file.write_table(table))
             self._rows, self._bytes = [], 0
 
 

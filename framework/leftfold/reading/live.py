@@ -48,9 +48,10 @@ class Live(Generic[Row, K]):
                 f"build it: leftfold rebuild {self.view.name} --as-of PLACE --name {self._name}"
             )
         if self.known is None:
+            what = "start a tail" if self.view.folded else "let Spark keep it"
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
-                f"start a tail: leftfold run {self.view.name}, or build it: leftfold rebuild {self.view.name}"
+                f"{what}: leftfold run {self.view.name}, or build it: leftfold rebuild {self.view.name}"
             )
         return self.known
 

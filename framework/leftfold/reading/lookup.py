@@ -14,6 +14,7 @@ from leftfold.errors import StaleViewError
 from leftfold.flush import Generation, Snapshot
 from leftfold.position import Position
 from leftfold.questions import Glance, Rows, Seen
+from leftfold.reading.arguments import checked_keys, checked_position
 from leftfold.reading.ear import Ear
 from leftfold.reading.entry import Entry
 from leftfold.reading.live import Live
@@ -52,7 +53,7 @@ class Lookup(Generic[Row, K]):
 
     def many(self, keys: Iterable[K], after: Position | None, timeout: float) -> Steps[dict[K, Row]]:
         """The rows that exist among some keys."""
-        wanted = list(keys)
+        wanted = checked_keys(self._view, keys)
         if not wanted:
             return {}
         _, snapshot = yield from self._read([self._view.keys.encode(key) for key in wanted], after, timeout)
@@ -81,6 +82,7 @@ class Lookup(Generic[Row, K]):
         self, encoded: Sequence[str], after: Position | None, timeout: float, *, whole: bool = False
     ) -> Steps[tuple[Generation, Snapshot]]:
         """The rows, once their buckets (or all, when `whole`) have folded in what is asked for."""
+        after = None if after is None else checked_position(self._view, after)
         deadline, ear = time.monotonic() + timeout, Ear()
         try:
             while True:

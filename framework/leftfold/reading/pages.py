@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.flush import Generation
 from leftfold.questions import Listed, Registered, Rows
+from leftfold.reading.arguments import check_number
 from leftfold.reading.live import Live
 from leftfold.reading.steps import Steps, ask
 
@@ -35,6 +36,7 @@ class Pages(Generic[Row, K]):
 
     def page(self, cursor: str, limit: int) -> Steps[Page[Row, K]]:
         """Up to `limit` rows from a cursor on."""
+        check_number(limit, "limit")
         generation, bucket, last = yield from self._at(cursor)
         rows: list[tuple[K, Row]] = []
         while bucket < generation.buckets and len(rows) < limit:

@@ -10,10 +10,10 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from leftfold.errors import ConfigurationError
 from leftfold.flush import Generation
 from leftfold.ordered import ordered
 from leftfold.questions import Counting, Counts, Matches, Matching, Range, Rows
+from leftfold.reading.arguments import check_number
 from leftfold.reading.bounds import Bounds, equal, ranged
 from leftfold.reading.live import Live
 from leftfold.reading.steps import Steps, ask
@@ -47,13 +47,13 @@ class Search(Generic[Row, K]):
 
     def between(self, field: str, bounds: Bounds, limit: int | None) -> Steps[dict[K, Row]]:
         """The rows of a range in its order."""
-        _check(limit, "limit")
+        check_number(limit, "limit")
         rows = yield from self._read((ranged(self._view, field, bounds),), limit, backwards=False)
         return rows
 
     def top(self, field: str, n: int, *, smallest: bool) -> Steps[dict[K, Row]]:
         """The rows with the largest or smallest values, best first."""
-        _check(n, "n")
+        check_number(n, "n")
         rows = yield from self._read((ranged(self._view, field, Bounds()),), n, backwards=not smallest)
         return rows
 
@@ -159,8 +159,3 @@ def _within(range_: Range, row: object) -> bool:
     above = low is None or value > low or (value == low and not range_.above_low)
     below = high is None or value < high or (value == high and not range_.below_high)
     return above and below
-
-
-def _check(number: int | None, name: str) -> None:
-    if number is not None and (not isinstance(number, int) or number < 1):
-        raise ConfigurationError(f"{name}={number!r} must be a whole number from 1 on")

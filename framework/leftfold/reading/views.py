@@ -8,6 +8,7 @@ from typing import Any
 from typing_extensions import TypeVar
 
 from leftfold.ports import ViewStore
+from leftfold.reading.arguments import checked_view
 from leftfold.reading.reader import Reader
 from leftfold.view import View
 
@@ -32,9 +33,9 @@ class Views:
         """The reader of a view."""
         reader = self._readers.get(id(view))
         if reader is None:
-            reader = self._readers[id(view)] = Reader(view, self._store, self._poll)
+            reader = self._readers[id(view)] = Reader(checked_view(view), self._store, self._poll)
         return reader
 
     def as_of(self, view: View[Row, K], name: str, /) -> Reader[Row, K]:
         """The reader of what `leftfold rebuild VIEW --as-of PLACE --name NAME` built; it never moves on."""
-        return Reader(view, self._store, self._poll, name)
+        return Reader(checked_view(view), self._store, self._poll, name)

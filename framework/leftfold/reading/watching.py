@@ -13,6 +13,7 @@ from leftfold.errors import ChangesNotKept
 from leftfold.flush import Generation
 from leftfold.position import Position
 from leftfold.questions import Changed, Changes, Recent, Rows
+from leftfold.reading.arguments import checked_keys, checked_position
 from leftfold.reading.change import Change
 from leftfold.reading.ear import Ear
 from leftfold.reading.live import Live
@@ -38,8 +39,10 @@ class Watch(Generic[Row, K]):
 
     def __init__(self, live: Live[Row, K], keys: Iterable[K] | None, after: Position | None) -> None:
         self._live, self._view = live, live.view
-        self._keys = None if keys is None else {live.view.keys.encode(key) for key in keys}
-        self._after, self._ear = after, Ear()
+        wanted = None if keys is None else checked_keys(live.view, keys)
+        self._keys = None if wanted is None else {live.view.keys.encode(key) for key in wanted}
+        self._after = None if after is None else checked_position(live.view, after)
+        self._ear = Ear()
         self._generation: Generation | None = None
         self._ids: dict[int, str] = {}
 

@@ -72,7 +72,9 @@ def refreshed(spark: SparkSession, view: TableView[Any, Any]) -> Refreshed:
         why = f"its events are of {' and '.join(view.categories)}, and a stream follows one table of events"
         found = Refreshed(incremental=False, why=why)
     if view.late is not None and not found.incremental:
-        raise ConfigurationError(f"view {view.name}: late= is for what a stream keeps, and {found.why}; take it out")
+        raise ConfigurationError(
+            f"view {view.name}: late= is for what a stream keeps, and {found.why}; change the query, or take late= out"
+        )
     if view.late is not None and query.columns is not None and "_time" not in query.columns:
         raise ConfigurationError(f"view {view.name}: late= is about _time, which the query never mentions; take it out")
     return found

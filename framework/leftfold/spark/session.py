@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from leftfold.errors import InfrastructureError
@@ -19,6 +20,9 @@ from leftfold.spark.settings import SUBMITTED, SparkSettings
 from leftfold.spark.shipping import ship
 
 __all__ = ["open_session", "spark_session"]
+
+_ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""What pyspark writes to standard error of every query that is wrong: the error that it raises, and Java's stack."""
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
@@ -34,6 +38,8 @@ def open_session(settings: SparkSettings) -> SparkSession:
     with _uninterrupted(), _quiet_launch():
         session = _builder(settings, {**_ours(settings, local=local), **settings.properties}).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
+    for name in _ERROR_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
     if not local:
         ship(session.sparkContext, settings.py_files)
     return session
@@ -59,16 +65,24 @@ def _python_elsewhere(settings: SparkSettings) -> str:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Puts Ctrl-C off until Spark has started: half started, its JVM would outlive us."""
+    """Puts Ctrl-C off until Spark has started, and says so: half started, its JVM would outlive us."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     interrupts: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+    stderr = os.dup(2)  # what stands for it meanwhile is a file
+
+    def interrupted(number: int, frame: object) -> None:
+        if not interrupts:
+            os.write(stderr, b"interrupted; Spark is starting and can be stopped only then\n")
+        interrupts.append(number)
+
+    before = signal.signal(signal.SIGINT, interrupted)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        os.close(stderr)
     if interrupts:
         raise KeyboardInterrupt
 

@@ -117,15 +117,24 @@ def _shown(group: Node, results: list[Node], columns: Collection[str]) -> str:
         named = _name(result)
         alias = result.kind == "Alias" and word in columns
         bare = _bare(result)
-        if named and (bare == group or _is_edge(bare, group) or (word and named.lower() == word and not alias)):
+        if named and (
+            bare == group or _is_edge(bare, group, columns) or (word and named.lower() == word and not alias)
+        ):
             return named
     raise _Batch(f"its rows do not show {group.text or group.kind}, by which it groups")
 
 
-def _is_edge(result: Node, group: Node) -> bool:
-    """Whether a column is the start or end of the window that is grouped by, which names it."""
-    windowed = group.kind == "UnresolvedFunction" and group.words(0) == ("window",)
-    return windowed and result.kind == "UnresolvedExtractValue" and result.parts[0] == group
+def _is_edge(result: Node, group: Node, columns: Collection[str]) -> bool:
+    """Whether a column is the start or end of the window that is grouped by, which names it.
+
+    That window may be written out again, or be called `window` as Spark calls it, unless a column has that name.
+    """
+    if group.kind != "UnresolvedFunction" or group.words(0) != ("window",):
+        return False
+    if result.kind == "UnresolvedExtractValue":
+        return result.parts[0] == group
+    words = tuple(word.lower() for word in result.words(0)) if result.kind == "UnresolvedAttribute" else ()
+    return words in (("window", "start"), ("window", "end")) and "window" not in columns
 
 
 def _name(result: Node) -> str:
