@@ -9,6 +9,7 @@ import pytest
 
 from leftfold.engine.decoded import EventDecoder
 from leftfold.engine.follower import Follower
+from leftfold.engine.group import FLUSH_EVENTS, Group
 from leftfold.engine.row_fold import RowFold
 from leftfold.errors import InfrastructureError
 from leftfold.flush import BucketFlush, Generation
@@ -155,7 +156,7 @@ def test_without_reading_them_again_forgotten_rows_would_begin_anew(monkeypatch:
     def forget(self: RowFold, most: int) -> None:
         evict(self, most)
         for bucket in self.buckets.values():
-            bucket.is_empty = True
+            bucket.is_whole = True
 
     monkeypatch.setattr(RowFold, "evict", forget)
     with pytest.raises(AssertionError):
@@ -180,3 +181,43 @@ def test_rows_that_wait_for_their_flush_are_never_forgotten() -> None:
     follower.begin(Position({TOPIC: dict(ends)}))
     assert follower.landed()
     assert totals(bench) == {"h1": 1, "h2": 4, "h3": 3, "h4": 2}
+
+
+def test_a_decision_with_more_events_than_a_part_is_folded_at_once() -> None:
+    bench = FoldBench(household_spend)
+    bench.settle()
+    group = Group(bench.log.reader, [Follower(household_spend, bench.live(household_spend), bench.store)], bench.store)
+    many = 3 * FLUSH_EVENTS
+    bench.write(*[out("b", "h", p=1)] * many)
+    assert group.step(2000, 0.0)[0] == many
+
+
+def test_a_burst_is_sent_in_parts_that_grow_until_nothing_waits() -> None:
+    bench = FoldBench(household_spend)
+    bench.settle()
+    group = Group(bench.log.reader, [Follower(household_spend, bench.live(household_spend), bench.store)], bench.store)
+    for number in range(10 * FLUSH_EVENTS):
+        bench.write(out(f"b{number}", f"h{number}", p=1))
+    parts = []
+    while count := group.step(2000, 0.0)[0]:
+        parts.append(count)
+    assert parts == [FLUSH_EVENTS, 2 * FLUSH_EVENTS, 4 * FLUSH_EVENTS, 3 * FLUSH_EVENTS]
+    bench.write(out("later", "h", p=1))
+    assert group.step(2000, 0.0)[0] == 1
+
+
+def test_rows_of_a_bucket_that_was_empty_are_never_read_until_one_is_forgotten() -> None:
+    bench = FoldBench(household_spend)
+    bench.settle()
+    follower = Follower(household_spend, bench.live(household_spend), bench.store, most=3)
+    read, ends = [], dict.fromkeys(range(PARTITIONS), 0)
+    for number, name in enumerate(["h1", "h2", "h3", "h4", "h5"]):
+        record = bench.write(out(f"b{number}", name, p=1))[0]
+        missing = follower.look([EventDecoder([household_spend]).decode(record)])
+        read.append(len(missing))
+        follower.enter(bench.store.read(follower.generation, missing))
+        ends[record.partition] = record.offset + 1
+        follower.begin(follower.position() | Position({TOPIC: dict(ends)}))
+        assert follower.landed()
+    assert read[:4] == [0, 0, 0, 0]
+    assert follower.marks.keys() == set(range(follower.generation.buckets))

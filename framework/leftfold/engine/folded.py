@@ -18,15 +18,15 @@ _change: Any = tuple.__new__
 class FoldedBucket:
     """One bucket: `checksum` and `rows` as sent last, `parked` and `time` with every event folded in since.
 
-    `is_empty` says whether the store has no row of it, so that none needs reading: whoever has put some there meanwhile
-    has changed the mark's token.
+    `is_whole` says whether all of its rows are in memory, so that none needs reading: it was empty, and none has been
+    forgotten since. Whoever has put some there meanwhile has changed the mark's token.
     """
 
     checksum: int
     rows: int
     parked: dict[str, Parked]
     time: str
-    is_empty: bool
+    is_whole: bool
     stuck: list[FoldedRow] = field(default_factory=list)
     """The rows that were parked since the last flush, whose digests are still in the checksum."""
 

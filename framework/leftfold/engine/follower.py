@@ -146,7 +146,8 @@ class Follower:
             return False
         self._flying, self.marks = None, marks
         for number, mark in marks.items():
-            self._fold.buckets[number].is_empty = not mark.rows
+            if not mark.rows:
+                self._fold.buckets[number].is_whole = True
         self._fold.evict(self._most)
         return True
 

@@ -27,13 +27,16 @@ FLUSH_SECONDS = 1.0
 """How long a tail folds events before it sends the rows, while more events are waiting."""
 FLUSH_ROWS = 25_000
 """How many rows a tail sends at once, more or less; a store answers nobody else meanwhile."""
+FLUSH_EVENTS = 128
+"""How many events the first flush after a quiet moment holds; while more wait, each next one has twice as many."""
 _AT_ONCE = 250
 
 
 class Group:
     """One reader of the log and the followers it feeds, all of which have seen everything up to `position`.
 
-    The next events are read and folded while the store works on the flushes of those before.
+    The next events are read and folded while the store works on the flushes of those before. What comes after a quiet
+    moment is sent in parts that grow, so that the first of a burst are not kept waiting for the last.
 
     Args:
         growth: how many batches are folded into one flush, at most, while there are more events waiting.
@@ -49,6 +52,7 @@ class Group:
         self._rest: list[Decoded] = []
         self._flushed, self._flying, self._at = Position(), False, 0.0
         self._growth, self._folded, self._again, self._lost = growth, 0, False, False
+        self._part = FLUSH_EVENTS
         self._confirmed = time.monotonic()
         self.seek(followers)
 
@@ -103,15 +107,23 @@ class Group:
     def _fold(self, batch: int, timeout: float, share: float) -> None:
         """Folds until nothing more is there, or until there is enough for a flush."""
         until = time.monotonic() + FLUSH_SECONDS * share
-        for _ in range(self._growth):
-            full = self._read(batch, 0.0 if self._flying or self._folded else timeout)
+        read, most = 0, self._growth * batch
+        self._part = min(self._part, most)
+        while read < (self._part if self._folded else most):  # a decision may have more events than a part
+            limit = min(batch, self._part - read) if read < self._part else batch
+            full = self._read(limit, 0.0 if self._flying or self._folded else timeout)
+            read += limit
             whole, self._rest = whole_decisions(self._rest)
             if whole:
                 self._reread_if_it_fails(self._take, whole)
                 self._folded += len(whole)
-            rows = sum(follower.unsent() for follower in self.followers)
-            if not full or rows >= FLUSH_ROWS * share or time.monotonic() >= until:
+            if not full:
+                self._part = FLUSH_EVENTS
                 return
+            rows = sum(follower.unsent() for follower in self.followers)
+            if rows >= FLUSH_ROWS * share or time.monotonic() >= until:
+                return
+        self._part *= 2
 
     def _take(self, whole: list[Decoded]) -> None:
         going = [follower for follower in self.followers if not follower.stopped]

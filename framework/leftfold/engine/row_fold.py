@@ -81,7 +81,7 @@ class RowFold:
             if key in bucket.parked:
                 bucket.parked[key] = replace(bucket.parked[key], waiting=bucket.parked[key].waiting + 1)
                 return
-            if not bucket.is_empty:
+            if not bucket.is_whole:
                 self._unread.setdefault(place, (key, []))[1].append((item, record))
                 return
             self._enter(place, FoldedRow(bucket, key, None))
@@ -136,7 +136,7 @@ class RowFold:
         """Forgets rows that were sent and have landed, the oldest first, until so many are left."""
         over = len(self.rows) - most
         for place in list(islice((place for place in self.rows if place not in self.unsent), max(0, over))):
-            del self.rows[place]
+            self.rows.pop(place).bucket.is_whole = False
 
     def _take_streams(self, records: Sequence[Decoded]) -> None:
         """Folds records of a stream-keyed view: nearly all are of rows that are known, and take the short way."""
