@@ -178,7 +178,7 @@ def test_sql_is_answered_as_csv(project: Shell, moved: int) -> None:
 
 @pytest.mark.parametrize(
     ("statement", "said"),
-    [("DROP TABLE Moved", "only queries"), ("SELECT x FROM nowhere", "TABLE_OR_VIEW_NOT_FOUND")],
+    [("DROP TABLE Moved", "only questions are answered here"), ("SELECT x FROM nowhere", "there is no table nowhere")],
 )
 def test_what_is_no_query_is_refused(project: Shell, statement: str, said: str) -> None:
     told = project("log", "sql", statement)
