@@ -11,6 +11,7 @@ from leftfold import DecisionFailed, InfrastructureError, Process
 from leftfold.codec import header
 from leftfold.engine.batch import Batch, Outgoing
 from leftfold.engine.inputs import ACK, NACK, due_record
+from leftfold.engine.instance import Due
 from leftfold.engine.process_lane import ProcessLane
 from leftfold.engine.router import Router
 from leftfold.memory.states import MemoryStates
@@ -49,7 +50,7 @@ class Bench:
             "trade",
             process,
             partition_of=home,
-            partitions=lambda topic: 0 if topic.startswith("orders") and heavy == 0 else 4,
+            partitions=lambda topic: 0 if topic == "orders.commands" and heavy == 0 else 4,
             clock=lambda: 0.0,
             max_bytes=heavy or 1_000_000,
         )
@@ -180,7 +181,8 @@ def test_a_due_timer_sends_its_command_once_and_an_older_setting_nothing(bench: 
     assert bench.lane.due_at(partition, DUE) == [due], "until it is written it is due"
     bench.lane.commit(Batch(sent={"checkout.commands": [due]}), {})
     assert bench.lane.due_at(partition, DUE) == []
-    older = due_record("trade", "checkout", "o", "patience", "2026-01-01T00:59:00Z", "c", partition)
+    setting = Due("2026-01-01T01:00:00Z", "orders.Drop.v1", "{}", "c", "another input")
+    older = due_record("trade", "checkout", "o", "patience", setting, partition)
     assert bench.take(bench.record(older)) == {"cancelled": 1}
     assert bench.take(bench.record(due)) == {"taken": 1, "sent": 1}
     assert [header(out.headers, "ce_type") for out in bench.sent] == [b"orders.Drop.v1"]

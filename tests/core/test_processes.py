@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from leftfold import Cancel, Finished, Rejected, Timer, World, memory
+from leftfold import App, Cancel, Finished, Rejected, Timer, World, memory
 from leftfold.testing import given
 from tests.core.trade import (
     PATIENCE,
@@ -89,15 +89,17 @@ def test_a_cancelled_timer_never_fires(world: World) -> None:
     assert seen(world, "orders") == [PLACED, Confirmed(order="o")]
 
 
-def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves(world: World) -> None:
-    for number, order in enumerate(("late", "early")):
-        at = NOW - timedelta(minutes=number)
-        world.client.send(Place(order=order, product=order, at=at), at=at)
-    world.advance(2 * PATIENCE)
+def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves() -> None:
+    one_partition = App("trade", partitions=1, deciders=app.deciders, processes=app.processes)
+    with memory(one_partition, now=NOW) as world:
+        for number, order in enumerate(("late", "early")):
+            at = NOW - timedelta(minutes=number)
+            world.client.send(Place(order=order, product=order, at=at), at=at)
+        world.advance(2 * PATIENCE)
     dropped = [e for r in world.log.of("stock.events") for e in r]
     assert len(dropped) == 4
     orders = [e.order for e in seen(world, "orders") if isinstance(e, Dropped)]
-    assert sorted(orders) == ["early", "late"]
+    assert orders == ["early", "late"]
 
 
 def test_what_is_written_after_the_end_reaches_nobody(world: World) -> None:

@@ -17,8 +17,11 @@ from leftfold.codec import header
 from leftfold.engine.reacting import Reactor
 from leftfold.errors import ContractError
 from leftfold.faust import route
+from leftfold.faust.sending import Sender
+from leftfold.faust.transport import CommittedConsumer
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
 from tests.core.trade import Confirmed, Pay, Place, Placed, Reserved, app
 from tests.process.trading import Trading, committed
 from tests.worker.waiting import wait_until
@@ -120,6 +123,52 @@ def test_an_event_that_cannot_be_routed_ends_the_router_and_is_not_skipped(setti
         assert isinstance(failures[0], ContractError)
         assert "no orders.Placed.v1" in str(failures[0])
     assert routed(settings).count("broken") == before, "what comes behind it waits for it"
+
+
+def acknowledged(settings: KafkaSettings, partition: int) -> int:
+    """How far routers have acknowledged a partition."""
+    consumer = Consumer({**settings.librdkafka(), "group.id": GROUP, "enable.auto.commit": False})
+    try:
+        (place,) = consumer.committed([TopicPartition(EVENTS, partition)], 20)
+        return place.offset
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
+    ours: bool, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event is a transaction of its own, so a marker lies between them; the twin takes what is read for done."""
+    from leftfold.kafka.topics import ensure
+    from leftfold.local import embedded
+
+    home = partition_of(b"first", app.partitions)
+    held, behind = [n for n in map(str, range(100)) if partition_of(n.encode(), app.partitions) == home][:2]
+    other = next(n for n in map(str, range(100)) if partition_of(n.encode(), app.partitions) != home)
+    written = Sender._written
+
+    def hold(self: Sender, source: RawRecord, *rest: Any) -> None:
+        if source.key != held.encode():
+            written(self, source, *rest)
+
+    monkeypatch.setattr(Sender, "_written", hold)
+    if not ours:
+        monkeypatch.setattr(CommittedConsumer, "_new_offset", lambda self, tp: self.progress.position.get(tp))
+    with embedded(tmp_path_factory.mktemp("held"), want=frozenset({"kafka"})) as servers:
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        ensure(app, settings)
+        for order in ("first", held, behind, other):
+            write(settings, order, commit=True)
+        at = {(r.key or b"").decode(): (r.partition, r.offset) for r in committed(settings, EVENTS)}
+        with routing(settings) as failures:
+            there, last = at[other]
+            wait_until(lambda: acknowledged(settings, there) > last, lambda: f"elsewhere: {failures}")
+            wait_until(lambda: behind in routed(settings), lambda: f"what comes behind: {failures}")
+            if not ours:
+                wait_until(lambda: acknowledged(settings, at[held][0]) > at[behind][1], "the loss")
+        passed = acknowledged(settings, at[held][0]) > at[held][1]
+    assert passed is not ours
 
 
 @pytest.mark.parametrize("remembers", [True, False])

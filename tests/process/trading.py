@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from leftfold import names
+from leftfold import App, names
 from leftfold.codec import MessageCodec
 from leftfold.faust import route
 from leftfold.kafka.client import KafkaClient
@@ -27,8 +27,8 @@ __all__ = ["Trading", "committed"]
 class Trading:
     """Works while the block runs, and raises what failed meanwhile."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
-        self.settings, self._stop = settings, threading.Event()
+    def __init__(self, settings: KafkaSettings, app: App = app) -> None:
+        self.settings, self._app, self._stop = settings, app, threading.Event()
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failures: list[BaseException] = []
         self.workers = {
@@ -82,7 +82,7 @@ class Trading:
         self.reports.append((what, details))
 
     def _route(self) -> None:
-        route(app, "checkout", self.settings.aiokafka(), app.partitions, self._stop, self._report)
+        route(self._app, "checkout", self.settings.aiokafka(), app.partitions, self._stop, self._report)
 
     def _run(self, work: Callable[[], None]) -> None:
         try:

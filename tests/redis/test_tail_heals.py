@@ -144,22 +144,25 @@ def test_a_flushed_redis_is_filled_again(server: RedisServer, store: RedisViewSt
     tail.close()
 
 
-def together(world: World, one: Tail, other: Tail) -> None:
-    """Two tails that do not know of each other fold one view."""
+def together(world: World, one: Tail, begin: Callable[[], Tail]) -> None:
+    """Two tails that do not know of each other fold one view; the second begins where the first has put rows."""
+    happen(world, 7)
+    settle(one)
+    other = begin()
     for seed in range(4):
         happen(world, seed)
         for _ in range(20):
             one.step(0.0)
             other.step(0.0)
-    other.close()
-    happen(world, 9)
-    settle(one)
     one.close()
+    happen(world, 9)
+    settle(other)
+    other.close()
 
 
 def test_two_tails_of_one_view_do_no_harm(server: RedisServer, store: RedisViewStore, world: World) -> None:
     with closing(RedisViewStore(server.settings)) as other:
-        together(world, tail_on(world, store, batch=20, growth=1), tail_on(world, other, batch=30, growth=1))
+        together(world, tail_on(world, store, batch=30, growth=1), lambda: tail_on(world, other, batch=20, growth=1))
     assert_equal_to_the_log(world, store)
 
 
@@ -169,7 +172,7 @@ def test_twin_without_tokens_two_tails_fold_events_twice(
     with closing(RedisViewStore(server.settings)) as other:
         blind(store)
         blind(other)
-        together(world, tail_on(world, store, batch=20, growth=1), tail_on(world, other, batch=30, growth=1))
+        together(world, tail_on(world, store, batch=30, growth=1), lambda: tail_on(world, other, batch=20, growth=1))
     with pytest.raises(AssertionError):
         assert_equal_to_the_log(world, store)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.ports import Headers
 
-__all__ = ["Batch", "Outgoing", "Reply"]
+__all__ = ["Batch", "Outgoing", "Reply", "Write"]
 
 HeaderList: TypeAlias = list[tuple[str, bytes]]
 
@@ -33,6 +33,10 @@ class Reply(NamedTuple):
     error: dict[str, Any] | None
 
 
+Write: TypeAlias = tuple[str, Sequence[Outgoing]]
+"""Records for a topic."""
+
+
 @dataclass(slots=True)
 class Batch:
     """The writes of one transaction, and the streams as they are once it is committed.
@@ -50,7 +54,7 @@ class Batch:
     changed: set[tuple[int, str]] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def writes(self, events: str, state: str, dead: str) -> Iterator[tuple[str, Sequence[Outgoing]]]:
+    def writes(self, events: str, state: str, dead: str) -> Iterator[Write]:
         """What is written, by topic, given the names of one's own."""
         yield events, self.events
         yield state, self.states

@@ -40,7 +40,8 @@ class Refolding(Protocol):
 class Duty(Protocol):
     """What a worker works at: `log` is the topic its state can be folded from, `writes` what else it writes of its own.
 
-    `time` is the topic that says what time it is, '' where nobody needs to know.
+    `time` is the topic that says what time it is, '' where nobody needs to know; `adopts` says whether records of
+    another version tell what one's own log does not.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Duty(Protocol):
     log: str
     writes: tuple[str, ...]
     time: str
+    adopts: bool
 
     def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
         """The lane that does it."""
@@ -67,7 +69,7 @@ class Deciding:
 
     def __init__(self, decider: Decider[Any, Any, Any]) -> None:
         self.decider, self.name, self.version = decider, decider.name, decider.version
-        self.log, self.time = names.events(self.name), ""
+        self.log, self.time, self.adopts = names.events(self.name), "", True
         self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
 
     def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
@@ -99,7 +101,7 @@ class Reacting:
 
     def __init__(self, process: Process[Any, Any, Any]) -> None:
         self.process, self.name, self.version = process, process.name, process.version
-        self.log, self.time = names.commands(self.name), names.time(self.name)
+        self.log, self.time, self.adopts = names.commands(self.name), names.time(self.name), False
         self.writes: tuple[str, ...] = (names.dead(self.name),)
 
     def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:

@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 
 from leftfold.codec import event_id, header
 from leftfold.engine.batch import HeaderList, Outgoing
+from leftfold.engine.instance import Due
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, origin_of
 from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 
-__all__ = ["ACK", "DUE", "NACK", "Input", "answer_record", "due_record", "read_input"]
+__all__ = ["ACK", "BARRIER", "DUE", "NACK", "Input", "answer_record", "due_record", "read_input"]
 
+_LARGE, _LONGEST = 100_000, 2000
+BARRIER = b"leftfold.barrier.v1"
+"""The type of a record with the key `@` that a router writes when it begins: it is no input."""
 ACK, NACK, DUE = b"leftfold.ack.v1", b"leftfold.nack.v1", b"leftfold.due.v1"
 
 
@@ -68,8 +72,15 @@ def read_input(record: RawRecord) -> Input:
 def answer_record(
     command: RawRecord, key: bytes, partition: int, source: bytes, body: dict[str, Any], process: str
 ) -> Outgoing:
-    """What a lane answers a process: to its key, with the command's own place as origin, so that it counts once."""
+    """What a lane answers a process: to its key, with the command's own place as origin, so that it counts once.
+
+    A refusal carries the command, unless it is large: whoever folds the inputs again need not have sent it.
+    """
     id_ = header(command.headers, "ce_id")
+    if "error" in body:
+        body = {**body, "message": str(body["message"])[:_LONGEST], "type": header(command.headers, "ce_type").decode()}
+        if len(command.value or b"") <= _LARGE:
+            body["command"] = (command.value or b"").decode(errors="replace")
     headers: HeaderList = [
         SPEC_VERSION,
         ("ce_id", event_id(process, key.decode(), id_.decode(), 0).encode()),
@@ -87,17 +98,19 @@ def answer_record(
     return Outgoing(partition, key, json.dumps(body, separators=(",", ":")).encode(), headers)
 
 
-def due_record(app: str, process: str, key: str, name: str, at: str, correlation: str, partition: int) -> Outgoing:
+def due_record(app: str, process: str, key: str, name: str, timer: Due, partition: int) -> Outgoing:
     """What says to an instance that its timer is due; of the timer as it was set, so that another one is not fired."""
-    raw, id_ = key.encode(), event_id(process, key, f"{name}@{at}", 0)
+    raw, id_ = key.encode(), event_id(process, key, f"{timer.by}/{name}", 0)
+    value = {"name": name, "at": timer.at, "by": timer.by}
     headers: HeaderList = [
         SPEC_VERSION,
         ("ce_id", id_.encode()),
         ("ce_source", f"/{app}/{process}".encode()),
         ("ce_type", DUE),
         ("ce_subject", raw),
-        ("ce_time", at.encode()),
-        ("ce_correlationid", correlation.encode()),
+        ("ce_time", timer.at.encode()),
+        ("ce_correlationid", timer.correlation.encode()),
+        ("ce_causationid", timer.by.encode()),
         CONTENT_TYPE,
     ]
-    return Outgoing(partition, raw, json.dumps({"name": name, "at": at}, separators=(",", ":")).encode(), headers)
+    return Outgoing(partition, raw, json.dumps(value, separators=(",", ":")).encode(), headers)

@@ -11,6 +11,7 @@ from leftfold.storage import Storage
 
 __all__ = ["Due", "Instance", "InstanceCodec", "Sent"]
 
+N = TypeVar("N")
 S = TypeVar("S")
 _HEAD = b'{"version":'
 
@@ -23,12 +24,16 @@ class Sent(NamedTuple):
 
 
 class Due(NamedTuple):
-    """A timer as it was set: when it is due (RFC 3339, UTC), what it sends, and the correlation id that it carries."""
+    """A timer as it was set: when it is due (RFC 3339, UTC), what it sends, and the correlation id that it carries.
+
+    `by` is the id of the input that set it: what tells one setting from the next.
+    """
 
     at: str
     type: str
     value: str
     correlation: str
+    by: str
 
 
 @dataclass(slots=True)
@@ -63,8 +68,8 @@ class InstanceCodec(Generic[S]):
             instance.version,
             self._storage.encode(instance.state),
             _json(instance.origins),
-            _json(instance.timers),
-            _json(instance.waiting),
+            _json({name: due._asdict() for name, due in instance.timers.items()}),
+            _json({id_: sent._asdict() for id_, sent in instance.waiting.items()}),
             b"true" if instance.finished else b"false",
         )
 
@@ -85,12 +90,17 @@ class InstanceCodec(Generic[S]):
                 int(fields["version"]),
                 self._storage.decode(json.dumps(fields["state"])),
                 {source: (offset, index) for source, (offset, index) in fields["origins"].items()},
-                {name: Due(*timer) for name, timer in fields["timers"].items()},
-                {id_: Sent(*sent) for id_, sent in fields["waiting"].items()},
+                {name: _known(Due, timer) for name, timer in fields["timers"].items()},
+                {id_: _known(Sent, sent) for id_, sent in fields["waiting"].items()},
                 bool(fields["finished"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
+
+
+def _known(kind: type[N], fields: dict[str, str]) -> N:
+    """The value, without what newer code has added."""
+    return kind(**{name: fields[name] for name in kind._fields})  # type: ignore[attr-defined]  # a NamedTuple has them
 
 
 def _json(value: Any) -> bytes:

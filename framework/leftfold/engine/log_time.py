@@ -13,6 +13,7 @@ from leftfold.errors import ContractError
 
 __all__ = ["SILENCE", "LogTime", "SourceTime", "TimeMark"]
 
+_TIMES = ("time", "appended", "end")
 SILENCE = timedelta(seconds=60)
 """A partition at its end whose last event came late says what time it is by the wall clock after so long."""
 
@@ -31,13 +32,15 @@ class SourceTime:
         """What time it is there; None when nobody knows.
 
         An event that comes next is taken to come as late as the last one did: who loads last year's events is in last
-        year, however slowly. After a minute of silence the wall clock counts, and where nothing ever came.
+        year, however slowly. Less than a minute is not late; after a minute of silence the wall clock counts, as it
+        does where nothing ever came.
         """
-        if self.end is None:
-            return self.time
-        if self.time is None or self.appended is None or self.end - self.appended >= SILENCE:
+        if self.time is None or self.appended is None:
             return self.end
-        return self.end - max(self.appended - self.time, timedelta())
+        if self.end is None:
+            return min(self.time, self.appended)
+        late = self.appended - self.time
+        return self.end if late < SILENCE or self.end - self.appended >= SILENCE else self.end - late
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class TimeMark:
     def encode(self) -> bytes:
         """The record's value."""
         sources = {
-            name: [None if at is None else utc_text(at) for at in (source.time, source.appended, source.end)]
+            name: {what: utc_text(at) for what, at in vars(source).items() if at is not None}
             for name, source in self.sources.items()
         }
         return json.dumps({"sources": sources, "inputs": self.inputs}, separators=(",", ":")).encode()
@@ -67,7 +70,7 @@ class TimeMark:
         try:
             fields = json.loads(value)
             sources = {
-                name: SourceTime(*(None if at is None else datetime.fromisoformat(at) for at in times))
+                name: SourceTime(**{what: datetime.fromisoformat(times[what]) for what in _TIMES if what in times})
                 for name, times in fields["sources"].items()
             }
             return cls(sources, {int(partition): int(end) for partition, end in fields["inputs"].items()})
@@ -92,7 +95,10 @@ class LogTime:
         needed = mark.inputs.get(partition, 0)
         for name, source in mark.sources.items():
             if name in self._at and needed > self._seen[name]:
-                self._told[name].append((needed, source.is_at()))
+                told = self._told[name]
+                if told and told[-1][0] == needed:
+                    told.pop()
+                told.append((needed, source.is_at()))
 
     def saw(self, source: str, time: datetime, offset: int) -> None:
         """An input of this offset came from there: it is no later than this there, whatever was said before it."""

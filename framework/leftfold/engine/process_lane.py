@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from leftfold import names
+from leftfold.codec import header
 from leftfold.engine.batch import Batch, HeaderList, Outgoing
-from leftfold.engine.batch_lane import BatchLane, Partitioner, Partitions
-from leftfold.engine.inputs import Input, due_record, read_input
+from leftfold.engine.batch_lane import OVERHEAD, BatchLane, Partitioner, Partitions
+from leftfold.engine.inputs import BARRIER, Input, due_record, read_input
 from leftfold.engine.instance import Instance, InstanceCodec
 from leftfold.engine.log_time import LogTime, TimeMark
 from leftfold.engine.reacting import Failed, Passed, Reaction, Reactor, timer_of
@@ -22,7 +23,7 @@ from leftfold.process import Process
 
 __all__ = ["ProcessLane"]
 
-_NO_TIMERS = b'"timers":{}'
+_TIMERS, _NO_TIMERS = b'"timers":', b'"timers":{}'
 
 
 class ProcessLane(BatchLane[Input]):
@@ -52,7 +53,7 @@ class ProcessLane(BatchLane[Input]):
             clock=clock,
             max_bytes=max_bytes,
         )
-        self._app, self._reactor = app, Reactor(process)
+        self._app, self._reactor = app, Reactor(process, max_bytes - OVERHEAD)
         self._topic = names.commands(process.name)
         self._sources = [names.events(category) for category in process.categories]
         self.timers: dict[int, Timers] = {}
@@ -61,10 +62,15 @@ class ProcessLane(BatchLane[Input]):
     def hold(self, partition: int, store: StateStore, *, end: int) -> None:
         """Takes a restored partition and the timers in it."""
         super().hold(partition, store, end=end)
-        self.times[partition] = LogTime(f"{t}/{p}" for t in self._sources for p in range(self._partitions(t)))
+        counts = {topic: self._partitions(topic) for topic in self._sources}
+        for topic, count in counts.items():
+            if not count:
+                raise InfrastructureError(f"process {self.name} listens to {topic}, which does not exist")
+        self.times[partition] = LogTime(f"{topic}/{p}" for topic, count in counts.items() for p in range(count))
         timers = self.timers[partition] = Timers()
         for key, record in store.items():
-            if _NO_TIMERS not in record:
+            # The last one is the record's own: a state before it may have such a field, too.
+            if not record.startswith(_NO_TIMERS, record.rindex(_TIMERS)):
                 timers.set(key, self.streams.decode(record, 0.0).timers)
 
     def drop(self, partition: int) -> None:
@@ -90,7 +96,7 @@ class ProcessLane(BatchLane[Input]):
     def due_at(self, partition: int, now: datetime, most: int = 1000) -> list[Outgoing]:
         """What says that timers of a partition are due at a time, the earliest first."""
         return [
-            due_record(self._app, self.name, key, name, timer.at, timer.correlation, partition)
+            due_record(self._app, self.name, key, name, timer, partition)
             for key, name, timer in self.timers[partition].due(now, most)
         ]
 
@@ -106,6 +112,10 @@ class ProcessLane(BatchLane[Input]):
                 given = read_input(RawRecord("", out.partition, 0, out.key, out.value, out.headers))
                 self.timers[out.partition].fired(given.key, *timer_of(given))
 
+    def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
+        if header(record.headers, "ce_type") != BARRIER:
+            super()._one(batch, record, now, careful)
+
     def _read(self, record: RawRecord) -> Input:
         return read_input(record)
 
@@ -113,8 +123,8 @@ class ProcessLane(BatchLane[Input]):
         self, batch: Batch, record: RawRecord, given: Input, stream: Instance[Any], now: float, careful: bool
     ) -> None:
         if given.origin is not None:
-            at = datetime.fromisoformat(given.time.decode())
-            self.times[record.partition].saw(given.origin[0], at, record.offset)
+            at, routed = datetime.fromisoformat(given.time.decode()), datetime.fromtimestamp(record.time / 1000, UTC)
+            self.times[record.partition].saw(given.origin[0], min(at, routed) if record.time else at, record.offset)
         spare = stream.copy() if careful else None
         outcome = self._reactor.take(stream, given)
         if spare is not None and (size := len(self.streams.encode(stream))) > (room := self._room_beside(record.key)):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from leftfold.engine.inputs import read_input
+from leftfold.codec import header
+from leftfold.engine.inputs import BARRIER, read_input
 from leftfold.engine.instance import Instance, InstanceCodec
 from leftfold.engine.reacting import Passed, Reactor
 from leftfold.errors import ContractError
@@ -28,6 +29,8 @@ class ProcessRefold:
 
     def add(self, record: RawRecord) -> None:
         """Takes one input; one that could not be read then is passed over now."""
+        if header(record.headers, "ce_type") == BARRIER:
+            return
         try:
             given = read_input(record)
         except ContractError:

@@ -10,7 +10,7 @@ from leftfold.codec import MessageCodec, event_id, utc_text
 from leftfold.engine.inputs import ACK, DUE, NACK, Input
 from leftfold.engine.instance import Due, Instance, Sent
 from leftfold.engine.reply import to_error
-from leftfold.errors import ContractError, DecisionFailed, DomainError, LeftfoldError
+from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, DomainError, LeftfoldError
 from leftfold.messages import Command
 from leftfold.process import Cancel, Finished, Process, Rejected, Timer
 
@@ -48,26 +48,37 @@ Outcome: TypeAlias = Took | Passed | Failed
 
 
 class Reactor:
-    """The pure half of a process's lane: takes inputs one at a time."""
+    """The pure half of a process's lane: takes inputs one at a time.
 
-    def __init__(self, process: Process[Any, Any, Any]) -> None:
-        self.process = process
+    Args:
+        max_bytes: what the value of one command may weigh.
+    """
+
+    def __init__(self, process: Process[Any, Any, Any], max_bytes: int = 1_000_000) -> None:
+        self.process, self._room = process, max_bytes
         self.events: MessageCodec[Any] = MessageCodec(process.events)
         self.commands: MessageCodec[Any] = MessageCodec(process.sends)
+        specs = [cls.__leftfold__ for cls in process.events]
+        self._versions = {f"{spec.category}.{spec.name}": spec.version for spec in specs}
 
     def take(self, instance: Instance[Any], given: Input) -> Outcome:
         """Changes `instance` to what it is after this input; one that is `Passed` changes nothing.
 
         Order of checks: origins, finished, then what the input is. One that fails counts as seen.
+
+        Raises:
+            ConfigurationError: the event is of a version that this code does not know; nobody goes on behind it.
         """
         if given.origin is not None:
             source, offset, index = given.origin
             if instance.origins.get(source, (-1, -1)) >= (offset, index):
                 return Passed("duplicates")
-        if instance.finished:
+        if instance.finished and given.cause not in instance.waiting:
             return Passed("finished")
         try:
             outcome = self._taken(instance, given)
+        except ConfigurationError:
+            raise
         except LeftfoldError as error:
             outcome = Failed(error)
         if not isinstance(outcome, Passed):
@@ -85,13 +96,23 @@ class Reactor:
             return self._due(instance, given)
         if given.type in (ACK, NACK):
             return self._answered(instance, given)
+        self._check_version(given)
         event = self.events.wanted(given.type, given.value)
         return Passed("foreign") if event is None else self._react(instance, given, event)
 
+    def _check_version(self, given: Input) -> None:
+        name, _, version = given.type.decode(errors="replace").rpartition(".v")
+        known = self._versions.get(name)
+        if known is not None and version.isdigit() and int(version) > known:
+            raise ConfigurationError(
+                f"process {self.process.name} meets {name} version {version} and knows {known}; deploy the code that "
+                f"knows it"
+            )
+
     def _due(self, instance: Instance[Any], given: Input) -> Outcome:
-        name, at = timer_of(given)
+        name, by = timer_of(given)
         timer = instance.timers.get(name)
-        if timer is None or timer.at != at:
+        if timer is None or timer.by != by:
             return Passed("cancelled")
         del instance.timers[name]
         command = self.commands.decode(timer.type.encode(), timer.value.encode())
@@ -108,10 +129,14 @@ class Reactor:
             del instance.waiting[given.cause]
             instance.version += 1
             return Took(())
-        command = self.commands.decode(sent.type.encode(), sent.value.encode())
-        error = to_error(_body(given), type(command))
+        body = _body(given)
+        refused, value = str(body.get("type") or sent.type), str(body.get("command") or sent.value)
+        command = self.commands.decode(refused.encode(), value.encode())
+        error = to_error(body, type(command))
         del instance.waiting[given.cause]
         name = type(command).__name__
+        if instance.finished:
+            raise ContractError(f"{name} was refused behind the end of {self.process.name} {given.key!r}: {error}")
         if not isinstance(error, DomainError):
             raise ContractError(f"{name} was not decided: {type(error).__name__}: {error}")
         if not self.process.hears(type(command)):
@@ -141,7 +166,8 @@ class Reactor:
         for effect, sent in effects:
             match effect, sent:
                 case Timer(name=name, at=at), Sent():
-                    instance.timers[name] = Due(utc_text(at), sent.type, sent.value, given.correlation.decode())
+                    due = Due(utc_text(at), sent.type, sent.value, given.correlation.decode(), given.id)
+                    instance.timers[name] = due
                 case Cancel(name=name), _:
                     instance.timers.pop(name, None)
                 case Finished(), _:
@@ -150,7 +176,7 @@ class Reactor:
                     commands.append(self._reaction(given, len(commands), effect, sent))
         instance.waiting |= {reaction.id: reaction.sent for reaction in commands}
         if instance.finished:
-            instance.timers, instance.waiting = {}, {}
+            instance.timers = {}
         return commands
 
     def checked(self, out: Iterable[Any]) -> list[Any]:
@@ -172,8 +198,10 @@ class Reactor:
         command = effect.command if isinstance(effect, Timer) else effect
         if not isinstance(command, Command):
             return effect, None
-        type_ = self.commands.types[type(command)]
-        return effect, Sent(type_.decode(), self.commands.encode(command).decode())
+        value = self.commands.encode(command)
+        if len(value) > self._room:
+            raise ContractError(f"{type(command).__name__} of {len(value)} bytes; at most {self._room} fit")
+        return effect, Sent(self.commands.types[type(command)].decode(), value.decode())
 
     def _reaction(self, given: Input, number: int, command: Command, sent: Sent) -> Reaction:
         spec = command.__leftfold__
@@ -182,13 +210,13 @@ class Reactor:
 
 
 def timer_of(given: Input) -> tuple[str, str]:
-    """The name of the timer that is due, and when it was set to be.
+    """The name of the timer that is due, and the id of the input that set it.
 
     Raises:
         ContractError: the input does not say so.
     """
     fields = _body(given)
-    return str(fields.get("name")), str(fields.get("at"))
+    return str(fields.get("name")), str(fields.get("by"))
 
 
 def _body(given: Input) -> dict[str, Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from leftfold.engine.instance import Due
 
 __all__ = ["Timers"]
+
+_STALE = 1000
 
 
 class Timers:
@@ -18,18 +20,23 @@ class Timers:
         self._set: dict[str, dict[str, Due]] = {}
         self._heap: list[tuple[datetime, str, str, str]] = []
         self._fired: set[tuple[str, str, str]] = set()
+        self._count = 0
 
     def set(self, key: str, timers: Mapping[str, Due]) -> None:
         """Takes over the timers of an instance as they are now."""
         before = self._set.pop(key, {})
+        self._count += len(timers) - len(before)
         if timers:
             self._set[key] = dict(timers)
         for name, timer in before.items():
             if timers.get(name) != timer:
-                self._fired.discard((key, name, timer.at))
+                self._fired.discard((key, name, timer.by))
         for name, timer in timers.items():
             if before.get(name) != timer:
-                heappush(self._heap, (datetime.fromisoformat(timer.at), key, name, timer.at))
+                heappush(self._heap, (datetime.fromisoformat(timer.at), key, name, timer.by))
+        if len(self._heap) > 2 * self._count + _STALE:
+            self._heap = [entry for entry in self._heap if self._is_set(*entry[1:])]
+            heapify(self._heap)
 
     def due(self, now: datetime, most: int) -> list[tuple[str, str, Due]]:
         """Up to `most` timers, by key and name, that are due and not fired yet, the earliest first."""
@@ -37,22 +44,28 @@ class Timers:
         again: list[tuple[datetime, str, str, str]] = []
         while self._heap and self._heap[0][0] <= now and len(found) < most:
             entry = heappop(self._heap)
-            _, key, name, at = entry
-            timer = self._set.get(key, {}).get(name)
-            if timer is not None and timer.at == at and (key, name, at) not in self._fired:
-                found.append((key, name, timer))
+            _, key, name, by = entry
+            if self._is_set(key, name, by):
+                found.append((key, name, self._set[key][name]))
                 again.append(entry)
         for entry in again:
             heappush(self._heap, entry)
         return found
 
-    def fired(self, key: str, name: str, at: str) -> None:
-        """What says that this timer is due stands in the log."""
-        self._fired.add((key, name, at))
+    def fired(self, key: str, name: str, by: str) -> None:
+        """What says that this timer is due, as the input `by` set it, stands in the log."""
+        if self._is_set(key, name, by):
+            self._fired.add((key, name, by))
 
     def next(self) -> datetime | None:
-        """When the earliest timer is due, None when there is none; it may be one that was cancelled."""
+        """When the earliest timer is due that has not been fired, None when there is none."""
+        while self._heap and not self._is_set(*self._heap[0][1:]):
+            heappop(self._heap)
         return self._heap[0][0] if self._heap else None
+
+    def _is_set(self, key: str, name: str, by: str) -> bool:
+        timer = self._set.get(key, {}).get(name)
+        return timer is not None and timer.by == by and (key, name, by) not in self._fired
 
     def items(self) -> Iterator[tuple[str, str, Due]]:
         """Every timer that is set, by key and name."""
@@ -61,4 +74,4 @@ class Timers:
                 yield key, name, timer
 
     def __len__(self) -> int:
-        return sum(map(len, self._set.values()))
+        return self._count

@@ -8,7 +8,7 @@ from typing import Any
 from faust.types import TP
 
 from leftfold.codec import header
-from leftfold.engine.log_time import SourceTime, TimeMark
+from leftfold.engine.log_time import SILENCE, SourceTime, TimeMark
 from leftfold.faust.sending import Sender
 from leftfold.ports import RawRecord
 
@@ -20,8 +20,9 @@ class Clock:
 
     def __init__(self, sender: Sender, topic: str) -> None:
         self._sender, self._topic = sender, topic
-        self._last: dict[TP, tuple[datetime, datetime]] = {}
-        self._known: set[TP] = set()
+        self._since: dict[TP, datetime] = {}
+        self._last: dict[TP, SourceTime] = {}
+        self._ahead: dict[TP, dict[int, SourceTime]] = {}
 
     def routed(self, consumer: Any, record: RawRecord) -> None:
         """An event is routed, or concerns nobody."""
@@ -29,20 +30,34 @@ class Clock:
         consumer.progress.done(tp, record.offset)
         if time := header(record.headers, "ce_time"):
             appended = datetime.fromtimestamp(record.time / 1000, UTC)
-            self._last[tp] = datetime.fromisoformat(time.decode()), appended
+            at = SourceTime(datetime.fromisoformat(time.decode()), appended)
+            self._ahead.setdefault(tp, {})[record.offset] = at
 
     async def tick(self, consumer: Any) -> None:
         """Writes the time of every source that is assigned now."""
         sources = {tp for tp in consumer.assignment() if tp in consumer.progress.position}
+        now = datetime.now(UTC)
+        if sources - self._since.keys():
+            await self._sender.draw_line()
+        self._since = {tp: self._since.get(tp, now) for tp in sources}
+        for tp in self._last.keys() - sources:
+            del self._last[tp]
         if not sources:
             return
-        if sources - self._known:
-            await self._sender.look()
-        self._known = sources
-        now, ends = datetime.now(UTC), await consumer.ends(sources)
-        times = {}
-        for tp in sources:
-            time, appended = self._last.get(tp, (None, None))
-            end = now if consumer.progress.is_through(tp, ends[tp]) else None
-            times[f"{tp.topic}/{tp.partition}"] = SourceTime(time, appended, end)
+        ends = await consumer.ends(sources)
+        times = {f"{tp.topic}/{tp.partition}": self._time(consumer, tp, ends[tp], now) for tp in sources}
         await self._sender.tell(self._topic, TimeMark(times, dict(self._sender.ends)).encode())
+
+    def _time(self, consumer: Any, tp: TP, end: int, now: datetime) -> SourceTime:
+        frontier, ahead = consumer.progress.frontier(tp) or 0, self._ahead.get(tp, {})
+        routed = [offset for offset in ahead if offset < frontier]
+        if routed:
+            self._last[tp] = ahead[max(routed)]
+            self._ahead[tp] = {offset: at for offset, at in ahead.items() if offset >= frontier}
+        last = self._last.get(tp)
+        if not consumer.progress.is_through(tp, end):
+            return last or SourceTime()
+        if last is not None:
+            return SourceTime(last.time, last.appended, now)
+        # What came last came to another router, which alone knows how late it was: after a minute that is the past.
+        return SourceTime(end=now) if not end or now - self._since[tp] >= SILENCE else SourceTime()

@@ -13,6 +13,7 @@ from yarl import URL
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.router import Router
+from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.faust.clock import Clock
 from leftfold.faust.sending import Sender
 from leftfold.faust.transport import CommittedTransport
@@ -22,7 +23,7 @@ from leftfold.ports import RawRecord
 __all__ = ["Report", "route"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
-_TICK_SECONDS = 0.2
+_TICK_SECONDS, _TICK_MOST = 0.2, 30.0
 
 
 def route(
@@ -63,7 +64,9 @@ class _Routing:
         try:
             while not stop.is_set() and not self._failure.done():
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
-                await self._clock.tick(self._faust.consumer)
+                if self._faust.crash_reason is not None:
+                    raise InfrastructureError(f"Faust has given up: {self._faust.crash_reason!r}")
+                await asyncio.wait_for(self._clock.tick(self._faust.consumer), _TICK_MOST)
         finally:
             await self._faust.stop()
             await self._sender.stop()
@@ -92,11 +95,10 @@ class _Routing:
                 tuple(message.headers or ()),
                 int((message.timestamp or 0) * 1000),
             )
-            routed = self._router.route(record)
+            await self._sender.send(record, self._router.route(record), lambda: self._done(event, record))
         except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
             self._failed(error)
             await asyncio.Event().wait()
-        await self._sender.send(record, routed, lambda: self._done(event, record))
 
     async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
         consumer: Any = self._faust.consumer
@@ -107,6 +109,8 @@ class _Routing:
         event.ack()
 
     def _failed(self, error: BaseException) -> None:
+        if not isinstance(error, LeftfoldError):
+            error = InfrastructureError(f"the router of {self._process.name} cannot go on: {error!r}")
         if not self._failure.done():
             self._failure.set_exception(error)
 

@@ -9,6 +9,7 @@ from typing import Any
 import aiokafka
 
 from leftfold.engine.batch import Outgoing
+from leftfold.engine.inputs import BARRIER
 from leftfold.errors import InfrastructureError
 from leftfold.ports import RawRecord
 
@@ -24,6 +25,8 @@ class Sender:
         self._dialect, self._topic, self._partitions = dialect, topic, partitions
         self.ends: dict[int, int] = {}
         self._open = asyncio.Semaphore(_MOST)
+        self._is_broken = False
+        """Something was not written: nothing behind it may be."""
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
         """Connects; `failed` is told whatever is not written."""
@@ -37,16 +40,15 @@ class Sender:
         """Writes what is under way."""
         await self._producer.stop()
 
-    async def look(self) -> None:
-        """Learns where the topic ends now: what others have written lies before that."""
-        consumer = aiokafka.AIOKafkaConsumer(**self._dialect, enable_auto_commit=False)
-        await consumer.start()
-        try:
-            places = [aiokafka.TopicPartition(self._topic, p) for p in range(self._partitions)]
-            for place, end in (await consumer.end_offsets(places)).items():
-                self.ends[place.partition] = max(end, self.ends.get(place.partition, 0))
-        finally:
-            await consumer.stop()
+    async def draw_line(self) -> None:
+        """Writes a record that is no input into every partition: what others have written lies before that.
+
+        The end of a partition would not do: it lies behind markers, where no reader of records ever gets.
+        """
+        headers: Any = [("ce_specversion", b"1.0"), ("ce_type", BARRIER)]
+        for partition in range(self._partitions):
+            place = await self._producer.send_and_wait(self._topic, b"{}", b"@", partition=partition, headers=headers)
+            self.ends[partition] = max(place.offset + 1, self.ends.get(partition, 0))
 
     async def send(self, source: RawRecord, out: Outgoing | None, done: Callable[[], None]) -> None:
         """Writes a record, or nothing; `done` is called once it is written."""
@@ -54,6 +56,8 @@ class Sender:
             done()
             return
         await self._open.acquire()
+        if self._is_broken:
+            await asyncio.Event().wait()
         headers: Any = list(out.headers)
         sent = await self._producer.send(self._topic, out.value, out.key, partition=out.partition, headers=headers)
         sent.add_done_callback(lambda written: self._written(source, written, done))
@@ -67,6 +71,7 @@ class Sender:
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or error is not None:
             where = f"{source.topic}[{source.partition}]@{source.offset}"
+            self._is_broken = True
             self._failed(InfrastructureError(f"the input for {where} is not written to {self._topic}: {error}"))
             return
         place = written.result()

@@ -38,6 +38,10 @@ class Progress:
         """Whether everything before `end` is read and routed."""
         return self.position.get(tp, -1) >= end and not self._open.get(tp)
 
+    def frontier(self, tp: TP) -> int | None:
+        """The first offset that is not routed yet; None when nothing has been fetched."""
+        return min(self._open[tp]) if self._open.get(tp) else self.position.get(tp)
+
     def forget(self) -> None:
         """Partitions come and go: what is not fetched anew is not known."""
         self.position.clear()
@@ -93,6 +97,13 @@ class CommittedConsumer(driver.Consumer):
 
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
         return _Thread(self, loop=self.loop, beacon=self.beacon)
+
+    def _new_offset(self, tp: TP) -> int | None:
+        """What is committed: nothing that is not routed. Faust itself counts an event behind a gap with the gap."""
+        frontier, committed = self.progress.frontier(tp), self._committed_offset[tp]
+        self._acked[tp].clear()
+        self._acked_index[tp].clear()
+        return None if frontier is None or (committed is not None and frontier <= committed) else frontier
 
     async def ends(self, partitions: set[TP]) -> Mapping[TP, int]:
         """Where the committed records of these partitions end."""

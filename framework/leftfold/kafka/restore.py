@@ -191,7 +191,7 @@ class Restoration:
                 self._end_hanging()
             return False
         others = [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
-        for topic in others:
+        for topic in others if self._duty.adopts else ():
             self._adopt(topic)
         return True
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from leftfold.engine.log_time import TimeMark
+from leftfold.errors import ContractError
 from leftfold.ports import LogReader
-from leftfold.position import Position
 
 __all__ = ["TimeMarks"]
 
 
 class TimeMarks:
-    """The marks in `{process}.time`, each once; without that topic nobody knows what time it is.
+    """The marks in `{process}.time` from now on; without that topic nobody knows what time it is.
 
     Args:
         partitions: how many partitions a topic has, 0 = it does not exist.
@@ -25,14 +25,22 @@ class TimeMarks:
     def poll(self) -> list[TimeMark]:
         """What was told since."""
         if self._log is None:
-            count = self._partitions(self._topic)
-            if not count:
+            if not self._partitions(self._topic):
                 return []
             self._log = self._open()
-            self._log.seek(Position({self._topic: dict.fromkeys(range(count), 0)}))
-        return [TimeMark.decode(record.value or b"") for record in self._log.poll(1000, 0.0)]
+            # Marks of the past are worth nothing, and the topic forgets them.
+            self._log.seek(self._log.ends([self._topic]))
+        return [mark for record in self._log.poll(1000, 0.0) if (mark := _mark(record.value)) is not None]
 
     def close(self) -> None:
         """Lets go of the reader."""
         if self._log is not None:
             self._log.close()
+
+
+def _mark(value: bytes | None) -> TimeMark | None:
+    """The mark; None when it is one of newer code: the next one may be readable, and until then time stands still."""
+    try:
+        return TimeMark.decode(value or b"")
+    except ContractError:
+        return None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.engine.batch import Batch, Outgoing
+from leftfold.engine.batch import Batch, Outgoing, Write
 from leftfold.engine.batch_lane import STATE_HEADERS, HeavyState
 from leftfold.engine.duty import duty_of
 from leftfold.engine.statemark import MARK, StateMark
@@ -30,7 +30,6 @@ from leftfold.ports import RawRecord
 __all__ = ["Report", "Worker"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
-Write: TypeAlias = tuple[str, Sequence[Outgoing]]
 DEATHS, CHUNK, REFOLDED, SETTLED_SECONDS = 3, 200, 2000, 5.0
 
 
@@ -98,7 +97,10 @@ class Worker:
             except KafkaException as error:
                 # Only a plain commit raises here, before anything was decided: a rebalance or a broker that is away.
                 self._rewind(nexts, str(error))
-        self._fire()
+        try:
+            self._fire()
+        except KafkaException as error:
+            self._report("timers wait", {"why": str(error)})
         self._restore()
         return count
 
@@ -293,7 +295,5 @@ class Worker:
         self._replies.flush(2.0)
         self._member.close()
         self._restorations.close()
-        if self._times:
-            self._times.close()
         self._transactions.close()
         self._shop.close()

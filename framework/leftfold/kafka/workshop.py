@@ -18,6 +18,7 @@ from leftfold.engine.batch_lane import BatchLane
 from leftfold.engine.duty import Duty, duty_of
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
 from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.errors import translated
 from leftfold.kafka.member import Member
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.replies import Replies
@@ -66,6 +67,7 @@ class Workshop:
         self._rooms: dict[str, int] = {}
         self._counts: dict[str, tuple[int, float]] = {}
         self._watching: list[Consumer] = []
+        self._marks: TimeMarks | None = None
 
     def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
         """The lane of a category or a process."""
@@ -73,7 +75,9 @@ class Workshop:
 
     def times(self, duty: Duty) -> TimeMarks | None:
         """What says what time it is, where somebody must know."""
-        return TimeMarks(duty.time, lambda: KafkaLogReader(self.settings), self.partitions) if duty.time else None
+        if duty.time:
+            self._marks = TimeMarks(duty.time, lambda: KafkaLogReader(self.settings), self.partitions)
+        return self._marks
 
     def transactions(self, app: App, duty: Duty) -> Transactions:
         """Transactions under this process's own id, `{app}.{category}.{uuid of this process start}.{lane}`."""
@@ -158,15 +162,28 @@ class Workshop:
         for consumer in self._watching:
             consumer.close()
         self._watching.clear()
+        if self._marks is not None:
+            self._marks.close()
         self._watchdog.close()
 
     def partitions(self, topic: str) -> int:
-        """`_partitions`, asked again after `check_seconds` only."""
+        """How many partitions a topic has, 0 when it does not exist; asked again after `check_seconds` only.
+
+        Raises:
+            InfrastructureError: no broker answers, and none has before.
+        """
         now = time.monotonic()
         count, until = self._counts.get(topic, (0, 0.0))
-        if not count or now > until:
-            count = self._partitions(topic)
-            self._counts[topic] = count, now + self._check_seconds
+        if count and now <= until:
+            return count
+        try:
+            found = self._uncommitted.list_topics(topic, timeout=5.0).topics[topic]
+        except KafkaException as error:
+            if count:
+                return count
+            raise translated(error, doing=f"asking for the partitions of {topic}") from error
+        count = 0 if found.error else len(found.partitions)
+        self._counts[topic] = count, now + self._check_seconds
         return count
 
     def _partitions(self, topic: str) -> int:

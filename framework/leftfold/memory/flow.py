@@ -45,6 +45,8 @@ class Flow:
             log.create(names.dead(name), app.partitions)
         for process in app.processes:
             _check_decided(app, process)
+            for category in process.categories:
+                log.create(names.events(category), app.partitions)
         self.lanes = {d.name: self._held(self._lane(d)) for d in app.deciders}
         self._processes = {p.name: self._held(self._process_lane(p)) for p in app.processes}
         self._waiting: deque[RawRecord] = deque()
@@ -114,8 +116,6 @@ class Flow:
     def _events_of(self, process: Process[Any, Any, Any]) -> MemoryLogReader:
         reader = self._log.reader()
         topics = [names.events(category) for category in process.categories]
-        for topic in topics:
-            self._log.create(topic, self._app.partitions)
         reader.seek(Position({topic: dict.fromkeys(range(self._app.partitions), 0) for topic in topics}))
         return reader
 
