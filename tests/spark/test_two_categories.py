@@ -136,7 +136,7 @@ def test_its_position_is_that_of_every_partition_of_both_topics(kin: Kin) -> Non
 def test_a_reader_waits_for_an_event_of_either_category(kin: Kin) -> None:
     kin.refresh().run()
     reader = kin.shop.views[region_sums]
-    settled, moved = kin.settle("mover", "east"), kin.move("mover", "7.00")
+    settled, moved = kin.settle("easterner", "east"), kin.move("easterner", "7.00")
     assert settled.offsets.keys() | moved.offsets.keys() == TOPICS.keys()
     for after in (settled, moved):
         with pytest.raises(StaleViewError):
@@ -222,11 +222,11 @@ def test_run_keeps_it_at_the_end_of_both_logs(kin: Kin, tmp_path: Path) -> None:
             START_SECONDS,
         )
         reader = kin.shop.views[region_sums]
-        after = kin.settle("runner", "islands") | kin.move("runner", "3.50")
+        after = kin.settle("islander", "islands") | kin.move("islander", "3.50")
         row = reader.get("islands", after=after, timeout=WAIT_SECONDS)
         assert row is not None
         assert (row.moves, row.total) == (1, Decimal("3.50"))
-        assert reader.get("islands", after=kin.settle("runner", "islands"), timeout=WAIT_SECONDS) != row
+        assert reader.get("islands", after=kin.settle("islander", "islands"), timeout=WAIT_SECONDS) != row
 
 
 @contextmanager
