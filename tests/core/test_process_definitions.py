@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from leftfold import App, Command, ConfigurationError, Event, Process, Rejected, memory
+from leftfold import App, Command, ConfigurationError, Event, Rejected, memory
 from leftfold.lockfile import Lock, compare, lock_of
 from tests.core.test_processes import NOW
 from tests.core.trade import (
@@ -19,8 +19,7 @@ from tests.core.trade import (
     Reserve,
     Sends,
     checkout,
-    evolve,
-    order_of,
+    checkout_with,
     orders,
     payments,
     react,
@@ -34,19 +33,6 @@ class Stray(Event, category="orders", key="order"):
 
 class Unknown(Command, category="orders", key="order"):
     order: str
-
-
-def made(**other: Any) -> Process[Any, Any, Any]:
-    fields = {
-        "inputs": Input,
-        "sends": Sends,
-        "state": Checkout,
-        "initial_state": Checkout(),
-        "correlate": order_of,
-        "react": react,
-        "evolve": evolve,
-    }
-    return Process(other.pop("name", "checkout"), **{**fields, **other})
 
 
 def no_arm_for_paid(given: Any, state: Checkout) -> Any:
@@ -81,22 +67,22 @@ def test_a_wrong_definition_names_the_class_and_the_mend(wrong: dict[str, Any], 
     if "react" in wrong:
         message = message.replace("react", "no_arm_for_paid")
     with pytest.raises(ConfigurationError, match=message):
-        made(**wrong)
+        checkout_with(**wrong)
 
 
 def test_an_app_names_each_decider_and_process_once_and_knows_what_they_share() -> None:
-    stray = made(
+    stray = checkout_with(
         inputs=Input | Stray,
         correlate=lambda given: given.order,
         react=lambda given, state: [],
         evolve=lambda state, given: state,
     )
     with pytest.raises(ConfigurationError, match="two deciders or processes are named 'orders'"):
-        App("trade", deciders=[orders], processes=[made(name="orders")])
+        App("trade", deciders=[orders], processes=[checkout_with(name="orders")])
     with pytest.raises(ConfigurationError, match="process checkout reads Stray, which decider orders never writes"):
         App("trade", deciders=[orders], processes=[stray])
     with pytest.raises(ConfigurationError, match="sends Unknown, which decider orders does not decide"):
-        App("trade", deciders=[orders], processes=[made(sends=Sends | Unknown)])
+        App("trade", deciders=[orders], processes=[checkout_with(sends=Sends | Unknown)])
     app = App("trade", deciders=[orders], processes=[checkout])
     assert app.process("checkout") is checkout
     with pytest.raises(ConfigurationError, match="has no process 'chekout'; it has: checkout"):
@@ -129,7 +115,9 @@ def test_the_lock_notices_a_process_that_means_something_else() -> None:
     before = lock_of(App("trade", deciders=[orders], processes=[checkout]))
     assert Lock.from_json(before.to_json()) == before
     assert compare(before, lock_of(App("trade", deciders=[orders], processes=[checkout]))) == []
-    (finding,) = compare(before, lock_of(App("trade", deciders=[orders], processes=[made(react=patient)])))
+    (finding,) = compare(before, lock_of(App("trade", deciders=[orders], processes=[checkout_with(react=patient)])))
     assert str(finding).startswith("process checkout: react or evolve changed since leftfold.lock; raise version= to 2")
-    raised = compare(before, lock_of(App("trade", deciders=[orders], processes=[made(react=patient, version=2)])))
+    raised = compare(
+        before, lock_of(App("trade", deciders=[orders], processes=[checkout_with(react=patient, version=2)]))
+    )
     assert [str(one) for one in raised if one.wrong] == []

@@ -28,9 +28,7 @@ from tests.core.trade import (
     Reserved,
     Sends,
     checkout,
-    evolve,
-    order_of,
-    react,
+    checkout_with,
 )
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -203,16 +201,7 @@ def test_an_input_that_cannot_be_reacted_to_is_dead_lettered_and_the_rest_goes_o
             raise KeyError("no such product")
         return []
 
-    process = Process(
-        "checkout",
-        inputs=Input,
-        sends=Sends,
-        state=Checkout,
-        initial_state=Checkout(),
-        correlate=order_of,
-        react=fails,
-        evolve=evolve,
-    )
+    process = checkout_with(react=fails)
     bench = Bench(process)
     assert bench.take(bench.event(PLACED, 7), bench.event(PAID, 0, "payments.events")) == {"dead": 1, "taken": 1}
     assert "process checkout failed on Placed(" in bench.dead[0]
@@ -224,16 +213,7 @@ def test_a_state_that_is_too_heavy_is_refused_and_the_instance_stays_as_it_was()
     def grows(state: Checkout, given: Input) -> Checkout:
         return replace(state, product="x" * 3000)
 
-    process = Process(
-        "checkout",
-        inputs=Input,
-        sends=Sends,
-        state=Checkout,
-        initial_state=Checkout(),
-        correlate=order_of,
-        react=react,
-        evolve=grows,
-    )
+    process = checkout_with(evolve=grows)
     bench = Bench(process, heavy=4096)
     assert bench.take(bench.event(PLACED, 7)) == {"dead": 1}
     assert "the state would weigh" in bench.dead[0]
@@ -275,16 +255,7 @@ def test_redelivery_finds_a_process_that_looks_at_a_clock() -> None:
     def impure(given: Input, state: Checkout) -> list[Sends]:
         return [Reserve(product=str(next(ticks)), order=given.order)] if isinstance(given, Placed) else []
 
-    process = Process(
-        "checkout",
-        inputs=Input,
-        sends=Sends,
-        state=Checkout,
-        initial_state=Checkout(),
-        correlate=order_of,
-        react=impure,
-        evolve=evolve,
-    )
+    process = checkout_with(react=impure)
     with pytest.raises(AssertionError, match="react must be pure"):
         check_redelivery(process, [PLACED])
 

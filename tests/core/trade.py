@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from leftfold import App, Cancel, Command, Decider, DomainError, Event, Finished, Process, Rejected, Timer
 
@@ -171,6 +171,20 @@ def evolve(state: Checkout, given: Input) -> Checkout:
             return replace(state, paid=True)
         case Dropped() | Rejected():
             return state
+
+
+def checkout_with(**other: Any) -> Process[Any, Any, Any]:
+    """The checkout, in which something is different."""
+    fields = {
+        "inputs": Input,
+        "sends": Sends,
+        "state": Checkout,
+        "initial_state": Checkout(),
+        "correlate": order_of,
+        "react": react,
+        "evolve": evolve,
+    }
+    return Process(other.pop("name", "checkout"), **{**fields, **other})
 
 
 checkout = Process(

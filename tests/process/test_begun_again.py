@@ -9,28 +9,23 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from leftfold import App, Process
+from leftfold import App
 from leftfold.faust import clock
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from tests.core.trade import (
     PATIENCE,
-    Checkout,
     Confirmed,
     Dropped,
-    Input,
     Pay,
     Place,
     Reserved,
-    Sends,
     app,
     checkout,
-    evolve,
-    order_of,
+    checkout_with,
     orders,
     payments,
-    react,
     stock,
 )
 from tests.process.trading import Trading
@@ -41,18 +36,9 @@ SECOND = timedelta(seconds=1)
 
 def raised() -> App:
     """The same App, in which the process has another version."""
-    newer = Process(
-        "checkout",
-        inputs=Input,
-        sends=Sends,
-        state=Checkout,
-        initial_state=Checkout(),
-        correlate=order_of,
-        react=react,
-        evolve=evolve,
-        version=2,
+    return App(
+        "trade", partitions=app.partitions, deciders=[orders, stock, payments], processes=[checkout_with(version=2)]
     )
-    return App("trade", partitions=app.partitions, deciders=[orders, stock, payments], processes=[newer])
 
 
 def forget_time(settings: KafkaSettings) -> None:

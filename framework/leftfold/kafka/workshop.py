@@ -177,21 +177,23 @@ class Workshop:
         if count and now <= until:
             return count
         try:
-            found = self._uncommitted.list_topics(topic, timeout=5.0).topics[topic]
+            count = self._counted(topic)
         except KafkaException as error:
             if count:
                 return count
             raise translated(error, doing=f"asking for the partitions of {topic}") from error
-        count = 0 if found.error else len(found.partitions)
         self._counts[topic] = count, now + self._check_seconds
         return count
 
     def _partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0 when it does not exist or no broker answers."""
         try:
-            found = self._uncommitted.list_topics(topic, timeout=5.0).topics[topic]
+            return self._counted(topic)
         except KafkaException:
             return 0
+
+    def _counted(self, topic: str) -> int:
+        found = self._uncommitted.list_topics(topic, timeout=5.0).topics[topic]
         return 0 if found.error else len(found.partitions)
 
     def room(self, duty: Duty) -> int:
