@@ -19,8 +19,8 @@ __all__ = ["Sentinel", "SentinelSet"]
 
 SERVICE = "rows"
 QUORUM = 2
-PATIENCE = 90.0
-"""Seconds: a sentinel that could not run for two does nothing for the next thirty."""
+PATIENCE = 180.0
+"""Seconds: a sentinel that could not run for two does nothing for the next thirty, and that may come again."""
 
 
 class Sentinel:
