@@ -144,7 +144,7 @@ def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
     from leftfold.local import embedded
 
     home = partition_of(b"first", app.partitions)
-    held, behind = [n for n in map(str, range(100)) if partition_of(n.encode(), app.partitions) == home][:2]
+    held, behind, later = [n for n in map(str, range(100)) if partition_of(n.encode(), app.partitions) == home][:3]
     other = next(n for n in map(str, range(100)) if partition_of(n.encode(), app.partitions) != home)
     written = Sender._written
 
@@ -165,6 +165,8 @@ def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
             there, last = at[other]
             wait_until(lambda: acknowledged(settings, there) > last, lambda: f"elsewhere: {failures}")
             wait_until(lambda: behind in routed(settings), lambda: f"what comes behind: {failures}")
+            write(settings, later, commit=True)
+            wait_until(lambda: later in routed(settings), lambda: f"what another fetch brings: {failures}")
             if not ours:
                 wait_until(lambda: acknowledged(settings, at[held][0]) > at[behind][1], "the loss")
         passed = acknowledged(settings, at[held][0]) > at[held][1]

@@ -70,6 +70,7 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
     elif options.kind == "router":
         from leftfold.cli.routing import route_events
 
+        tuned_gc()
         route_events(app, options.names[0], kafka, stop, report)
     elif options.kind == "stream":
         from leftfold.cli.streaming import stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from leftfold.codec import MessageCodec, event_id, header
+from leftfold.codec import MessageCodec, event_id
 from leftfold.engine.batch import HeaderList, Outgoing
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION
 from leftfold.errors import ContractError
@@ -34,20 +34,20 @@ class Router:
         Raises:
             ContractError: the event cannot be read, or `correlate` fails on it; whoever goes on would lose it.
         """
-        where = f"{record.topic}[{record.partition}]@{record.offset}"
-        type_, id_ = header(record.headers, "ce_type"), header(record.headers, "ce_id").decode()
+        given = {name: value or b"" for name, value in record.headers}
+        type_, id_ = given.get("ce_type", b""), given.get("ce_id", b"").decode()
         if record.key == b"@" or (event := self._events.wanted(type_, record.value)) is None:
             return None
         try:
             key = self._process.correlate(event)
         except Exception as error:
-            raise ContractError(f"{where}: {self._process.name}.correlate failed on {event!r}: {error!r}") from error
+            failed = f"{self._process.name}.correlate failed on {event!r}: {error!r}"
+            raise ContractError(f"{_place(record)}: {failed}") from error
         if key is None:
             return None
         if not isinstance(key, str) or not key or key == "@":
-            raise ContractError(
-                f"{where}: {self._process.name}.correlate gave {key!r} for {event!r}; give a name or None"
-            )
+            gave = f"{self._process.name}.correlate gave {key!r} for {event!r}"
+            raise ContractError(f"{_place(record)}: {gave}; give a name or None")
         raw = key.encode()
         origin = f"{record.topic}/{record.partition}/{record.offset}/0".encode()
         headers: HeaderList = [
@@ -56,12 +56,16 @@ class Router:
             self._source,
             ("ce_type", type_),
             ("ce_subject", raw),
-            ("ce_time", header(record.headers, "ce_time")),
-            ("ce_correlationid", header(record.headers, "ce_correlationid") or id_.encode()),
+            ("ce_time", given.get("ce_time", b"")),
+            ("ce_correlationid", given.get("ce_correlationid") or id_.encode()),
             ("ce_causationid", id_.encode()),
             CONTENT_TYPE,
             ("origin", origin),
         ]
-        if traceparent := header(record.headers, "traceparent"):
+        if traceparent := given.get("traceparent"):
             headers.append(("traceparent", traceparent))
         return Outgoing(self._partition_of(raw), raw, record.value, headers)
+
+
+def _place(record: RawRecord) -> str:
+    return f"{record.topic}[{record.partition}]@{record.offset}"

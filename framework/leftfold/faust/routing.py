@@ -14,9 +14,9 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.engine.router import Router
 from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.faust.bundles import BundlingTransport
 from leftfold.faust.clock import Clock
 from leftfold.faust.sending import Sender
-from leftfold.faust.transport import CommittedTransport
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 
@@ -24,6 +24,8 @@ __all__ = ["Report", "route"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _TICK_SECONDS, _TICK_MOST = 0.2, 30.0
+_BUNDLES = 32
+"""How many fetches of partitions wait to be routed."""
 
 
 def route(
@@ -84,18 +86,27 @@ class _Routing:
         self._faust.agent(source, name=topic)(agent)
 
     async def _route(self, event: Any) -> None:
-        message = event.message
+        left = len(event.message.value)
+
+        def done(record: RawRecord) -> None:
+            nonlocal left
+            left -= 1
+            self._clock.routed(self._faust.consumer, record)
+            if not left:
+                event.ack()
+
         try:
-            record = RawRecord(
-                message.topic,
-                message.partition,
-                message.offset,
-                message.key,
-                message.value,
-                tuple(message.headers or ()),
-                int((message.timestamp or 0) * 1000),
-            )
-            await self._sender.send(record, self._router.route(record), lambda: self._done(event, record))
+            for found in event.message.value:
+                record = RawRecord(
+                    found.topic,
+                    found.partition,
+                    found.offset,
+                    found.key,
+                    found.value,
+                    tuple(found.headers),
+                    found.timestamp,
+                )
+                await self._sender.send(record, self._router.route(record), done)
         except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
             self._failed(error)
             await asyncio.Event().wait()
@@ -103,10 +114,6 @@ class _Routing:
     async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
         consumer: Any = self._faust.consumer
         consumer.progress.forget()
-
-    def _done(self, event: Any, record: RawRecord) -> None:
-        self._clock.routed(self._faust.consumer, record)
-        event.ack()
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, LeftfoldError):
@@ -122,6 +129,7 @@ def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
         broker=[URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
         consumer_auto_offset_reset="earliest",
         broker_max_poll_records=2000,
+        stream_buffer_maxsize=_BUNDLES,
         broker_session_timeout=6,
         broker_heartbeat_interval=1,
         broker_commit_interval=1.0,
@@ -132,7 +140,7 @@ def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
         store="memory://",
         logging_config=None,
     )
-    transport = CommittedTransport(app.conf.broker_consumer, app)
+    transport = BundlingTransport(app.conf.broker_consumer, app)
     transport.dialect = dialect
     app.transport = transport
     return app

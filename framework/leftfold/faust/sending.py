@@ -15,7 +15,8 @@ from leftfold.ports import RawRecord
 
 __all__ = ["Sender"]
 
-_MOST = 5000
+_MOST, _BATCH = 5000, 262_144
+"""Records under way, and bytes of a batch."""
 
 
 class Sender:
@@ -32,7 +33,12 @@ class Sender:
         """Connects; `failed` is told whatever is not written."""
         self._failed = failed
         self._producer = aiokafka.AIOKafkaProducer(
-            **self._dialect, enable_idempotence=True, acks="all", linger_ms=2, request_timeout_ms=20_000
+            **self._dialect,
+            enable_idempotence=True,
+            acks="all",
+            linger_ms=2,
+            request_timeout_ms=20_000,
+            max_batch_size=_BATCH,
         )
         await self._producer.start()
 
@@ -50,10 +56,10 @@ class Sender:
             place = await self._producer.send_and_wait(self._topic, b"{}", b"@", partition=partition, headers=headers)
             self.ends[partition] = max(place.offset + 1, self.ends.get(partition, 0))
 
-    async def send(self, source: RawRecord, out: Outgoing | None, done: Callable[[], None]) -> None:
+    async def send(self, source: RawRecord, out: Outgoing | None, done: Callable[[RawRecord], None]) -> None:
         """Writes a record, or nothing; `done` is called once it is written."""
         if out is None:
-            done()
+            done(source)
             return
         await self._open.acquire()
         if self._is_broken:
@@ -66,7 +72,7 @@ class Sender:
         """Writes to another topic and waits for it."""
         await self._producer.send_and_wait(topic, value, partition=0)
 
-    def _written(self, source: RawRecord, written: asyncio.Future[Any], done: Callable[[], None]) -> None:
+    def _written(self, source: RawRecord, written: asyncio.Future[Any], done: Callable[[RawRecord], None]) -> None:
         self._open.release()
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or error is not None:
@@ -76,4 +82,4 @@ class Sender:
             return
         place = written.result()
         self.ends[place.partition] = max(place.offset + 1, self.ends.get(place.partition, 0))
-        done()
+        done(source)

@@ -13,7 +13,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-__all__ = ["CommittedConsumer", "CommittedTransport", "Progress"]
+__all__ = ["CommittedConsumer", "CommittedThread", "CommittedTransport", "Progress"]
 
 
 class Progress:
@@ -48,7 +48,7 @@ class Progress:
         self._open.clear()
 
 
-class _Thread(driver.AIOKafkaConsumerThread):
+class CommittedThread(driver.AIOKafkaConsumerThread):
     """Reads with the consumer that we make."""
 
     consumer: CommittedConsumer
@@ -96,7 +96,7 @@ class CommittedConsumer(driver.Consumer):
         super().__init__(*args, **options)
 
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
-        return _Thread(self, loop=self.loop, beacon=self.beacon)
+        return CommittedThread(self, loop=self.loop, beacon=self.beacon)
 
     def _new_offset(self, tp: TP) -> int | None:
         """What is committed: nothing that is not routed. Faust itself counts an event behind a gap with the gap."""
