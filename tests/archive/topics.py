@@ -24,7 +24,7 @@ from leftfold.position import Position
 
 DAY = 86_400_000
 BEGUN = 20_000 * DAY
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 90.0
 _numbers = count(1)
 
 

@@ -51,7 +51,7 @@ def test_ctrl_c_stops_servers_and_app(shop: Shell, dev: subprocess.Popen[bytes])
     assert any("java" in process.name() for process in everything)
     dev.send_signal(signal.SIGINT)
     assert dev.wait(40) == 130
-    assert psutil.wait_procs(everything, timeout=5)[1] == []
+    assert psutil.wait_procs(everything, timeout=60)[1] == []
     assert shop("status").code == 69
 
 
@@ -59,4 +59,4 @@ def test_killed_it_leaves_nothing_behind(shop: Shell, dev: subprocess.Popen[byte
     everything = family(dev)
     dev.kill()
     dev.wait()
-    assert psutil.wait_procs(everything, timeout=30)[1] == []
+    assert psutil.wait_procs(everything, timeout=60)[1] == []

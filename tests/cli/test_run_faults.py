@@ -52,7 +52,7 @@ def test_ctrl_c_stops_all_parts_in_order(running: Running) -> None:
     assert len(parts) == 2
     running.process.send_signal(signal.SIGINT)
     assert running.process.wait(30) == 130
-    assert psutil.wait_procs(parts, timeout=5)[1] == []
+    assert psutil.wait_procs(parts, timeout=60)[1] == []
     assert "killed" not in running.shell.said()
     assert running.shell.said().splitlines()[-1].endswith("stopped")
 
@@ -73,7 +73,7 @@ def test_killed_itself_it_leaves_no_orphans(running: Running) -> None:
     parts = running.parts()
     running.process.kill()
     running.process.wait()
-    assert psutil.wait_procs(parts, timeout=20)[1] == []
+    assert psutil.wait_procs(parts, timeout=60)[1] == []
 
 
 def test_a_password_is_on_no_command_line_but_the_one_it_was_typed_on(served: Shell, wait_until: Wait) -> None:

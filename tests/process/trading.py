@@ -70,7 +70,7 @@ class Trading:
         """Everything committed in a topic."""
         return committed(self.settings, topic)
 
-    def await_event(self, category: str, event: Event, seconds: float = 20.0) -> None:
+    def await_event(self, category: str, event: Event, seconds: float = 90.0) -> None:
         """Waits until this event is written."""
         wait_until(
             lambda: not self.failures and event in self.events(category),

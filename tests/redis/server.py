@@ -18,7 +18,7 @@ from tests.ports import free_port
 
 __all__ = ["RedisServer", "binary", "offset", "wait_until"]
 
-DEADLINE = 20.0
+DEADLINE = 90.0
 
 
 def wait_until(condition: Callable[[], bool], awaited: str, seconds: float = DEADLINE) -> None:

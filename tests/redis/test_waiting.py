@@ -28,7 +28,7 @@ from tests.redis.server import RedisServer, wait_until
 
 pytestmark = pytest.mark.servers
 
-SOON = 20.0
+SOON = 60.0
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def test_views_are_folded_until_ctrl_c_whatever_dies(
         assert any("java" in one.name() for one in family)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130, log.read_text()
-        assert psutil.wait_procs(family, timeout=30)[1] == []
+        assert psutil.wait_procs(family, timeout=60)[1] == []
     finally:
         process.kill()
         process.wait()
