@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import inf
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.cli.console import amount
 from leftfold.cli.failures import Usage, unknown
+from leftfold.cli.last_records import last_records
 from leftfold.connection import kafka_settings, ring
 from leftfold.engine.timer_order import Order, SetTimer, order_record
 from leftfold.engine.timer_table import TimerTable
@@ -51,21 +52,13 @@ def process_of(app: App, name: str) -> Process[Any, Any, Any]:
     raise unknown(f"process in app {app.name} called", name, (process.name for process in app.processes))
 
 
-def time_of(cluster: Any, settings: Any, process: Process[Any, Any, Any]) -> ToldTime:
-    """How late it is for a process, as far as its routers have said."""
-    topic, topics = names.time(process.name), [names.events(category) for category in process.categories]
-    counts: Mapping[str, int] = cluster.partition_counts([topic, *topics])
+def time_of(cluster: Any, settings: Any, process: Process[Any, Any, Any], *, before: float = inf) -> ToldTime:
+    """How late it is for a process, as far as its routers have said before some time, in seconds since 1970."""
+    topics = [names.events(category) for category in process.categories]
+    counts: Mapping[str, int] = cluster.partition_counts(topics)
     sources = [f"{source}/{p}" for source in topics for p in range(counts.get(source, 0))]
-    if topic not in counts:
-        return told_time((), sources)
-    end = cluster.ends([topic]).next_offset(topic, 0)
-    start = max(cluster.starts([topic]).next_offset(topic, 0), end - _MARKS)
-    with closing(ring("leftfold.kafka.reader").KafkaLogReader(settings)) as reader:
-        reader.seek(Position.at(topic, 0, start))
-        marks = []
-        while reader.position().next_offset(topic, 0) < end and (found := reader.poll(500, 5.0)):
-            marks += found
-    return told_time(marks, sources)
+    marks = last_records(cluster, settings, names.time(process.name), _MARKS)
+    return told_time((mark for mark in marks if mark.time / 1000 <= before), sources)
 
 
 class TimerWork:
