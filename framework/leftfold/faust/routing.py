@@ -143,6 +143,7 @@ def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
         logging_config=None,
     )
     transport = CommittedTransport(app.conf.broker_consumer, app)
-    transport.dialect, transport.whole = dialect, True
+    transport.dialect = dialect
     app.transport = transport
+    transport.whole = True
     return app
