@@ -51,6 +51,8 @@ def told_of(process: str, count: int, told: ToldTime, workers: int) -> str:
         head += f"log time {told.now.isoformat(timespec='seconds').replace('+00:00', 'Z')} (slowest: {told.slowest})"
     elif told.told is None:
         head += "no router says how late it is in the log"
+    elif not told.silent:
+        head += "nobody can tell how late it is in the log: old events are being loaded"
     else:
         more = f" and {amount(len(told.silent) - _NAMED, 'other')}" if len(told.silent) > _NAMED else ""
         head += f"how late it is in {', '.join(told.silent[:_NAMED])}{more}, no router knows yet"

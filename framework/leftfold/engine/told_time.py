@@ -6,19 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from leftfold.engine.log_time import SourceTime, TimeMark
+from leftfold.engine.log_time import LogTime, SourceTime, TimeMark
 from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 
 __all__ = ["ToldTime", "told_time"]
 
+_NOBODY = -1
+"""A partition of which no mark says how far its inputs must be taken."""
+
 
 @dataclass(frozen=True)
 class ToldTime:
-    """The time of the slowest source.
+    """The time as lanes take it, all inputs being taken.
 
-    `now` is None while a source is not told of, or nobody can tell its time; those are `silent`. `slowest` is where
-    `now` comes from; `told` is when routers last said anything, None = never as far as their topic remembers.
+    `now` is None while nobody can tell it, as where a source is `silent`: not told of, or its router does not know.
+    `slowest` is the source that is furthest behind; `told` is when routers last said anything, None = never as far as
+    their topic remembers.
     """
 
     now: datetime | None
@@ -33,16 +37,19 @@ def told_time(marks: Iterable[RawRecord], sources: Iterable[str]) -> ToldTime:
     Args:
         sources: every partition of every topic that the process listens to, as `topic/partition`.
     """
+    wanted = list(sources)
     known: dict[str, SourceTime] = {}
-    told = 0
+    time, told = LogTime(wanted), 0
     for record in marks:
         try:
-            known |= TimeMark.decode(record.value or b"").sources
+            mark = TimeMark.decode(record.value or b"")
         except ContractError:  # one of newer code; the next one may be readable
             continue
+        time.tell(_NOBODY, mark)
+        known |= mark.sources
         told = max(told, record.time)
-    times = {source: known[source].is_at() if source in known else None for source in sources}
+    times = {source: known[source].is_at() if source in known else None for source in wanted}
     silent = tuple(sorted(source for source, at in times.items() if at is None))
     found = [(at, source) for source, at in times.items() if at is not None]
-    now, slowest = min(found) if found and not silent else (None, "")
-    return ToldTime(now, slowest, silent, datetime.fromtimestamp(told / 1000, UTC) if told else None)
+    slowest = min(found)[1] if found and not silent else ""
+    return ToldTime(time.now(0), slowest, silent, datetime.fromtimestamp(told / 1000, UTC) if told else None)
