@@ -16,8 +16,9 @@ def doctor(
 ) -> None:
     """Look for what keeps things from working.
 
-    Python and what is installed, Java, Redis, disk, the project and its App, the servers, generations of views that
-    nobody needs or lists. Nothing is started or changed. Exit code 1 when something is wrong.
+    Python and what is installed, Java, Redis, disk, the project and its App, the servers, workers, processes that are
+    behind, transactions that stay open, generations of views that nobody needs or lists. Nothing is started or
+    changed. Exit code 1 when something is wrong.
     """
     from leftfold.cli.console import emit, say
     from leftfold.cli.examination import Examination

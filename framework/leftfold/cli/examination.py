@@ -14,6 +14,9 @@ from pathlib import Path
 from leftfold import names
 from leftfold.cli.console import amount
 from leftfold.cli.embedded import local_settings, needed
+from leftfold.cli.freshness import Freshness
+from leftfold.cli.open_transactions import look_for_open
+from leftfold.cli.process_survey import ProcessSurvey
 from leftfold.cli.project import find_project, load_app
 from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
@@ -60,6 +63,8 @@ class Examination:
             "app": self._look_at_app,
             "kafka": self._look_at_kafka,
             "workers": self._look_at_workers,
+            "processes": self._look_at_processes,
+            "transactions": self._look_for_open_transactions,
             "redis": self._look_at_redis,
             "views": self._look_at_views,
             "orphans": self._look_for_orphans,
@@ -73,7 +78,8 @@ class Examination:
     def _look_at_app(self) -> str:
         app = load_app(self._app)
         deciders, views = amount(len(app.deciders), "decider"), amount(len(app.views), "view")
-        return f"{app.name}: {deciders}, {views}, partitions={app.partitions}, in {find_project().root}"
+        processes = f" {amount(len(app.processes), 'process')}," if app.processes else ""
+        return f"{app.name}: {deciders},{processes} {views}, partitions={app.partitions}, in {find_project().root}"
 
     def _look_at_kafka(self) -> str:
         settings = kafka_settings(self._kafka)
@@ -91,6 +97,20 @@ class Examination:
         if idle:
             raise InfrastructureError(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
         return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) or "none needed"
+
+    def _look_at_processes(self) -> str:
+        app, settings = load_app(self._app), kafka_settings(self._kafka)
+        if not app.processes:
+            return "the App has none"
+        with ring("leftfold.kafka.groups").Groups(settings) as groups, Freshness(self._kafka, "") as freshness:
+            survey = ProcessSurvey(app, groups, settings, freshness)
+            rows = [survey.row(process) for process in app.processes]
+        if survey.problems:
+            raise InfrastructureError("; ".join(survey.problems))
+        return ", ".join(f"{row['name']} is up to date, with {amount(row['timers'] or 0, 'timer')}" for row in rows)
+
+    def _look_for_open_transactions(self) -> str:
+        return look_for_open(load_app(self._app), kafka_settings(self._kafka))
 
     def _look_at_redis(self) -> str:
         store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))

@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
+from leftfold.cli import skip, trace
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
 
 __all__ = ["archive", "log", "sql", "trim", "verify_archive"]
 
-log = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Archive the log, trim it, and ask it in SQL.")
+log = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Trace what followed from what; archive, trim and ask the log."
+)
+log.command("trace", epilog=trace.EXAMPLES)(trace.trace)
+log.command("skip", epilog=skip.EXAMPLES)(skip.skip)
 
 _Categories = Annotated[list[str], typer.Argument(metavar="CATEGORY...", help="As in baskets.")]
 
@@ -91,12 +96,17 @@ def verify_archive(
         "leftfold log trim baskets --older-than 90d        what is archived, verified and so old",
         "leftfold log trim baskets --before 2026-01-01T00:00:00Z --yes",
         "leftfold log trim baskets --before 'baskets.events[0:1200,1:1100]'",
+        "leftfold log trim baskets --older-than 90d --leave-behind newsletter     though it has not routed all of it",
     )
 )
 def trim(
     category: Annotated[str, typer.Argument(metavar="CATEGORY", help="As in baskets.")],
     before: Annotated[str | None, typer.Option("--before", metavar="POSITION|TIME", help="Up to here.")] = None,
     older_than: Annotated[str | None, typer.Option("--older-than", metavar="AGE", help="As in 30d or 12h.")] = None,
+    behind: Annotated[
+        list[str] | None,
+        typer.Option("--leave-behind", metavar="PROCESS", help="It need not have routed this; may be repeated."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
@@ -105,14 +115,15 @@ def trim(
     """Delete the beginning of a topic, once the archive holds it.
 
     Everything that is to go is first compared with the archive, record by record; what is not archived is never
-    deleted, nor half of a decision. From then on folds from the first event need the archive.
+    deleted, nor half of a decision, nor what a process that listens has not routed yet. From then on folds from the
+    first event need the archive.
     """
     from leftfold.cli.archives import archive_of
     from leftfold.cli.console import amount, emit, note
     from leftfold.cli.failures import Usage
     from leftfold.cli.trimming import TrimWork
 
-    with TrimWork(category, archive, kafka) as work:
+    with TrimWork(category, archive, kafka, behind or ()) as work:
         plan = work.plan(before, older_than)
         told = {f"{part.partition}": [part.start, part.end] for part in plan.parts}
         for part in plan.parts:

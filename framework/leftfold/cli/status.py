@@ -22,7 +22,19 @@ EXAMPLES = examples(
 _COLUMNS = {
     "server": ("server", "address", "topology", "pid", "uptime", "state"),
     "decider": ("decider", "version", "partitions", "workers", "offsets"),
-    "process": ("process", "version", "partitions", "workers", "routers", "inputs"),
+    "process": (
+        "process",
+        "version",
+        "partitions",
+        "workers",
+        "routers",
+        "inputs",
+        "unrouted",
+        "untaken",
+        "timers",
+        "overdue",
+        "dead",
+    ),
     "view": (
         "view",
         "generation",
@@ -48,10 +60,12 @@ def status(
 ) -> None:
     """Show servers, workers, processes and views.
 
-    Of each view: its generation and phase, how many tails share it, its position, its lag and how many seconds it is
-    behind, and what is parked. Lag counts offsets, of which transactions use some too. A view that is far behind is
-    named, with what to type. Of one that stands before the start of a trimmed topic the archive tells how far it is
-    behind. Exit code 69 when a server is not there.
+    Of each process: how old the first event is that its routers have not routed and the first input that its workers
+    have not taken, how many timers are set and overdue, and how many dead letters there are. Of each view: its
+    generation and phase, how many tails share it, its position, its lag and how many seconds it is behind, and what
+    is parked. Lag counts offsets, of which transactions use some too. A view that is far behind is named, with what
+    to type. Of one that stands before the start of a trimmed topic the archive tells how far it is behind. Exit code
+    69 when a server is not there.
     """
     from leftfold.cli.archives import archive_of
     from leftfold.cli.console import emit, note
@@ -98,6 +112,9 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
         shown["uptime"] = lasting(row["uptime"])
     if row.get("time"):
         shown["last event"] = f"{lasting(since(row['time']))} ago"
+    for name in ("unrouted", "untaken"):
+        if name in row:
+            shown[name] = "unknown" if row[name] is None else f"{row[name]:g} s"
     if "behind" in row:
         shown["behind"] = "unknown" if row["behind"] is None else f"{row['behind']:g} s"
     if "position" in shown:

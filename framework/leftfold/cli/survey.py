@@ -12,6 +12,7 @@ from leftfold.cli.embedded import local_settings
 from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
 from leftfold.cli.lateness import unknown_lateness, why_late
+from leftfold.cli.process_survey import ProcessSurvey
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
 from leftfold.engine.generations import is_changed, mend
@@ -101,22 +102,18 @@ class Survey:
         return {**row, "workers": workers, "offsets": sum(self._ends.get(names.events(name), {}).values())}
 
     def processes(self, app: App) -> Iterator[Row]:
-        """Each process with its workers, its routers and how many inputs it was given, in offsets."""
+        """Each process with what is left to do for its routers and workers."""
         if not app.processes:
             return
+        settings = kafka_settings(self._kafka)
         try:
-            with ring("leftfold.kafka.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
-                topics: dict[str, int] = cluster.topics()
-                for process in app.processes:
-                    name, inputs = process.name, names.commands(process.name)
-                    ends = cluster.ends([inputs]).offsets if inputs in topics else {}
-                    row = {"kind": "process", "name": name, "version": process.version}
-                    row |= {"partitions": topics.get(inputs, app.partitions)}
-                    for what, of in (("workers", name), ("routers", f"{name}.router")):
-                        row[what] = cluster.owners(of).get(names.group(app.name, of), 0)
-                        if not row[what]:
-                            self.problems.append(f"process {name} has no {what}; start: leftfold run {name}")
-                    yield {**row, "inputs": sum(ends.get(inputs, {}).values())}
+            with ring("leftfold.kafka.groups").Groups(settings) as groups, Freshness(self._kafka, "") as freshness:
+                survey = ProcessSurvey(app, groups, settings, freshness)
+                try:
+                    for process in app.processes:
+                        yield survey.row(process)
+                finally:
+                    self.problems += survey.problems
         except LeftfoldError as error:
             self._met(error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +12,7 @@ from leftfold.cli.archives import archive_needed, topic_of
 from leftfold.cli.failures import Usage
 from leftfold.cli.positions import read_position
 from leftfold.cli.progress import shown
+from leftfold.cli.project import find_project, load_app
 from leftfold.connection import ring
 from leftfold.engine.rebuild_progress import Stopwatch
 from leftfold.engine.trimming import Trim, Trimming
@@ -24,13 +25,18 @@ _AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dh])")
 
 
 class TrimWork:
-    """Plans a trim of one category, and does it."""
+    """Plans a trim of one category, and does it.
 
-    def __init__(self, category: str, archive: str | None, kafka: str | None) -> None:
+    Args:
+        behind: processes that need not have routed what is trimmed.
+    """
+
+    def __init__(self, category: str, archive: str | None, kafka: str | None, behind: Sequence[str] = ()) -> None:
+        self._behind = behind
         self.archive = archive_needed(archive, "--archive")
         self._category = category
         settings, self._topic = topic_of(category, kafka)
-        self._cluster: Any = ring("leftfold.kafka.cluster").Cluster(settings)
+        self._cluster: Any = ring("leftfold.kafka.groups").Groups(settings)
         self._log: Any = ring("leftfold.kafka.bulk").KafkaBulkLog(settings)
 
     def __enter__(self) -> Self:
@@ -64,7 +70,17 @@ class TrimWork:
         past = open_archive(self.archive)
         if past is None:
             raise Usage("nothing is trimmed without an archive; say --archive DIR")
-        return Trimming(self._topic, past, self._log, self._cluster.delete_records, tell=watch.tell)
+        routed = self._routed()
+        return Trimming(self._topic, past, self._log, self._cluster.delete_records, routed=routed, tell=watch.tell)
+
+    def _routed(self) -> Mapping[str, Mapping[int, int]]:
+        """How far each process that listens is: those with routers, of any App, and those of the App here, if any."""
+        found: dict[str, Mapping[int, int]] = dict(self._cluster.routed(self._topic))
+        if find_project().app:
+            for process in load_app("").processes:
+                if self._category in process.categories:
+                    found.setdefault(process.name, {})
+        return {name: offsets for name, offsets in found.items() if name not in self._behind}
 
     def _wanted(self, before: str | None, older_than: str | None) -> Mapping[int, int]:
         if (before is None) == (older_than is None):

@@ -8,7 +8,7 @@ from leftfold.engine.bulk_log import BulkLog, Range
 from leftfold.errors import LogHole
 from leftfold.position import Position
 
-__all__ = ["beginning", "check_whole", "hole", "out_of_reach", "unreachable"]
+__all__ = ["beginning", "check_whole", "hole", "out_of_reach", "unreachable", "unrouted"]
 
 _TOLD = 8
 """Of how many partitions a message tells what is gone."""
@@ -30,6 +30,20 @@ def hole(topic: str, partition: int, start: int, end: int, *, archive: str = "")
     return LogHole(
         f"a hole in the log: {topic}[{partition}] no longer holds offsets {start} to {end - 1}, {where}; a fold "
         f"without them would be wrong. {mend}"
+    )
+
+
+def unrouted(process: str, gone: Range) -> LogHole:
+    """The error of a router whose next events are gone from a topic, or whose topic is shorter than it was."""
+    if gone.end <= gone.start:
+        return LogHole(
+            f"{_place(gone)} is to be routed to {process} from offset {gone.start}, which is not there: the topic is "
+            f"shorter than it was; somebody has made it anew, or lost records"
+        )
+    return LogHole(
+        f"a hole in the log: {_place(gone)} no longer holds {_offsets(gone)}, and no router of {process} is known to "
+        f"have routed them, so that what happened there may never reach it. If it need not, as when the process is "
+        f"younger than these events, pass over them: leftfold log skip {process}"
     )
 
 

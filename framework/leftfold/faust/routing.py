@@ -12,6 +12,8 @@ from yarl import URL
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.engine.bulk_log import Range
+from leftfold.engine.hole import unrouted
 from leftfold.engine.router import Router
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.faust.bundles import BundlingTransport
@@ -41,6 +43,7 @@ def route(
 
     Raises:
         ContractError: an event cannot be routed. InfrastructureError: no broker, or an input that is not written.
+        LogHole: events are gone that were never routed.
     """
     asyncio.run(_Routing(app, name, dialect, partitions, report).until(stop))
 
@@ -68,12 +71,20 @@ class _Routing:
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
                 if self._faust.crash_reason is not None:
                     raise InfrastructureError(f"Faust has given up: {self._faust.crash_reason!r}")
+                await self._check_whole()
                 await asyncio.wait_for(self._clock.tick(self._faust.consumer), _TICK_MOST)
         finally:
             await self._faust.stop()
             await self._sender.stop()
         if self._failure.done():
             self._failure.result()
+
+    async def _check_whole(self) -> None:
+        """Raises LogHole: events that this router should read next are gone."""
+        consumer: Any = self._faust.consumer
+        for tp, offset in consumer.lost.items():
+            starts = await asyncio.wait_for(consumer.starts({tp}), _TICK_MOST)
+            raise unrouted(self._process.name, Range(tp.topic, tp.partition, offset, starts[tp]))
 
     def _listen(self, topic: str) -> None:
         raw: Any = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
@@ -127,7 +138,6 @@ def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
     app = faust.App(
         id_,
         broker=[URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
-        consumer_auto_offset_reset="earliest",
         broker_max_poll_records=2000,
         stream_buffer_maxsize=_BUNDLES,
         broker_session_timeout=6,
@@ -143,4 +153,5 @@ def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
     transport = BundlingTransport(app.conf.broker_consumer, app)
     transport.dialect = dialect
     app.transport = transport
+    transport.whole = True
     return app

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import aiokafka
+from aiokafka import errors as kafka_errors
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -63,7 +64,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
             group_id=conf.id,
             partition_assignment_strategy=[self._assignor],
             enable_auto_commit=False,
-            auto_offset_reset=conf.consumer_auto_offset_reset,
+            auto_offset_reset="none" if transport.whole else conf.consumer_auto_offset_reset,
             max_poll_records=conf.broker_max_poll_records,
             max_partition_fetch_bytes=conf.consumer_max_fetch_size,
             fetch_max_wait_ms=50,
@@ -74,7 +75,16 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         )
 
     async def _fetch_records(self, consumer: Any, *args: Any, **options: Any) -> Any:
-        records = await super()._fetch_records(consumer, *args, **options)
+        while True:
+            try:
+                records = await super()._fetch_records(consumer, *args, **options)
+                break
+            except kafka_errors.NoOffsetForPartitionError as error:
+                # Nobody has read it: it begins with its first record, not with the first one that is left.
+                consumer.seek(error.args[0], 0)
+            except kafka_errors.OffsetOutOfRangeError as error:
+                self.consumer.lost |= {TP(tp.topic, tp.partition): offset for tp, offset in error.args[0].items()}
+                return {}
         assignment = consumer._subscription.subscription.assignment  # noqa: SLF001  # no public way says it at once
         states = {tp: assignment.state_value(tp) for tp in assignment.tps} if assignment is not None else {}
         known = {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
@@ -89,10 +99,11 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
 
 
 class CommittedConsumer(driver.Consumer):
-    """A consumer of committed records."""
+    """A consumer of committed records; `lost` are offsets from which it should read on and cannot."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.progress = Progress()
+        self.lost: dict[TP, int] = {}
         super().__init__(*args, **options)
 
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
@@ -105,6 +116,12 @@ class CommittedConsumer(driver.Consumer):
         self._acked_index[tp].clear()
         return None if frontier is None or (committed is not None and frontier <= committed) else frontier
 
+    async def starts(self, partitions: set[TP]) -> Mapping[TP, int]:
+        """Where these partitions begin by now."""
+        consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
+        found = await self._thread.call_thread(consumer.beginning_offsets, partitions)
+        return {TP(tp.topic, tp.partition): start for tp, start in found.items()}
+
     async def ends(self, partitions: set[TP]) -> Mapping[TP, int]:
         """Where the committed records of these partitions end."""
         consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
@@ -113,7 +130,12 @@ class CommittedConsumer(driver.Consumer):
 
 
 class CommittedTransport(driver.Transport):
-    """A transport whose consumers read committed records; `dialect` is how to reach the brokers."""
+    """A transport whose consumers read committed records.
+
+    `dialect` is how to reach the brokers. `whole` says that every record counts: a partition that nobody has read
+    begins with its first one, and where that, or the next one, is gone nothing is read.
+    """
 
     Consumer: ClassVar[type[CommittedConsumer]] = CommittedConsumer
     dialect: Mapping[str, Any] = {}
+    whole: bool = False

@@ -1,0 +1,140 @@
+"""What `leftfold status` and `doctor` say of a process that is well, and of one that is not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from leftfold import names
+from leftfold.cli import process_survey
+from leftfold.cli.main import run
+from leftfold.cli.open_transactions import look_for_open
+from leftfold.engine.batch import Outgoing
+from leftfold.engine.log_time import SourceTime, TimeMark
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.inputs import write_input
+from leftfold.kafka.settings import KafkaSettings
+from tests.core.trade import Place, Reserved, app, checkout
+from tests.process.trading import Trading
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+Telling = Callable[[], tuple[dict[str, Any], str]]
+
+
+@pytest.fixture
+def told(
+    settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Telling:
+    """What status says of the process, and what it remarks."""
+    monkeypatch.chdir(tmp_path)
+
+    def tell() -> tuple[dict[str, Any], str]:
+        capsys.readouterr()
+        run(["status", "--app", "tests.core.trade:app", "--kafka", settings.bootstrap_servers, "--json"])
+        out, err = capsys.readouterr()
+        return next(row for row in map(json.loads, out.splitlines()) if row["kind"] == "process"), err
+
+    return tell
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is not done at once is late."""
+    monkeypatch.setattr(process_survey, "_FAR", 0.0)
+
+
+def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, told: Telling) -> None:
+    with Trading(settings) as trading:
+        trading.client.send(Place(order="o", product="p", at=datetime.now(UTC)), timeout=60)
+        trading.await_event("stock", Reserved(product="p", order="o"), 60.0)
+
+        def is_idle() -> bool:
+            row, _ = told()
+            return (row["unrouted"], row["untaken"], row["timers"]) == (0.0, 0.0, 1)
+
+        wait_until(is_idle, lambda: f"nothing to do: {told()}")
+        row, said = told()
+        assert (row["workers"], row["routers"], row["overdue"], row["dead"]) == (1, 1, 0, 0)
+        assert "process checkout" not in said
+        write_input(settings, "checkout.commands", broken())
+        wait_until(lambda: told()[0]["dead"] == 1, lambda: f"a dead letter: {told()}")
+        assert re.search(r"process checkout: 1 dead letter, the last one .* ago: header 'origin' is missing", told()[1])
+        assert "see: leftfold log trace broken" in told()[1]
+
+
+def broken() -> Outgoing:
+    """An input that nobody can take."""
+    headers = [("ce_id", b"broken"), ("ce_type", b"orders.Placed.v1"), ("ce_time", b"2026-01-01T00:00:00Z")]
+    return Outgoing(0, b"o", b"{}", headers)
+
+
+def event() -> Outgoing:
+    """An event that concerns the process."""
+    told = {"ce_type": "orders.Placed.v1", "ce_id": "i", "ce_time": "2026-01-01T00:00:00Z"}
+    body = json.dumps({"order": "late", "product": "p", "at": "2026-01-01T00:00:00Z"}).encode()
+    return Outgoing(0, b"late", body, [(name, value.encode()) for name, value in told.items()])
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings, told: Telling) -> None:
+    """Runs behind the one in which they worked: now nobody does."""
+    row, said = told()
+    assert (row["workers"], row["routers"], row["unrouted"], row["untaken"]) == (0, 0, 0.0, 0.0)
+    assert "process checkout has no workers; start: leftfold run checkout" in said
+    write_input(settings, names.events("orders"), event())
+    write_input(settings, names.commands("checkout"), broken())
+    row, said = told()
+    assert row["unrouted"] > 0
+    assert row["untaken"] > 0
+    assert "its routers have not routed an event that was written" in said
+    assert "its workers have not taken an input that was written" in said
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(settings: KafkaSettings, told: Telling) -> None:
+    assert told()[0]["overdue"] == 0
+    later = datetime.now(UTC) + timedelta(hours=2)
+    sources = {
+        f"{names.events(category)}/{p}": SourceTime(later, later)
+        for category in checkout.categories
+        for p in range(app.partitions)
+    }
+    write_input(settings, names.time("checkout"), Outgoing(0, None, TimeMark(sources).encode(), []))
+    wait_until(lambda: told()[0]["overdue"] == 1, lambda: f"an overdue timer: {told()}")
+    assert "process checkout: 1 timer overdue, first patience of o, due " in told()[1]
+    assert "leftfold timers list checkout" in told()[1]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_doctor_tells_the_same(
+    settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["doctor", "--app", "tests.core.trade:app", "--kafka", settings.bootstrap_servers, "--json"]) == 1
+    found = {row["about"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert not found["processes"]["well"]
+    assert "has no routers" in found["processes"]["message"]
+    assert "1 timer overdue" in found["processes"]["message"]
+    assert found["transactions"]["well"]
+    assert "1 process" in found["app"]["message"]
+
+
+def test_a_transaction_that_stays_open_is_found_where_it_is(settings: KafkaSettings) -> None:
+    producer = Producer({**settings.librdkafka(), "transactional.id": "forgotten"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("checkout.commands", b"{}", b"o", 2)
+    producer.flush(30)
+    with pytest.raises(InfrastructureError, match=r"open for 1 s at checkout\.commands\[2\]@\d+, .*--partition 2"):
+        look_for_open(app, settings, 1.0)
+    producer.abort_transaction(30)
+    assert look_for_open(app, settings, 60.0).startswith("none stays open in 1")

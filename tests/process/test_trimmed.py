@@ -1,0 +1,224 @@
+"""Topics that are trimmed and routers: nothing goes that was not routed, and no router passes over what is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from leftfold import App, names
+from leftfold.cli.main import run
+from leftfold.engine.trimming import Trimming
+from leftfold.errors import LogHole
+from leftfold.faust import route
+from leftfold.kafka.groups import Groups
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from leftfold.partitioner import partition_of
+from tests.core.trade import Placed, app, checkout_with, orders, payments, stock
+from tests.process.trading import committed
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+EVENTS, NOW = names.events("orders"), datetime(2026, 1, 1, tzinfo=UTC)
+Typing = Callable[..., tuple[int, str]]
+audited = App(
+    "trade", partitions=app.partitions, deciders=[orders, stock, payments], processes=[checkout_with(name="audit")]
+)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that names an archive."""
+    place = tmp_path_factory.mktemp("project")
+    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.core.trade:app"\narchive = "kept"\n', "utf-8")
+    return place
+
+
+@pytest.fixture
+def typed(
+    settings: KafkaSettings, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typing:
+    """Types `leftfold log ...` in the project; exit code, and what was said beside the result."""
+    monkeypatch.chdir(project)
+
+    def type_(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = run(["log", *words, "--kafka", settings.bootstrap_servers])
+        return code, capsys.readouterr().err
+
+    return type_
+
+
+@contextmanager
+def routing(settings: KafkaSettings, process: str = "checkout", of: App = app) -> Iterator[list[BaseException]]:
+    """A router at work, and what it failed of."""
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def work() -> None:
+        try:
+            route(of, process, settings.aiokafka(), of.partitions, stop, lambda what, details: None)
+        except BaseException as error:  # whatever it is, the test looks at it
+            failures.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield failures
+    finally:
+        stop.set()
+        thread.join(60.0)
+        assert not thread.is_alive(), "the router does not end"
+
+
+def write(settings: KafkaSettings, *keys: str) -> None:
+    """Orders that are placed, in a transaction."""
+    producer = Producer({**settings.librdkafka(), "transactional.id": "planted"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for order in keys:
+        told = {"ce_type": "orders.Placed.v1", "ce_id": f"id-{order}", "ce_time": "2026-01-01T00:00:00Z"}
+        headers: Any = [(name, value.encode()) for name, value in told.items()]
+        body = Placed(order=order, product="p", at=NOW).model_dump_json().encode()
+        producer.produce(EVENTS, body, order.encode(), partition_of(order.encode(), app.partitions), headers=headers)
+    producer.flush(30)
+    producer.commit_transaction(30)
+
+
+def lose(settings: KafkaSettings) -> None:
+    """Deletes every event of orders, as an operator with Kafka's own tools would: nobody is asked."""
+    with Groups(settings) as groups:
+        groups.delete_records(EVENTS, groups.ends([EVENTS]).offsets[EVENTS])
+
+
+def routed(settings: KafkaSettings, process: str = "checkout") -> list[str]:
+    """The keys of the inputs."""
+    return [(record.key or b"").decode() for record in committed(settings, names.commands(process))]
+
+
+def await_routed(settings: KafkaSettings, failures: list[BaseException], key: str, process: str = "checkout") -> None:
+    wait_until(lambda: bool(failures) or key in routed(settings, process), lambda: f"{key} in {routed(settings)}")
+    assert not failures
+
+
+def await_hole(failures: list[BaseException]) -> str:
+    wait_until(lambda: bool(failures), "the router to refuse")
+    assert isinstance(failures[0], LogHole)
+    return str(failures[0])
+
+
+@contextmanager
+def member(settings: KafkaSettings) -> Iterator[None]:
+    """Somebody who belongs to the group of routers."""
+    group = names.group("trade", "checkout.router")
+    config = {"group.id": group, "partition.assignment.strategy": "roundrobin", "enable.auto.commit": False}
+    consumer = Consumer({**settings.librdkafka(), **config})
+    consumer.subscribe([EVENTS])
+    deadline = time.monotonic() + 60.0
+    try:
+        while not consumer.assignment():
+            consumer.poll(0.1)
+            assert time.monotonic() < deadline, "waited 60 s for partitions"
+        yield
+    finally:
+        consumer.close()
+
+
+def careless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers begin with what is left, as they did before."""
+    real = aiokafka.AIOKafkaConsumer
+
+    def begin_anywhere(**options: Any) -> Any:
+        return real(**{**options, "auto_offset_reset": "earliest"})
+
+    monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", begin_anywhere)
+
+
+def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(settings: KafkaSettings, typed: Typing) -> None:
+    write(settings, "a", "b", "c", "d")
+    write(settings, "e", "f")
+    assert typed("archive", "orders")[0] == 0
+    code, said = typed("trim", "orders", "--older-than", "0d", "--yes")
+    assert code == 69
+    assert "process checkout has routed orders.events[" in said
+    assert "up to 0 only" in said
+    assert "--leave-behind checkout" in said
+    with routing(settings) as failures:
+        await_routed(settings, failures, "f")
+    code, said = typed("trim", "orders", "--older-than", "0d", "--yes")
+    assert (code, "6 events deleted" in said) == (0, True), said
+    write(settings, "later")
+    assert typed("archive", "orders")[0] == 0
+    assert typed("trim", "orders", "--older-than", "0d", "--yes")[0] == 69
+    with routing(settings) as failures:
+        await_routed(settings, failures, "later")
+    assert sorted(key for key in routed(settings) if key != "@") == [*"abcdef", "later"]
+
+
+def test_twin_of_the_trim_that_asks_nobody_has_a_process_miss_an_event(
+    settings: KafkaSettings, typed: Typing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trimming, "_check_routed", lambda self, parts: None)
+    careless(monkeypatch)
+    write(settings, "missed")
+    assert typed("archive", "orders")[0] == 0
+    assert typed("trim", "orders", "--older-than", "0d", "--yes")[0] == 0
+    write(settings, "missed-not")
+    with routing(settings) as failures:
+        await_routed(settings, failures, "missed-not")
+    assert "missed" not in routed(settings)
+
+
+def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_them(
+    settings: KafkaSettings, typed: Typing
+) -> None:
+    home = partition_of(b"gone", app.partitions)
+    behind = next(key for key in map(str, range(100)) if partition_of(key.encode(), app.partitions) == home)
+    write(settings, "gone")
+    lose(settings)
+    write(settings, behind)
+    for _ in range(2):
+        with routing(settings) as failures:
+            said = await_hole(failures)
+        assert "a hole in the log: orders.events[" in said
+        assert said.endswith("leftfold log skip checkout")
+    assert behind not in routed(settings)
+    code, said = typed("skip", "checkout")
+    assert (code, "these events will never reach the process" in said) == (2, True)
+    with member(settings):
+        code, said = typed("skip", "checkout", "--yes")
+        assert (code, "process checkout has 1 router at work; stop what runs them" in said) == (69, True), said
+    code, said = typed("skip", "checkout", "--yes")
+    assert (code, "are gone" in said) == (0, True)
+    assert "nothing is gone that routers of checkout should read" in typed("skip", "checkout")[1]
+    with routing(settings) as failures:
+        await_routed(settings, failures, behind)
+    assert "gone" not in routed(settings)
+
+
+def test_a_router_that_never_read_refuses_a_topic_without_its_beginning(settings: KafkaSettings) -> None:
+    ensure(audited, settings)
+    write(settings, "x", "y", "z")
+    with routing(settings, "audit", audited) as failures:
+        said = await_hole(failures)
+    assert "no longer holds offsets 0 to " in said
+    assert "leftfold log skip audit" in said
+    assert not [key for key in routed(settings, "audit") if key != "@"]
+
+
+def test_twin_of_a_router_that_begins_with_what_is_left_says_nothing(
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    careless(monkeypatch)
+    with routing(settings, "audit", audited) as failures:
+        await_routed(settings, failures, "x", "audit")
+    assert "a" not in routed(settings, "audit"), "it was trimmed, and nobody is told"
