@@ -28,6 +28,14 @@ def test_every_command_has_help_with_examples(typed: Callable[..., Typed], comma
     assert "Examples:\n    leftfold " in told.out
 
 
+@pytest.mark.parametrize("words", ["timers list", "timers fire", "timers cancel"])
+def test_commands_about_timers_have_help_with_examples(typed: Callable[..., Typed], words: str) -> None:
+    told = typed(*words.split(), "--help")
+    assert told.code == 0
+    assert f"Usage: leftfold {words}" in told.out
+    assert f"Examples:\n    leftfold {words} " in told.out
+
+
 def test_help_imports_nothing_heavy(shop: Shell) -> None:
     script = f"""
 import sys

@@ -64,7 +64,7 @@ def project(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def test_the_commands_have_help_with_examples(typed: Callable[..., Typed]) -> None:
     names = [command.name or command.callback.__name__ for command in log.registered_commands if command.callback]
-    assert names == ["archive", "verify-archive", "trim", "sql"]
+    assert names == ["trace", "archive", "verify-archive", "trim", "sql"]
     for name in names:
         told = typed("log", name, "--help")
         assert told.code == 0

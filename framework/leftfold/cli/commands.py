@@ -27,6 +27,7 @@ from leftfold.cli import (
     send,
     state,
     status,
+    timers,
     topics,
     up,
     verify,
@@ -95,3 +96,4 @@ app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.add_typer(topics.app, name="topics")
 app.add_typer(state.state, name="state")
 app.add_typer(log.log, name="log")
+app.add_typer(timers.timers, name="timers")

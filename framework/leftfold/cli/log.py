@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
+from leftfold.cli import trace
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
 
 __all__ = ["archive", "log", "sql", "trim", "verify_archive"]
 
-log = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Archive the log, trim it, and ask it in SQL.")
+log = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Trace what followed from what; archive, trim and ask the log."
+)
+log.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 
 _Categories = Annotated[list[str], typer.Argument(metavar="CATEGORY...", help="As in baskets.")]
 

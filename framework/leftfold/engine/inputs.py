@@ -13,12 +13,14 @@ from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, origin_of
 from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 
-__all__ = ["ACK", "BARRIER", "DUE", "NACK", "Input", "answer_record", "due_record", "read_input"]
+__all__ = ["ACK", "BARRIER", "CANCEL", "DUE", "NACK", "Input", "answer_record", "due_record", "read_input"]
 
 _LARGE, _LONGEST = 100_000, 2000
 BARRIER = b"leftfold.barrier.v1"
 """The type of a record with the key `@` that a router writes when it begins: it is no input."""
 ACK, NACK, DUE = b"leftfold.ack.v1", b"leftfold.nack.v1", b"leftfold.due.v1"
+CANCEL = b"leftfold.cancel.v1"
+"""The type of what an operator writes to end a timer; one that fires it early is `DUE`, as if its time had come."""
 
 
 class Input(NamedTuple):
@@ -64,7 +66,7 @@ def read_input(record: RawRecord) -> Input:
         raise ContractError(f"unreadable header or key: {error}") from error
     if not key or key == "@" or not given.id:
         raise ContractError(f"key {key!r} and ce_id {given.id!r}: neither may be empty, and '@' is reserved")
-    if given.origin is None and given.type != DUE:
+    if given.origin is None and given.type not in (DUE, CANCEL):
         raise ContractError("header 'origin' is missing: nobody could tell whether this input was there before")
     return given
 

@@ -14,6 +14,7 @@ __all__ = ["Due", "Instance", "InstanceCodec", "Sent"]
 N = TypeVar("N")
 S = TypeVar("S")
 _HEAD = b'{"version":'
+_TIMERS, _NO_TIMERS = b'"timers":', b'"timers":{}'
 
 
 class Sent(NamedTuple):
@@ -77,6 +78,24 @@ class InstanceCodec(Generic[S]):
     def version(value: bytes) -> int:
         """The version in a record, without decoding the rest."""
         return int(value[len(_HEAD) : value.index(b",")])
+
+    @staticmethod
+    def has_timers(value: bytes) -> bool:
+        """Whether timers are set in a record, without decoding it."""
+        # The last one is the record's own: a state before it may have such a field, too.
+        return not value.startswith(_NO_TIMERS, value.rindex(_TIMERS))
+
+    @staticmethod
+    def timers(value: bytes) -> dict[str, Due]:
+        """The timers in a record, by name, whatever type its state is of.
+
+        Raises:
+            ContractError: the record is none of an instance.
+        """
+        try:
+            return {name: _known(Due, timer) for name, timer in json.loads(value)["timers"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
 
     def decode(self, value: bytes, seen: float) -> Instance[S]:
         """The instance behind a record; `seen` is of no use here.

@@ -23,8 +23,6 @@ from leftfold.process import Process
 
 __all__ = ["ProcessLane"]
 
-_TIMERS, _NO_TIMERS = b'"timers":', b'"timers":{}'
-
 
 class ProcessLane(BatchLane[Input]):
     """Reacts to batches of a process's inputs over the partitions it holds, and knows which timers are due.
@@ -69,9 +67,8 @@ class ProcessLane(BatchLane[Input]):
         self.times[partition] = LogTime(f"{topic}/{p}" for topic, count in counts.items() for p in range(count))
         timers = self.timers[partition] = Timers()
         for key, record in store.items():
-            # The last one is the record's own: a state before it may have such a field, too.
-            if not record.startswith(_NO_TIMERS, record.rindex(_TIMERS)):
-                timers.set(key, self.streams.decode(record, 0.0).timers)
+            if InstanceCodec.has_timers(record):
+                timers.set(key, InstanceCodec.timers(record))
 
     def drop(self, partition: int) -> None:
         """Lets go of a partition and everything known of it."""

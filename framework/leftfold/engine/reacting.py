@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.codec import MessageCodec, event_id, utc_text
-from leftfold.engine.inputs import ACK, DUE, NACK, Input
+from leftfold.engine.inputs import ACK, CANCEL, DUE, NACK, Input
 from leftfold.engine.instance import Due, Instance, Sent
 from leftfold.engine.reply import to_error
 from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, DomainError, LeftfoldError
@@ -92,7 +92,7 @@ class Reactor:
             instance.origins[source] = (offset, index)
 
     def _taken(self, instance: Instance[Any], given: Input) -> Outcome:
-        if given.type == DUE:
+        if given.type in (DUE, CANCEL):
             return self._due(instance, given)
         if given.type in (ACK, NACK):
             return self._answered(instance, given)
@@ -110,11 +110,15 @@ class Reactor:
             )
 
     def _due(self, instance: Instance[Any], given: Input) -> Outcome:
+        """Ends the timer as this input set it, if it is still there: who comes second does nothing."""
         name, by = timer_of(given)
         timer = instance.timers.get(name)
         if timer is None or timer.by != by:
             return Passed("cancelled")
         del instance.timers[name]
+        if given.type == CANCEL:
+            instance.version += 1
+            return Took(())
         command = self.commands.decode(timer.type.encode(), timer.value.encode())
         reaction = self._reaction(given, 0, command, Sent(timer.type, timer.value))
         instance.waiting[reaction.id] = reaction.sent
@@ -210,7 +214,7 @@ class Reactor:
 
 
 def timer_of(given: Input) -> tuple[str, str]:
-    """The name of the timer that is due, and the id of the input that set it.
+    """The name of the timer that is due or ended, and the id of the input that set it.
 
     Raises:
         ContractError: the input does not say so.

@@ -1,0 +1,78 @@
+"""Gives an order about a timer, and tells what came of it."""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import typer
+
+from leftfold.cli.console import emit, note, say
+from leftfold.cli.failures import Usage
+from leftfold.cli.project import load_app
+from leftfold.cli.timing import Ordered, TimerWork, process_of
+from leftfold.engine.timer_order import Action, Order
+from leftfold.names import commands
+
+__all__ = ["Wanted", "give"]
+
+_NOT_TAKEN = 4
+_LONGEST = 2000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was typed; `timeout` in seconds."""
+
+    action: Action
+    process: str
+    key: str
+    name: str
+    reason: str
+    by: str
+    timeout: float
+
+
+def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
+    """Writes the order and waits for a worker to take it.
+
+    Raises:
+        Usage: there is no such timer, or no reason is given. typer.Exit: 4, when no worker took it in time.
+    """
+    if not 0 < len(wanted.reason.strip()) <= _LONGEST:
+        raise Usage(f"why? say --reason TEXT, in {_LONGEST} characters at most; it is kept with the order")
+    whole = load_app(app)
+    process = process_of(whole, wanted.process)
+    with TimerWork(whole, process, kafka) as work:
+        timer = work.timer(wanted.key, wanted.name)
+        now = work.told_time().now or datetime.now(UTC)
+        order = Order(wanted.action, wanted.by or _login(), wanted.reason, now)
+        done = work.give(timer, order, wanted.timeout)
+    _tell(wanted, order, done, as_json=as_json)
+    if not done.taken:
+        note(
+            f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. Start "
+            f"one: leftfold run {wanted.process}"
+        )
+        raise typer.Exit(_NOT_TAKEN)
+
+
+def _tell(wanted: Wanted, order: Order, done: Ordered, *, as_json: bool) -> None:
+    topic, timer = commands(wanted.process), done.timer
+    if as_json:
+        place = {"topic": topic, "partition": timer.partition, "offset": done.offset}
+        told = {"process": wanted.process, "key": timer.key, "timer": timer.name, "action": order.action.value}
+        whom = {"actor": order.actor, "reason": order.reason, "id": done.id, "correlation_id": timer.due.correlation}
+        emit({**told, "due": timer.due.at, **whom, **place, "taken": done.taken})
+        return
+    became = "taken; the timer is not set any more" if done.taken else "not taken yet"
+    say(f"{wanted.process} {timer.key}: {order.action.value} timer {timer.name}, due {timer.due.at}: {became}")
+    say(f"order {done.id} stands in {topic}[{timer.partition}]@{done.offset}; see: leftfold log trace {done.id}")
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, as in containers
+        raise Usage("who orders this? your user has no name here; say --by WHO") from None

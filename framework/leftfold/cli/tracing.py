@@ -1,0 +1,81 @@
+"""What `leftfold log trace` puts together: every topic of commands, events and dead letters in the cluster."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from leftfold import names
+from leftfold.cli.console import amount, note
+from leftfold.cli.failures import Usage
+from leftfold.cli.progress import shown
+from leftfold.connection import kafka_settings, ring
+from leftfold.engine.rebuild_progress import Stopwatch
+from leftfold.engine.step import Step, step_of
+from leftfold.engine.trace_search import search
+from leftfold.position import Position
+
+__all__ = ["traced"]
+
+_KINDS = (names.commands(""), names.events(""), names.dead(""))
+_AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dhm])")
+_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
+
+
+def traced(id_: str, since: str | None, kafka: str | None) -> list[Step]:
+    """Every step of the correlation that an id belongs to, across all services of the cluster.
+
+    Args:
+        since: an age or a time; what was appended before is not looked at. None = from the beginning.
+
+    Raises:
+        Usage: nothing has this id, or `since` is neither an age nor a time.
+    """
+    begin = _moment(since) if since is not None else None
+    settings = kafka_settings(kafka)
+    with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
+        topics = sorted(topic for topic in cluster.topics() if topic.endswith(_KINDS))
+        starts = _starts(cluster, topics, begin)
+        ends: Position = cluster.ends(topics)
+    with closing(ring("leftfold.kafka.reader").KafkaLogReader(settings)) as reader, shown("trace") as report:
+        watch = Stopwatch(report)
+        found = search(reader, id_, starts, ends, watch=watch)
+        watch.end()
+    if found.is_short:
+        note("some of the newest records could not be read: no broker answers, or a transaction is open before them")
+    steps = [step for record in found.records if (step := step_of(record)) is not None]
+    if not any(id_ in (step.id, step.correlation) for step in steps):
+        raise _unknown(id_, found.looked, topics, since)
+    return steps
+
+
+def _starts(cluster: Any, topics: list[str], begin: datetime | None) -> Position:
+    if begin is None:
+        found: Position = cluster.starts(topics)
+        return found
+    milliseconds = int(begin.timestamp() * 1000)
+    return Position.union(cluster.starts_at(topic, milliseconds) for topic in topics)
+
+
+def _unknown(id_: str, looked: int, topics: list[str], since: str | None) -> Usage:
+    where = f"{amount(looked, 'record')} of {', '.join(topics)}" if topics else "a cluster without topics"
+    wider = "say a longer --since, or leave it out" if since is not None else "commands are kept for a week only"
+    return Usage(
+        f"no command, event or correlation has the id {id_!r}; searched {where}. {wider[0].upper()}{wider[1:]}; ids "
+        f"are told by: leftfold events CATEGORY --json"
+    )
+
+
+def _moment(text: str) -> datetime:
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[age["unit"]]: int(age["count"])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Usage(f"--since {text!r} is neither an age such as 2h nor a time such as 2026-01-01T00:00:00Z") from None
+    if moment.tzinfo is None:
+        raise Usage(f"--since {text!r} has no time zone; write {text}Z for UTC")
+    return moment

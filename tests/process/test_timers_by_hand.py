@@ -1,0 +1,185 @@
+"""`leftfold timers` on a real broker: fired once, cancelled for good, whatever happens at the same time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from leftfold import App
+from leftfold.cli.main import run
+from leftfold.codec import header
+from leftfold.engine.inputs import CANCEL, DUE, Input, due_record
+from leftfold.engine.instance import Due, Instance, Sent
+from leftfold.engine.reacting import Outcome, Passed, Reactor, Took, timer_of
+from leftfold.kafka.inputs import write_input
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from tests.core.trade import Dropped, Place, Reserved, app, checkout_with
+from tests.process.trading import Trading, committed
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+
+def in_version(version: int) -> App:
+    """The trade with a checkout of another version."""
+    return App("trade", partitions=app.partitions, deciders=app.deciders, processes=[checkout_with(version=version)])
+
+
+newer, third, never = (in_version(number) for number in (2, 3, 9))
+Typing = Callable[..., tuple[int, list[dict[str, Any]], str]]
+LATE = "not paid in time"
+
+
+@pytest.fixture
+def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing:
+    """Types `leftfold timers ... --json`; exit code, rows and what was said beside them."""
+
+    def type_(*words: str, of: str = "tests.core.trade:app") -> tuple[int, list[dict[str, Any]], str]:
+        capsys.readouterr()
+        code = run(["timers", *words, "--app", of, "--kafka", settings.bootstrap_servers, "--json"])
+        out, err = capsys.readouterr()
+        return code, [json.loads(line) for line in out.splitlines()], err
+
+    return type_
+
+
+def place(trading: Trading, *orders: str) -> None:
+    """Orders with a timer that is due in an hour."""
+    for order in orders:
+        trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=60)
+        trading.await_event("stock", Reserved(product=order, order=order), 60.0)
+
+
+def drops(trading: Trading, order: str) -> int:
+    """How often an order ran out of time."""
+    return trading.events("orders").count(Dropped(order=order, why=LATE))
+
+
+def test_a_timer_is_listed_fired_once_and_cancelled_for_good(settings: KafkaSettings, typed: Typing) -> None:
+    with Trading(settings) as trading:
+        place(trading, "early", "kept")
+        code, rows, _ = typed("list", "checkout")
+        assert code == 0
+        assert {(row["key"], row["timer"], row["sends"]) for row in rows} == {
+            ("early", "patience", "orders.Drop.v1"),
+            ("kept", "patience", "orders.Drop.v1"),
+        }
+        assert [row["command"]["why"] for row in rows] == [LATE, LATE]
+        assert not any(row["overdue"] for row in rows)
+        code, (fired,), _ = typed("fire", "checkout", "early", "patience", "--reason", "a test", "--by", "anna")
+        assert (code, fired["taken"], fired["actor"], fired["reason"]) == (0, True, "anna", "a test")
+        trading.await_event("orders", Dropped(order="early", why=LATE), 60.0)
+        code, (cancelled,), _ = typed("cancel", "checkout", "kept", "patience", "--reason", "a test")
+        assert (code, cancelled["taken"], cancelled["topic"]) == (0, True, "checkout.commands")
+        assert typed("list", "checkout")[1] == []
+        code, _, err = typed("fire", "checkout", "early", "patience", "--reason", "again")
+        assert code == 2
+        assert "no timer is set in checkout 'early'" in err
+    assert (drops(trading, "early"), drops(trading, "kept")) == (1, 0)
+
+
+def test_a_trace_tells_who_fired_a_timer_and_why(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs behind the one that fires."""
+    orders = [r for r in committed(settings, "checkout.commands") if header(r.headers, "ce_type") == DUE]
+    id_ = next(header(r.headers, "ce_id").decode() for r in orders if r.key == b"early")
+    capsys.readouterr()
+    assert run(["log", "trace", id_, "--kafka", settings.bootstrap_servers]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (fired,) = [number for number, line in enumerate(lines) if "> timer patience fired early" in line]
+    assert "by anna: a test" in lines[fired]
+    assert "command Drop early" in lines[fired + 1]
+
+
+def given_twice_while_due(settings: KafkaSettings, typed: Typing, order: str) -> None:
+    """Nobody works: the timer is fired by hand twice, cancelled, and its time comes, before anybody takes any of it."""
+    told = [typed(action, "checkout", order, "patience", "--reason", "r", "--timeout", "50ms") for action in
+            ("fire", "fire", "cancel")]  # fmt: skip
+    assert [code for code, _, _ in told] == [4, 4, 4]
+    assert "stays in the log and counts once one does" in told[0][2]
+    (row,) = typed("list", "checkout", "--key", order)[1]
+    set_ = Due(row["due"], row["sends"], json.dumps(row["command"]), row["correlation_id"], row["by"])
+    due = due_record("trade", "checkout", order, "patience", set_, row["partition"])
+    write_input(settings, "checkout.commands", due)
+
+
+def test_a_timer_that_is_fired_while_it_is_due_fires_once_and_is_not_set_by_newer_code(
+    settings: KafkaSettings, typed: Typing
+) -> None:
+    with Trading(settings) as trading:
+        place(trading, "twice", "ended")
+    given_twice_while_due(settings, typed, "twice")
+    assert typed("cancel", "checkout", "ended", "patience", "--reason", "r", "--timeout", "50ms")[0] == 4
+    with Trading(settings) as trading:
+        trading.await_event("orders", Dropped(order="twice", why=LATE), 60.0)
+    ensure(newer, settings)
+    with Trading(settings, newer) as trading:
+        place(trading, "behind")
+        rows = typed("list", "checkout", of="tests.process.test_timers_by_hand:newer")[1]
+        assert [row["key"] for row in rows] == ["behind"], "all the others are done with, by their inputs"
+        assert (drops(trading, "twice"), drops(trading, "ended")) == (1, 0)
+
+
+def test_without_the_identity_of_a_setting_it_takes_effect_twice(
+    settings: KafkaSettings, typed: Typing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Trading(settings) as trading:
+        place(trading, "careless")
+    given_twice_while_due(settings, typed, "careless")
+
+    def careless(self: Reactor, instance: Instance[Any], given: Input) -> Outcome:
+        """Believes whoever says that a timer is due, and forgets nothing."""
+        name, _ = timer_of(given)
+        timer = instance.timers.get(name)
+        if timer is None or given.type == CANCEL:
+            return Passed("cancelled")
+        sent = Sent(timer.type, timer.value)
+        reaction = self._reaction(given, 0, self.commands.decode(timer.type.encode(), timer.value.encode()), sent)
+        instance.waiting[reaction.id] = sent
+        return Took((reaction,))
+
+    monkeypatch.setattr(Reactor, "_due", careless)
+    with Trading(settings) as trading:
+        wait_until(lambda: drops(trading, "careless") > 1, lambda: f"more than one drop: {drops(trading, 'careless')}")
+
+
+def test_code_that_passes_over_orders_would_set_a_cancelled_timer_again(
+    settings: KafkaSettings, typed: Typing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin of the refold: the order must be taken from the inputs again, as it was taken then."""
+    due = Reactor._due
+    monkeypatch.setattr(
+        Reactor, "_due", lambda self, i, given: Passed("foreign") if given.type == CANCEL else due(self, i, given)
+    )
+    ensure(third, settings)
+    with Trading(settings, third):
+        rows = typed("list", "checkout", of="tests.process.test_timers_by_hand:third")[1]
+    assert {"kept", "ended"} <= {row["key"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("list", "chekout"), "did you mean checkout?"),
+        (("fire", "checkout", "nobody", "patience", "--reason", "r"), "process checkout has no instance 'nobody'"),
+        (("cancel", "checkout", "behind", "patiense", "--reason", "r"), "did you mean patience?"),
+        (("cancel", "checkout", "behin", "patience", "--reason", "r"), "did you mean behind?"),
+        (("cancel", "checkout", "behind", "patience", "--reason", " "), "why? say --reason TEXT"),
+        (("cancel", "checkout", "behind", "patience"), "Missing option '--reason'"),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(typed: Typing, words: tuple[str, ...], said: str) -> None:
+    """Runs behind those that leave a timer in version 2."""
+    code, _, err = typed(*words, of="tests.process.test_timers_by_hand:newer")
+    assert code == 2
+    assert said in err
+
+
+def test_a_version_that_never_ran_has_no_timers(typed: Typing) -> None:
+    code, _, err = typed("list", "checkout", of="tests.process.test_timers_by_hand:never")
+    assert code == 69
+    assert "process checkout has never run in version 9; start it: leftfold run checkout" in err

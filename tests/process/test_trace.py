@@ -1,0 +1,157 @@
+"""`leftfold log trace` over the topics of several services on a real broker."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from leftfold.cli.main import run
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
+from tests.core.trade import Confirmed, Dropped, Pay, Place, app
+from tests.process.trading import Trading, committed
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def traded(settings: KafkaSettings) -> KafkaSettings:
+    """An order that was paid for, one that was refused, and a command that nobody can read."""
+    now = datetime.now(UTC)
+    with Trading(settings) as trading:
+        for order in ("paid", "x", "y"):
+            trading.client.send(Place(order=order, product="p", at=now), id=f"place-{order}", timeout=60)
+        wait_until(
+            lambda: any(isinstance(event, Dropped) for event in trading.events("orders")),
+            lambda: f"one that gets nothing: {trading.events('orders')}",
+        )
+        plant(settings, "orders.commands", b"broken", b"{}", headers("broken", "orders.Place.v1"))
+        reserved = {event.order for event in trading.events("stock") if hasattr(event, "order")}
+        order = min(reserved)
+        trading.client.send(Pay(order=order), id="pay", timeout=60)
+        trading.await_event("orders", Confirmed(order=order), 60.0)
+        wait_until(lambda: bool(trading.records("orders.dead")), "the dead letter")
+    return settings
+
+
+def headers(id_: str, type_: str, **more: str) -> list[tuple[str, bytes]]:
+    told = {"ce_id": id_, "ce_type": type_, "ce_time": "2026-01-01T00:00:00Z", "ce_correlationid": id_, **more}
+    return [(name, value.encode()) for name, value in told.items()]
+
+
+def plant(
+    settings: KafkaSettings, topic: str, key: bytes, value: bytes, headers: Any, *, transaction: bool | None = None
+) -> None:
+    """Writes a record: outside of transactions, or in one that is committed or aborted."""
+    extra = {} if transaction is None else {"transactional.id": "planted"}
+    producer = Producer({**settings.librdkafka(), **extra})
+    if transaction is not None:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+    producer.produce(topic, value, key, partition_of(key, app.partitions), headers=headers)
+    assert producer.flush(30) == 0
+    if transaction is not None:
+        (producer.commit_transaction if transaction else producer.abort_transaction)(30)
+
+
+def rows(capsys: pytest.CaptureFixture[str], settings: KafkaSettings, id_: str, *words: str) -> list[dict[str, Any]]:
+    """What the command prints as JSON."""
+    capsys.readouterr()
+    assert run(["log", "trace", id_, "--kafka", settings.bootstrap_servers, "--json", *words]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_trace_names_every_record_of_its_correlation_and_no_other(
+    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics = [f"{category}.{kind}" for category in ("orders", "stock") for kind in ("commands", "events")]
+    records = [record for topic in (*topics, "checkout.commands") for record in committed(traded, topic)]
+    wanted = {(r.topic, r.partition, r.offset) for r in records if ("ce_correlationid", b"place-paid") in r.headers}
+    found = rows(capsys, traded, "place-paid")
+    assert {(row["topic"], row["partition"], row["offset"]) for row in found} == wanted
+    assert [row["id"] for row in found if row["depth"] == 0] == ["place-paid"]
+    assert all(row["after"] is not None and row["appended"] for row in found if row["depth"])
+
+
+def test_the_tree_is_the_same_from_each_of_its_ids_which_is_marked(
+    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = rows(capsys, traded, "place-x")
+    for row in (whole[0], whole[1], whole[-1]):
+        again = rows(capsys, traded, row["id"])
+        assert [(one["id"], one["depth"]) for one in again] == [(one["id"], one["depth"]) for one in whole]
+        assert [one["id"] for one in again if one["asked"]] == [row["id"]]
+
+
+def test_what_was_refused_or_could_not_be_read_is_shown_as_such(
+    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rejected = [
+        row
+        for order in ("paid", "x", "y")
+        for row in rows(capsys, traded, f"place-{order}")
+        if row["kind"] == "rejected"
+    ]
+    assert [row["told"]["message"] for row in rejected] == ["no p left"]
+    (dead,) = rows(capsys, traded, "broken")[0]["dead"]
+    assert dead["topic"] == "orders.commands"
+    assert "orders.Place.v1" in dead["reason"]
+    assert run(["log", "trace", "broken", "--kafka", traded.bootstrap_servers]) == 0
+    assert "dead-lettered at" in capsys.readouterr().out
+
+
+def test_a_second_record_of_an_id_is_a_duplicate_and_an_aborted_one_is_not_there(
+    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = next(r for r in committed(traded, "checkout.commands") if ("ce_correlationid", b"pay") in r.headers)
+    again(traded, first, commit=False)
+    assert not [row for row in rows(capsys, traded, "pay") if "duplicates" in row]
+    again(traded, first, commit=True)
+    (row,) = [row for row in rows(capsys, traded, "pay") if "duplicates" in row]
+    assert (row["kind"], row["offset"]) == ("input", first.offset)
+    assert [place["offset"] > first.offset for place in row["duplicates"]] == [True]
+
+
+def again(settings: KafkaSettings, record: RawRecord, *, commit: bool) -> None:
+    plant(settings, record.topic, record.key or b"", record.value or b"", list(record.headers), transaction=commit)
+
+
+def test_the_tree_is_drawn_and_a_cause_that_is_gone_is_said_to_be(
+    traded: KafkaSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cause = {"ce_causationid": "long-gone", "ce_correlationid": "long-gone"}
+    plant(traded, "orders.events", b"o", b"{}", headers("orphan", "orders.Confirmed.v1", **cause))
+    assert run(["log", "trace", "orphan", "--kafka", traded.bootstrap_servers]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "long-gone is not in the log"
+    assert second.startswith("└── > event Confirmed o  orders.events[")
+    assert run(["log", "trace", "place-paid", "--kafka", traded.bootstrap_servers]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("> command Place paid  orders.commands[")
+    assert any("└── checkout takes Placed paid  checkout.commands[" in line for line in lines)
+
+
+@pytest.mark.parametrize("since", ["2h", "2026-01-01T00:00:00Z"])
+def test_only_what_is_new_enough_is_looked_at(
+    traded: KafkaSettings, capsys: pytest.CaptureFixture[str], since: str
+) -> None:
+    assert rows(capsys, traded, "place-paid", "--since", since)
+    future = "2999-01-01T00:00:00Z"
+    assert run(["log", "trace", "place-paid", "--since", future, "--kafka", traded.bootstrap_servers]) == 2
+    told = capsys.readouterr().err
+    assert "no command, event or correlation has the id 'place-paid'; searched 0 records of checkout.commands" in told
+    assert "say a longer --since" in told.lower()
+
+
+@pytest.mark.parametrize(("since", "said"), [("soon", "neither an age"), ("2026-01-01", "no time zone")])
+def test_a_time_that_cannot_be_meant_is_told(
+    settings: KafkaSettings, capsys: pytest.CaptureFixture[str], since: str, said: str
+) -> None:
+    assert run(["log", "trace", "x", "--since", since, "--kafka", settings.bootstrap_servers]) == 2
+    assert said in capsys.readouterr().err
