@@ -35,7 +35,7 @@ class Stock:
     """What the rules must remember of a stock: free units, and those kept for each checkout."""
 
     free: int = 0
-    reserved: Mapping[str, int] = field(default_factory=dict)
+    reserved: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
     def on_hand(self) -> int:

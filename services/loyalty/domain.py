@@ -33,7 +33,7 @@ class Account:
     balance: int = 0
     earned: int = 0
     tier: Tier = Tier.BASIC
-    held: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def decide(command: LoyaltyCommand, state: Account) -> Sequence[LoyaltyEvent]:

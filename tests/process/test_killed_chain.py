@@ -90,8 +90,7 @@ def test_the_services_agree_though_workers_and_routers_are_killed(tmp_path: Path
         send(client, shopping.commands[:half])
         for part in ("inventory", "checkout.router", "checkout"):
             kill(run, part)
-        answers = send(client, shopping.commands[half:])
-        assert set(answers) == {"accepted"}
+        send(client, shopping.commands[half:])
         log = Log(chain, settings)
         settle(log, client, shopping.checkouts)
         wait_until(lambda: not disagreements(log.look()), lambda: f"the sums: {disagreements(log.events)[:9]}", 120.0)
