@@ -8,11 +8,35 @@ from decimal import Decimal
 
 from pydantic import TypeAdapter
 
+from events.loyalty import POINT
+from events.payments import Method
 from leftfold import Event, Json
 
-__all__ = ["BasketCheckedOut", "BasketEvent", "BasketOpened", "CouponApplied", "ItemAdded", "Line"]
+__all__ = [
+    "BasketCheckedOut",
+    "BasketEvent",
+    "BasketOpened",
+    "BasketPaid",
+    "BasketReopened",
+    "CouponApplied",
+    "CouponReturned",
+    "ItemAdded",
+    "Line",
+    "basket_of",
+    "checkout_id",
+]
 
 _ZERO = Decimal("0.00")
+
+
+def checkout_id(basket_id: str, attempt: int) -> str:
+    """The name of one checkout of a basket, in every service that has a part in it."""
+    return f"{basket_id}/{attempt}"
+
+
+def basket_of(checkout_id: str) -> str:
+    """The basket that a checkout is one of."""
+    return checkout_id.rpartition("/")[0]
 
 
 class _BasketEvent(Event, category="baskets", key="basket_id"):
@@ -70,12 +94,54 @@ def _v1_to_v2(old: Json) -> Json:
 
 
 class BasketCheckedOut(_BasketEvent, version=2, upcasts={1: _v1_to_v2}):
-    """The basket became a receipt; `total` is the sum of the lines' sales values."""
+    """The basket became a receipt; `total` is the sum of the lines' sales values.
+
+    `attempt` counts the checkouts of the basket, from 1; `points` are those that the household wants to pay with.
+    """
 
     household_id: str
     store_id: str
     lines: tuple[Line, ...]
     total: Decimal
+    attempt: int = 1
+    method: Method = Method.AT_REGISTER
+    points: int = 0
+
+    @property
+    def due(self) -> Decimal:
+        """What the household pays itself: manufacturers pay the coupons, and points pay their part."""
+        coupons = sum((line.coupon_disc for line in self.lines), _ZERO)
+        return max(self.total - coupons - self.points * POINT, _ZERO)
 
 
-BasketEvent = BasketOpened | ItemAdded | CouponApplied | BasketCheckedOut
+class BasketReopened(_BasketEvent):
+    """A checkout came to nothing: what its receipt added to any sum, this takes back, as of `checked_out_at`."""
+
+    household_id: str
+    store_id: str
+    lines: tuple[Line, ...]
+    total: Decimal
+    attempt: int
+    checked_out_at: datetime
+    reason: str
+
+
+class CouponReturned(_BasketEvent):
+    """A household has its coupon again, since the checkout came to nothing; the line is without one."""
+
+    product_id: str
+    coupon_disc: Decimal
+    coupon_match_disc: Decimal
+
+
+class BasketPaid(_BasketEvent):
+    """The household paid `amount` for a checkout; nothing more happens to the basket."""
+
+    household_id: str
+    store_id: str
+    attempt: int
+    payment_id: str
+    amount: Decimal
+
+
+BasketEvent = BasketOpened | ItemAdded | CouponApplied | BasketCheckedOut | BasketReopened | CouponReturned | BasketPaid

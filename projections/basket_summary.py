@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 
-from events.baskets import BasketCheckedOut, BasketEvent, BasketOpened, CouponApplied, ItemAdded
+from events.baskets import (
+    BasketCheckedOut,
+    BasketEvent,
+    BasketOpened,
+    BasketPaid,
+    BasketReopened,
+    CouponApplied,
+    CouponReturned,
+    ItemAdded,
+)
 from leftfold import FoldView
 
 __all__ = ["BasketSummary", "basket_summary", "evolve"]
@@ -14,7 +23,10 @@ __all__ = ["BasketSummary", "basket_summary", "evolve"]
 
 @dataclass(frozen=True)
 class BasketSummary:
-    """A basket at a glance; `coupons` is what manufacturers pay of `total`."""
+    """A basket at a glance; `coupons` is what manufacturers pay of `total`.
+
+    `paid_at` stays empty for what was paid at the register, at the time of the checkout.
+    """
 
     basket_id: str
     opened_at: datetime
@@ -24,6 +36,7 @@ class BasketSummary:
     total: Decimal = Decimal("0.00")
     coupons: Decimal = Decimal("0.00")
     checked_out_at: datetime | None = None
+    paid_at: datetime | None = None
 
     @property
     def due(self) -> Decimal:
@@ -43,6 +56,12 @@ def evolve(row: BasketSummary | None, event: BasketEvent) -> BasketSummary:
             return replace(row, coupons=row.coupons + event.coupon_disc)
         case BasketCheckedOut():
             return replace(row, total=event.total, checked_out_at=event.at)
+        case BasketReopened():
+            return replace(row, checked_out_at=None)
+        case CouponReturned():
+            return replace(row, coupons=row.coupons - event.coupon_disc)
+        case BasketPaid():
+            return replace(row, paid_at=event.at)
 
 
 basket_summary = FoldView("basket_summary", events=BasketEvent, row=BasketSummary, evolve=evolve)

@@ -7,11 +7,13 @@ from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 
-from events.baskets import BasketCheckedOut
+from events.baskets import BasketCheckedOut, BasketReopened
 from leftfold import FoldView
 from leftfold.reading import Views
 
 __all__ = ["HouseholdSpend", "Segment", "add", "household_spend", "in_segment"]
+
+_NOTHING = Decimal("0.00")
 
 
 class Segment(Enum):
@@ -35,17 +37,22 @@ class HouseholdSpend:
     segment: Segment
 
 
-def add(row: HouseholdSpend | None, event: BasketCheckedOut) -> HouseholdSpend:
-    """The household after one more receipt, whichever receipt comes first."""
-    saved = sum((line.retail_disc + line.coupon_disc + line.coupon_match_disc for line in event.lines), Decimal("0.00"))
-    total = event.total + (row.total if row else 0)
+def add(row: HouseholdSpend | None, event: BasketCheckedOut | BasketReopened) -> HouseholdSpend:
+    """The household after one more receipt, or without one that came to nothing, in whichever order.
+
+    A visit is a visit, whatever it comes to.
+    """
+    sign = 1 if isinstance(event, BasketCheckedOut) else -1
+    visit = event.at if isinstance(event, BasketCheckedOut) else event.checked_out_at
+    saved = sum((line.retail_disc + line.coupon_disc + line.coupon_match_disc for line in event.lines), _NOTHING)
+    total = (row.total if row else _NOTHING) + sign * event.total
     return HouseholdSpend(
         household_id=event.household_id,
-        baskets=1 + (row.baskets if row else 0),
+        baskets=(row.baskets if row else 0) + sign,
         total=total,
-        saved=saved + (row.saved if row else 0),
-        first_visit=min(event.at, row.first_visit) if row else event.at,
-        last_visit=max(event.at, row.last_visit) if row else event.at,
+        saved=(row.saved if row else _NOTHING) + sign * saved,
+        first_visit=min(visit, row.first_visit) if row else visit,
+        last_visit=max(visit, row.last_visit) if row else visit,
         segment=_segment(total),
     )
 
@@ -58,11 +65,12 @@ def _segment(total: Decimal) -> Segment:
 
 household_spend = FoldView(
     "household_spend",
-    events=BasketCheckedOut,
+    events=BasketCheckedOut | BasketReopened,
     row=HouseholdSpend,
     key=lambda e: e.household_id,
     evolve=add,
     indexes=("segment",),
+    version=2,
 )
 
 

@@ -8,11 +8,11 @@ from decimal import Decimal
 from heapq import nlargest
 from operator import attrgetter
 
-from events.baskets import BasketCheckedOut, Line
+from events.baskets import BasketCheckedOut, BasketReopened, Line
 from leftfold import SpreadView
 from leftfold.reading import Views
 
-__all__ = ["ProductSales", "best_sellers", "lines", "product_sales", "sell"]
+__all__ = ["ProductSales", "Sold", "best_sellers", "lines", "product_sales", "sell"]
 
 
 @dataclass(frozen=True)
@@ -28,26 +28,43 @@ class ProductSales:
     coupon_match_disc: Decimal = Decimal("0.00")
 
 
-def lines(event: BasketCheckedOut) -> Iterable[tuple[str, Line]]:
+@dataclass(frozen=True)
+class Sold:
+    """A line of a receipt, to be added once, or to be taken back: -1."""
+
+    line: Line
+    times: int = 1
+
+
+def lines(event: BasketCheckedOut | BasketReopened) -> Iterable[tuple[str, Sold]]:
     """Every line of a receipt under its product."""
-    return ((line.product_id, line) for line in event.lines)
+    times = 1 if isinstance(event, BasketCheckedOut) else -1
+    return ((line.product_id, Sold(line, times)) for line in event.lines)
 
 
-def sell(row: ProductSales | None, line: Line) -> ProductSales:
+def sell(row: ProductSales | None, sold: Sold) -> ProductSales:
     """The product after one more line, whichever line comes first."""
+    line, times = sold.line, sold.times
     row = row or ProductSales(line.product_id)
     return ProductSales(
         product_id=line.product_id,
-        lines=row.lines + 1,
-        quantity=row.quantity + line.quantity,
-        sales_value=row.sales_value + line.sales_value,
-        retail_disc=row.retail_disc + line.retail_disc,
-        coupon_disc=row.coupon_disc + line.coupon_disc,
-        coupon_match_disc=row.coupon_match_disc + line.coupon_match_disc,
+        lines=row.lines + times,
+        quantity=row.quantity + times * line.quantity,
+        sales_value=row.sales_value + times * line.sales_value,
+        retail_disc=row.retail_disc + times * line.retail_disc,
+        coupon_disc=row.coupon_disc + times * line.coupon_disc,
+        coupon_match_disc=row.coupon_match_disc + times * line.coupon_match_disc,
     )
 
 
-product_sales = SpreadView("product_sales", events=BasketCheckedOut, row=ProductSales, each=lines, evolve=sell)
+product_sales = SpreadView(
+    "product_sales",
+    events=BasketCheckedOut | BasketReopened,
+    row=ProductSales,
+    each=lines,
+    evolve=sell,
+    version=2,
+)
 
 
 def best_sellers(views: Views, count: int) -> list[ProductSales]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 
-from events.baskets import BasketCheckedOut
+from events.baskets import BasketCheckedOut, BasketReopened
 from leftfold import QueryView
 from leftfold.reading import Views
 
@@ -15,7 +15,7 @@ __all__ = ["StoreDay", "best_days", "store_daily"]
 
 @dataclass(frozen=True)
 class StoreDay:
-    """All receipts of one store on one day (UTC) added up."""
+    """All receipts of one store on one day (UTC) added up, without those that came to nothing."""
 
     store_id: str
     day: date
@@ -26,19 +26,25 @@ class StoreDay:
 
 store_daily = QueryView(
     "store_daily",
-    events=BasketCheckedOut,
+    events=BasketCheckedOut | BasketReopened,
     row=StoreDay,
     key=lambda r: (r.store_id, r.day),
     query="""
         SELECT store_id,
                date(at) AS day,
-               count(*) AS baskets,
-               sum(size(lines)) AS lines,
-               CAST(sum(total) AS DECIMAL(18, 2)) AS sales_value
-        FROM BasketCheckedOut
+               sum(sign) AS baskets,
+               sum(sign * size(lines)) AS lines,
+               CAST(sum(sign * total) AS DECIMAL(18, 2)) AS sales_value
+        FROM (
+            SELECT store_id, at, lines, total, 1 AS sign FROM BasketCheckedOut
+            UNION ALL
+            SELECT store_id, checked_out_at AS at, lines, total, -1 AS sign FROM BasketReopened
+        ) receipts
         GROUP BY store_id, date(at)
+        HAVING sum(sign) > 0
     """,
     indexes=("store_id",),
+    version=2,
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 
-from events.baskets import BasketCheckedOut
+from events.baskets import BasketCheckedOut, BasketReopened
 from leftfold import FoldView
 from leftfold.reading import Views
 
@@ -25,26 +25,28 @@ class StoreTotals:
     coupon_match_disc: Decimal = Decimal("0.00")
 
 
-def ring_up(row: StoreTotals | None, event: BasketCheckedOut) -> StoreTotals:
-    """The store after one more receipt, whichever receipt comes first."""
+def ring_up(row: StoreTotals | None, event: BasketCheckedOut | BasketReopened) -> StoreTotals:
+    """The store after one more receipt, or without one that came to nothing, in whichever order."""
     row = row or StoreTotals(event.store_id)
+    sign = 1 if isinstance(event, BasketCheckedOut) else -1
     return StoreTotals(
         store_id=event.store_id,
-        baskets=row.baskets + 1,
-        lines=row.lines + len(event.lines),
-        sales_value=row.sales_value + event.total,
-        retail_disc=sum((line.retail_disc for line in event.lines), row.retail_disc),
-        coupon_disc=sum((line.coupon_disc for line in event.lines), row.coupon_disc),
-        coupon_match_disc=sum((line.coupon_match_disc for line in event.lines), row.coupon_match_disc),
+        baskets=row.baskets + sign,
+        lines=row.lines + sign * len(event.lines),
+        sales_value=row.sales_value + sign * event.total,
+        retail_disc=sum((sign * line.retail_disc for line in event.lines), row.retail_disc),
+        coupon_disc=sum((sign * line.coupon_disc for line in event.lines), row.coupon_disc),
+        coupon_match_disc=sum((sign * line.coupon_match_disc for line in event.lines), row.coupon_match_disc),
     )
 
 
 store_totals = FoldView(
     "store_totals",
-    events=BasketCheckedOut,
+    events=BasketCheckedOut | BasketReopened,
     row=StoreTotals,
     key=lambda e: e.store_id,
     evolve=ring_up,
+    version=2,
 )
 
 

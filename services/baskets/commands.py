@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
+from events.payments import Method
 from leftfold import Command, DomainError
 
 __all__ = [
@@ -16,12 +17,17 @@ __all__ = [
     "BasketCommand",
     "BasketNotOpen",
     "CheckOut",
+    "ConfirmPayment",
     "CouponAlreadyApplied",
     "EmptyBasket",
+    "NotWaitingForPayment",
     "OpenBasket",
     "ProductAlreadyAdded",
     "QuantityOutOfBounds",
+    "ReopenBasket",
+    "TooManyPoints",
     "UnknownLine",
+    "WrongAmount",
 ]
 
 
@@ -90,6 +96,29 @@ class AmountOutOfBounds(DomainError, message="${amount} for product {product_id}
     most: Decimal
 
 
+class TooManyPoints(DomainError, message="{points} points for basket {basket_id}; it takes {most} at most"):
+    """Points pay for what is due at most, and nothing at a register."""
+
+    basket_id: str
+    points: int
+    most: int
+
+
+class NotWaitingForPayment(DomainError, message="checkout {attempt} of basket {basket_id} waits for no payment"):
+    """A checkout is paid or undone once, and only the last one of its basket."""
+
+    basket_id: str
+    attempt: int
+
+
+class WrongAmount(DomainError, message="${amount} is not what basket {basket_id} comes to: ${due}"):
+    """A payment is exactly what is due."""
+
+    basket_id: str
+    amount: Decimal
+    due: Decimal
+
+
 class _BasketCommand(Command, category="baskets", key="basket_id", rejects=(BasketClosed,)):
     basket_id: str
     at: datetime
@@ -119,8 +148,30 @@ class ApplyCoupon(_BasketCommand, rejects=(BasketNotOpen, UnknownLine, CouponAlr
     coupon_match_disc: Decimal = Decimal("0.00")
 
 
-class CheckOut(_BasketCommand, rejects=(BasketNotOpen, EmptyBasket)):
-    """Pay, and turn the basket into a receipt."""
+class CheckOut(_BasketCommand, rejects=(BasketNotOpen, EmptyBasket, TooManyPoints)):
+    """Turn the basket into a receipt, to be paid by this method and with so many points of the household's."""
+
+    method: Method = Method.AT_REGISTER
+    points: int = 0
 
 
-BasketCommand = OpenBasket | AddItem | ApplyCoupon | CheckOut
+class _AfterCheckOut(Command, category="baskets", key="basket_id", rejects=(NotWaitingForPayment,)):
+    basket_id: str
+    at: datetime
+    attempt: int
+
+
+class ConfirmPayment(_AfterCheckOut, rejects=(WrongAmount,)):
+    """Close the basket for good: what this checkout comes to is paid."""
+
+    payment_id: str
+    amount: Decimal
+
+
+class ReopenBasket(_AfterCheckOut):
+    """Undo a checkout that came to nothing: the receipt is void, and coupons go back to the household."""
+
+    reason: str
+
+
+BasketCommand = OpenBasket | AddItem | ApplyCoupon | CheckOut | ConfirmPayment | ReopenBasket

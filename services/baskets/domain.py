@@ -1,14 +1,15 @@
-"""The rules of a basket: what may happen next, and what that makes of it."""
+"""The rules of a basket: what may happen next."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from decimal import Decimal
-from enum import Enum
 
-from events.baskets import BasketCheckedOut, BasketEvent, BasketOpened, CouponApplied, ItemAdded, Line
+from events.baskets import BasketCheckedOut, BasketEvent, BasketOpened, CouponApplied, ItemAdded
+from events.loyalty import POINT
+from events.payments import Method
 from leftfold import Decider
+from services.baskets.basket import Basket, Stage, evolve
 from services.baskets.bounds import check_amount, check_quantity
 from services.baskets.commands import (
     AddItem,
@@ -18,39 +19,18 @@ from services.baskets.commands import (
     BasketCommand,
     BasketNotOpen,
     CheckOut,
+    ConfirmPayment,
     CouponAlreadyApplied,
     EmptyBasket,
     OpenBasket,
     ProductAlreadyAdded,
+    ReopenBasket,
+    TooManyPoints,
     UnknownLine,
 )
+from services.baskets.settling import confirm, reopen
 
-__all__ = ["Basket", "Stage", "baskets", "decide", "evolve"]
-
-
-class Stage(Enum):
-    """How far a basket has come."""
-
-    UNOPENED = "unopened"
-    OPEN = "open"
-    CHECKED_OUT = "checked out"
-
-
-@dataclass(frozen=True)
-class Basket:
-    """What the rules must remember of a basket."""
-
-    stage: Stage = Stage.UNOPENED
-    household_id: str = ""
-    store_id: str = ""
-    lines: tuple[Line, ...] = ()
-
-    def line(self, product_id: str) -> Line | None:
-        """The product's line, if the basket has one."""
-        for line in self.lines:
-            if line.product_id == product_id:
-                return line
-        return None
+__all__ = ["baskets", "decide"]
 
 
 def decide(command: BasketCommand, state: Basket) -> Sequence[BasketEvent]:
@@ -68,19 +48,10 @@ def decide(command: BasketCommand, state: Basket) -> Sequence[BasketEvent]:
             return [_apply(command, _opened(command, state))]
         case CheckOut():
             return [_check_out(command, _opened(command, state))]
-
-
-def evolve(state: Basket, event: BasketEvent) -> Basket:
-    """What a basket is after one more event."""
-    match event:
-        case BasketOpened():
-            return Basket(Stage.OPEN, event.household_id, event.store_id)
-        case ItemAdded():
-            return Basket(state.stage, state.household_id, state.store_id, (*state.lines, _line(event)))
-        case CouponApplied():
-            return replace(state, lines=tuple(_with_coupon(line, event) for line in state.lines))
-        case BasketCheckedOut():
-            return Basket(Stage.CHECKED_OUT)
+        case ConfirmPayment():
+            return [confirm(command, state)]
+        case ReopenBasket():
+            return reopen(command, state)
 
 
 baskets = Decider(
@@ -91,6 +62,7 @@ baskets = Decider(
     initial_state=Basket(),
     decide=decide,
     evolve=evolve,
+    version=2,
 )
 
 
@@ -98,7 +70,7 @@ def _open(command: OpenBasket, state: Basket) -> BasketOpened:
     match state.stage:
         case Stage.OPEN:
             raise BasketAlreadyOpen(basket_id=command.basket_id)
-        case Stage.CHECKED_OUT:
+        case Stage.CHECKED_OUT | Stage.PAID:
             raise BasketClosed(basket_id=command.basket_id)
         case Stage.UNOPENED:
             return BasketOpened(
@@ -113,7 +85,7 @@ def _opened(command: BasketCommand, state: Basket) -> Basket:
     match state.stage:
         case Stage.UNOPENED:
             raise BasketNotOpen(basket_id=command.basket_id)
-        case Stage.CHECKED_OUT:
+        case Stage.CHECKED_OUT | Stage.PAID:
             raise BasketClosed(basket_id=command.basket_id)
         case Stage.OPEN:
             return state
@@ -155,26 +127,19 @@ def _apply(command: ApplyCoupon, basket: Basket) -> CouponApplied:
 def _check_out(command: CheckOut, basket: Basket) -> BasketCheckedOut:
     if not basket.lines:
         raise EmptyBasket(basket_id=command.basket_id)
-    return BasketCheckedOut(
+    receipt = BasketCheckedOut(
         basket_id=command.basket_id,
         at=command.at,
         household_id=basket.household_id,
         store_id=basket.store_id,
         lines=basket.lines,
-        total=sum((line.sales_value for line in basket.lines), Decimal("0.00")),
+        total=basket.total,
+        attempt=basket.attempt + 1,
+        method=command.method,
     )
-
-
-def _line(event: ItemAdded) -> Line:
-    return Line(
-        product_id=event.product_id,
-        quantity=event.quantity,
-        sales_value=event.sales_value,
-        retail_disc=event.retail_disc,
-    )
-
-
-def _with_coupon(line: Line, event: CouponApplied) -> Line:
-    if line.product_id != event.product_id:
-        return line
-    return replace(line, coupon_disc=event.coupon_disc, coupon_match_disc=event.coupon_match_disc)
+    if not command.points:
+        return receipt
+    most = 0 if receipt.method is Method.AT_REGISTER else int(receipt.due / POINT)
+    if not 0 < command.points <= most:
+        raise TooManyPoints(basket_id=command.basket_id, points=command.points, most=most)
+    return receipt.model_copy(update={"points": command.points})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +19,7 @@ __all__ = ["EXAMPLES", "check"]
 EXAMPLES = examples(
     "leftfold check             definitions, leftfold.lock, and topics if a broker answers",
     "leftfold check --write     accept the code as it is into leftfold.lock, to be committed",
+    "leftfold check --app services.payments.app:app     another App, as in leftfold.payments.lock",
 )
 
 
@@ -32,8 +34,9 @@ def check(
     """Compare code, leftfold.lock and topics.
 
     The lock holds a hash of every fold and the JSON schema of every event version, so a change that needs a new
-    version is noticed here and not in production. The SQL of query views is checked on Spark; how each of them is kept
-    depends on its topics, too, which are asked if they answer. Exit code 1 when something differs.
+    version is noticed here and not in production. Each App that is not the project's own has a lock of its own. The
+    SQL of query views is checked on Spark; how each of them is kept depends on its topics, too, which are asked if they
+    answer. Exit code 1 when something differs.
     """
     from leftfold.cli.checking import compared, query_findings, topic_findings
     from leftfold.cli.console import emit, note, say
@@ -41,7 +44,10 @@ def check(
 
     project = find_project()
     whole = load_app(app, project)
-    findings, accepted = compared(whole, project.lock, write=write)
+    lock = project.lock_of(whole, app)
+    findings, accepted = compared(whole, lock, write=write)
+    if lock != project.lock:
+        findings, accepted = ([_meant(finding, lock.name, app) for finding in found] for found in (findings, accepted))
     topics, remark = topic_findings(whole, kafka, archive)
     queries, kept = query_findings(whole, kafka, redis)
     for finding in [*accepted, *findings, *queries, *topics]:
@@ -54,11 +60,21 @@ def check(
     for line in [*kept, *filter(None, [remark])]:
         note(line)
     if write:
-        note(f"wrote {_near(project.lock)}; commit it")
+        note(f"wrote {_near(lock)}; commit it")
     if topics or queries or findings:
         raise typer.Exit(1)
     if not write and not as_json:
-        say(f"{typer.style('ok', fg='green')}: {_counted(whole)}, as in {_near(project.lock)}")
+        say(f"{typer.style('ok', fg='green')}: {_counted(whole)}, as in {_near(lock)}")
+
+
+def _meant(finding: Finding, lock: str, app: str) -> Finding:
+    """The finding with the file and the command of an App that is not the project's own."""
+    told = finding.message.replace("leftfold check --write", f"leftfold check --write --app {app}")
+    return replace(
+        finding,
+        about=finding.about.replace("leftfold.lock", lock),
+        message=told.replace("leftfold.lock", lock),
+    )
 
 
 def _line(finding: Finding, *, accepted: bool) -> str:

@@ -31,8 +31,14 @@ class Project:
 
     @property
     def lock(self) -> Path:
-        """The committed `leftfold.lock`."""
+        """The committed `leftfold.lock`, that of the App which pyproject.toml names."""
         return self.root / "leftfold.lock"
+
+    def lock_of(self, app: App, spec: str) -> Path:
+        """The lock of an App that was asked for as `spec`: another one than the project's own has a file of its own."""
+        if not spec or not self.app or spec == self.app:
+            return self.lock
+        return self.root / f"leftfold.{app.name}.lock"
 
 
 def find_project(start: Path | None = None) -> Project:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import faust
@@ -148,6 +150,7 @@ def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
         topic_disable_leader=True,
         web_enabled=False,
         store="memory://",
+        datadir=Path(gettempdir()) / "leftfold-router",  # Faust makes it wherever it is, though nothing is kept in it
         logging_config=None,
     )
     transport = BundlingTransport(app.conf.broker_consumer, app)

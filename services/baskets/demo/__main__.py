@@ -20,6 +20,7 @@ from services.baskets.app import app
 from services.baskets.audit import audit
 from services.baskets.demo.deploy import deploy
 from services.baskets.demo.fleet import LEFTFOLD, Fleet
+from services.baskets.demo.journeys import PAID, journeys, other_services
 from services.baskets.demo.loading import Loading
 from services.baskets.demo.looking_back import look_back
 from services.baskets.demo.rebuilding import rebuild_all
@@ -86,7 +87,9 @@ def _story(weeks: range) -> list[str]:
             f"{loading.counts['accepted']:,} accepted, {loading.counts['rejected']:,} rejected, "
             f"{loading.counts['asked again']:,} asked for again because their worker died."
         )
-        return wrong + changes + _proof(lf, loading, sums) + look_back(lf, then)
+        with other_services(fleet.log.parent):
+            wrong += changes + _proof(lf, loading, sums) + look_back(lf, then)
+            return wrong + journeys(lf)
 
 
 def _client(lf: Connection) -> Client:
@@ -150,6 +153,7 @@ def _farewell() -> None:
         "leftfold events baskets --follow",
         "leftfold get store_totals 367",
         "leftfold rebuild household_spend",
+        f"leftfold log trace CheckOut-{PAID}",
         "leftfold down                        (make clean removes the data)",
     ):
         say(f"  {line}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from decimal import Decimal
 
-from events.baskets import BasketCheckedOut
+from events.baskets import BasketCheckedOut, BasketReopened
 from leftfold import App, FoldView
 from projections.household_spend import HouseholdSpend, Segment, add, household_spend
 from services.baskets import app as before
@@ -15,7 +15,7 @@ __all__ = ["app"]
 REGULAR_FROM = Decimal(250)
 
 
-def judge(row: HouseholdSpend | None, event: BasketCheckedOut) -> HouseholdSpend:
+def judge(row: HouseholdSpend | None, event: BasketCheckedOut | BasketReopened) -> HouseholdSpend:
     """The household after one more receipt, judged more kindly."""
     after = add(row, event)
     kindly = after.segment is Segment.OCCASIONAL and after.total >= REGULAR_FROM
@@ -24,11 +24,12 @@ def judge(row: HouseholdSpend | None, event: BasketCheckedOut) -> HouseholdSpend
 
 changed = FoldView(
     household_spend.name,
-    events=BasketCheckedOut,
+    events=BasketCheckedOut | BasketReopened,
     row=HouseholdSpend,
     key=lambda e: e.household_id,
     evolve=judge,
     indexes=("segment",),
+    version=household_spend.version,
 )
 app = App(
     before.app.name,

@@ -17,16 +17,16 @@ LEFTFOLD = (sys.executable, "-m", "leftfold.cli")
 
 
 class Fleet:
-    """`leftfold run` as a child process; its log goes to a file."""
+    """`leftfold run` of an App, or of the project's own, as a child process; its log goes to a file."""
 
-    def __init__(self, log: Path) -> None:
-        self.log, self._killed = log, set[int]()
+    def __init__(self, log: Path, app: str = "") -> None:
+        self.log, self._app, self._killed = log, app, set[int]()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.log.unlink(missing_ok=True)
-        self._start()
+        self._start(self._app)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -35,11 +35,11 @@ class Fleet:
     def restart(self, app: str) -> None:
         """Ends all parts in order and starts those of another App, as a deploy does."""
         self._stop()
-        self._start("--app", app)
+        self._start(app)
 
-    def _start(self, *options: str) -> None:
+    def _start(self, app: str) -> None:
         with self.log.open("ab") as out:
-            command = [*LEFTFOLD, "run", *options]
+            command = [*LEFTFOLD, "run", *(["--app", app] if app else [])]
             self._process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
     def _stop(self) -> None:

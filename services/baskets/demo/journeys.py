@@ -1,0 +1,105 @@
+"""Two baskets through all services: one is paid, the payment of the other is declined and everything given back."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+from events.inventory import stock_id
+from events.payments import Method
+from leftfold import Command, Connection, InfrastructureError, LeftfoldError, OutcomeUnknown
+from projections.order_journey import OrderJourney, What, order_journey
+from services.baskets.commands import AddItem, ApplyCoupon, CheckOut, OpenBasket
+from services.baskets.demo.fleet import LEFTFOLD, Fleet
+from services.baskets.demo.telling import say
+from services.inventory.commands import Receive
+
+__all__ = ["PAID", "journeys", "other_services"]
+
+SERVICES = ("payments", "loyalty", "inventory", "checkout", "replenishment")
+STORE, HOUSEHOLD = "367", "900"
+PRICES = {"1082185": Decimal("1.29"), "6534178": Decimal("160.00")}
+PAID, DECLINED = "tonight-1", "tonight-2"
+BASKETS = {PAID: (("1082185",), Method.CARD), DECLINED: (("1082185", "6534178"), Method.CHECK)}
+
+
+@contextmanager
+def other_services(logs: Path) -> Iterator[None]:
+    """The other services at work, each an App of its own; their routers first read all that has happened so far."""
+    say(f"The other services start, each with leftfold run --app services.NAME.app:app: {', '.join(SERVICES)}.")
+    with ExitStack() as stack:
+        for name in SERVICES:
+            stack.enter_context(Fleet(logs / f"{name}.log", f"services.{name}.app:app"))
+        yield
+
+
+def journeys(lf: Connection) -> list[str]:
+    """Buys two baskets and prints what followed; returns what went wrong."""
+    say("\nTwo baskets go through all services: one is paid by card, the other by a check that is too much.")
+    for number, command in enumerate(_shopping(datetime.now(UTC))):
+        _send(lf, command, f"CheckOut-{command.basket_id}" if isinstance(command, CheckOut) else f"shopping-{number}")
+    rows = {basket: _ended(lf, basket) for basket in BASKETS}
+    return [wrong for basket, row in rows.items() for wrong in _told(basket, row)]
+
+
+def _shopping(at: datetime) -> list[Command]:
+    found: list[Command] = [Receive(stock_id=stock_id(STORE, product), at=at, quantity=4) for product in PRICES]
+    for basket, (products, method) in BASKETS.items():
+        found += [
+            OpenBasket(basket_id=basket, at=at, household_id=HOUSEHOLD, store_id=STORE),
+            *(
+                AddItem(basket_id=basket, at=at, product_id=product, quantity=2, sales_value=PRICES[product])
+                for product in products
+            ),
+            ApplyCoupon(basket_id=basket, at=at, product_id=products[0], coupon_disc=Decimal("0.30")),
+            CheckOut(basket_id=basket, at=at, method=method),
+        ]
+    return found
+
+
+def _send(lf: Connection, command: Command, id_: str) -> None:
+    """Sends a command, as soon as its service has its topics and a worker."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            lf.client.send(command, id=id_)
+            return
+        except (InfrastructureError, OutcomeUnknown):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def _ended(lf: Connection, basket: str) -> OrderJourney:
+    """The journey of a basket, once it has come to an end or will not in time."""
+    deadline, row = time.monotonic() + 120, None
+    while time.monotonic() < deadline:
+        try:
+            row = lf.views[order_journey].get(basket)
+        except LeftfoldError:
+            row = None  # its tail has just begun
+        if row is not None and row.last.what in (What.PAID, What.REOPENED):
+            return row
+        time.sleep(0.2)
+    return row or OrderJourney()
+
+
+def _told(basket: str, row: OrderJourney) -> list[str]:
+    """Prints a journey; what is wrong with it."""
+    steps = {step.what: step for step in row.steps}
+    say(f"\nBasket {basket} by views[order_journey]: " + ", ".join(step.what.value for step in row.steps) + ".")
+    if What.REOPENED in steps:
+        say(f"It was reopened: {steps[What.REOPENED].why}")
+    say(f"leftfold log trace CheckOut-{basket}")
+    command = [*LEFTFOLD, "log", "trace", f"CheckOut-{basket}", "--since", "10m"]
+    wrong = [] if subprocess.run(command, check=False).returncode == 0 else [f"{basket} cannot be traced"]
+    if basket == PAID and (What.PAID not in steps or steps[What.PAID].amount != steps[What.CHECKED_OUT].amount):
+        wrong.append(f"{basket} is not paid as it should be: {row}")
+    if basket == DECLINED and (What.REOPENED not in steps or steps[What.RELEASED].times != steps[What.RESERVED].times):
+        wrong.append(f"{basket} was not given back as it should be: {row}")
+    return wrong

@@ -1,0 +1,1 @@
+"""The inventory service: what each store has of each product, and for whom it is kept."""

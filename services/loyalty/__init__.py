@@ -1,0 +1,1 @@
+"""The loyalty service: households earn points, reach tiers, and pay with points."""

@@ -1,0 +1,123 @@
+"""All services of the chain at once on a real broker, with the real data, and killed amid: at the end they agree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from events.baskets import BasketPaid, BasketReopened
+from leftfold import App
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from leftfold.local import embedded
+from tests.process.shopping import Log, Shopping, send
+from tests.reference import careless
+from tests.reference.chain import chain
+from tests.reference.sums import disagreements
+from tests.worker.waiting import wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("baskets", "payments", "loyalty", "inventory", "checkout", "replenishment")
+
+
+@contextmanager
+def running(app: App, module: str, place: Path) -> Iterator[tuple[psutil.Process, KafkaSettings]]:
+    """`leftfold run` with everything but views, on a broker of its own."""
+    path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "framework"), str(ROOT)])}
+    with embedded(place / "kafka", want=frozenset({"kafka"})) as servers, (place / "log").open("wb") as log:
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        ensure(app, settings)
+        words = ["run", *PARTS, "--plain-logs", "--app", f"{module}:chain", "--kafka", servers.kafka]
+        run = subprocess.Popen(
+            [sys.executable, "-m", "leftfold.cli", *words],
+            cwd=place,
+            env={**os.environ, **path},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            yield psutil.Process(run.pid), settings
+        finally:
+            run.terminate()
+            run.wait(60)
+
+
+def kill(run: psutil.Process, name: str) -> None:
+    """SIGKILL to the part of a name."""
+    wait_until(lambda: bool(_parts(run, name)), f"{name} to run", 120.0)
+    for part in _parts(run, name):
+        part.kill()
+
+
+def _parts(run: psutil.Process, name: str) -> list[psutil.Process]:
+    found = []
+    for part in run.children():
+        try:
+            found += [part] if f"--name={name}" in part.cmdline() else []
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def settle(log: Log, client: KafkaClient, checkouts: int) -> None:
+    """Waits until every checkout has its end; meanwhile a bank clears some checks."""
+
+    def ended() -> bool:
+        log.look()
+        send(client, log.cleared())
+        return len(log.ended) == checkouts
+
+    wait_until(ended, lambda: f"{checkouts} ends: {len(log.ended)}; {disagreements(log.events)[:5]}", 240.0)
+
+
+def test_the_services_agree_though_workers_and_routers_are_killed(tmp_path: Path) -> None:
+    shopping = Shopping.of(baskets=100, patience=timedelta(seconds=30))
+    with running(chain, "tests.reference.chain", tmp_path) as (run, settings), KafkaClient("chain", settings) as client:
+        send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
+        half = len(shopping.commands) // 2
+        send(client, shopping.commands[:half])
+        for part in ("inventory", "checkout.router", "checkout"):
+            kill(run, part)
+        send(client, shopping.commands[half:])
+        log = Log(chain, settings)
+        settle(log, client, shopping.checkouts)
+        wait_until(lambda: not disagreements(log.look()), lambda: f"the sums: {disagreements(log.events)[:9]}", 120.0)
+        log.close()
+    ends = log.events["baskets"]
+    why = {event.reason.split()[0] for event in ends if isinstance(event, BasketReopened)}
+    assert {"not", "household"} <= why, "some were late, and some had no points"
+    assert any("are wanted" in event.reason for event in ends if isinstance(event, BasketReopened))
+    assert any(isinstance(event, BasketPaid) for event in ends)
+
+
+def test_a_checkout_that_gives_no_stock_back_leaves_some_reserved(tmp_path: Path) -> None:
+    shopping = Shopping.of(baskets=25, patience=timedelta(seconds=10))
+    with (
+        running(careless.chain, "tests.reference.careless", tmp_path) as (_, settings),
+        KafkaClient("chain", settings) as client,
+    ):
+        send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
+        send(client, shopping.commands)
+        log = Log(careless.chain, settings)
+        settle(log, client, shopping.checkouts)
+        wait_until(
+            lambda: all("reserved" in text for text in disagreements(log.look())),
+            lambda: f"all else to agree: {disagreements(log.events)[:9]}",
+            120.0,
+        )
+        log.close()
+    void = {f"{event.basket_id}/1" for event in log.events["baskets"] if isinstance(event, BasketReopened)}
+    wrong = disagreements(log.events)
+    assert any("is still reserved" in text and any(name in text for name in void) for text in wrong)

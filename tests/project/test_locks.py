@@ -1,0 +1,24 @@
+"""Each App of the application is as its committed lock says: what changed since has been looked at."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from leftfold import App
+from leftfold.cli.project import find_project
+from leftfold.lockfile import Lock, compare, lock_of
+
+ROOT = Path(__file__).parents[2]
+SERVICES = sorted(path.parent.name for path in ROOT.glob("services/*/app.py"))
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_is_stored_and_folded_is_as_its_lock_says(service: str) -> None:
+    module = f"services.{service}.app"
+    app: App = importlib.import_module(module).app
+    lock = find_project(ROOT).lock_of(app, f"{module}:app")
+    findings = compare(Lock.from_json(lock.read_text("utf-8")), lock_of(app))
+    assert [str(finding) for finding in findings] == [], f"leftfold check --write --app {module}:app"
