@@ -1,1 +1,1 @@
-"""The services of the chain: each owns a context, decides its commands and writes its events."""
+"""The services of the chain: each owns a context and decides its commands, or is a process across several of them."""

@@ -113,6 +113,11 @@ class Log:
         return self.events
 
     @property
+    def position(self) -> Position:
+        """How far it has been read."""
+        return self._log.position()
+
+    @property
     def ended(self) -> set[str]:
         """Baskets whose checkout has an end."""
         return {event.basket_id for event in self.events["baskets"] if isinstance(event, BasketPaid | BasketReopened)}

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,11 +14,12 @@ import psutil
 import pytest
 
 from events.baskets import BasketPaid, BasketReopened
-from leftfold import App
+from leftfold import App, connect
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
-from leftfold.local import embedded
+from leftfold.local import Servers, embedded
+from leftfold.testing import fold
 from tests.process.shopping import Log, Shopping, send
 from tests.reference import careless
 from tests.reference.chain import chain
@@ -28,17 +29,16 @@ from tests.worker.waiting import wait_until
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("baskets", "payments", "loyalty", "inventory", "checkout", "replenishment")
 
 
 @contextmanager
-def running(app: App, module: str, place: Path) -> Iterator[tuple[psutil.Process, KafkaSettings]]:
-    """`leftfold run` with everything but views, on a broker of its own."""
+def running(app: App, module: str, place: Path) -> Iterator[tuple[psutil.Process, Servers]]:
+    """`leftfold run` with everything in the App, on servers of its own."""
     path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "framework"), str(ROOT)])}
-    with embedded(place / "kafka", want=frozenset({"kafka"})) as servers, (place / "log").open("wb") as log:
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
-        ensure(app, settings)
-        words = ["run", *PARTS, "--plain-logs", "--app", f"{module}:chain", "--kafka", servers.kafka]
+    with embedded(place / "servers") as servers, (place / "log").open("wb") as log:
+        ensure(app, KafkaSettings(bootstrap_servers=servers.kafka))
+        words = ["run", "--plain-logs", "--app", f"{module}:chain"]
+        words += ["--kafka", servers.kafka, "--redis", servers.redis]
         run = subprocess.Popen(
             [sys.executable, "-m", "leftfold.cli", *words],
             cwd=place,
@@ -48,7 +48,7 @@ def running(app: App, module: str, place: Path) -> Iterator[tuple[psutil.Process
             stderr=log,
         )
         try:
-            yield psutil.Process(run.pid), settings
+            yield psutil.Process(run.pid), servers
         finally:
             run.terminate()
             run.wait(60)
@@ -82,19 +82,31 @@ def settle(log: Log, client: KafkaClient, checkouts: int) -> None:
     wait_until(ended, lambda: f"{checkouts} ends: {len(log.ended)}; {disagreements(log.events)[:5]}", 240.0)
 
 
-def test_the_services_agree_though_workers_and_routers_are_killed(tmp_path: Path) -> None:
+def assert_views_tell_all(servers: Servers, log: Log) -> None:
+    """Each view in Redis holds what its fold makes of all events, service by service."""
+    events = [event for found in log.events.values() for event in found]
+    with connect(chain, kafka=servers.kafka, redis=servers.redis) as lf:
+        for view in chain.views:
+            lf.views[view].wait_reached(log.position, timeout=120.0)
+            assert dict(lf.views[view].items()) == fold(view, *events), view.name
+
+
+def test_the_services_agree_though_workers_routers_and_tails_are_killed(tmp_path: Path) -> None:
     shopping = Shopping.of(baskets=100, patience=timedelta(seconds=30))
-    with running(chain, "tests.reference.chain", tmp_path) as (run, settings), KafkaClient("chain", settings) as client:
-        send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
-        half = len(shopping.commands) // 2
-        send(client, shopping.commands[:half])
-        for part in ("inventory", "checkout.router", "checkout"):
-            kill(run, part)
-        send(client, shopping.commands[half:])
-        log = Log(chain, settings)
-        settle(log, client, shopping.checkouts)
-        wait_until(lambda: not disagreements(log.look()), lambda: f"the sums: {disagreements(log.events)[:9]}", 120.0)
-        log.close()
+    with running(chain, "tests.reference.chain", tmp_path) as (run, servers):
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        with KafkaClient("chain", settings) as client, closing(Log(chain, settings)) as log:
+            send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
+            half = len(shopping.commands) // 2
+            send(client, shopping.commands[:half])
+            for part in ("inventory", "checkout.router", "checkout", "tail"):
+                kill(run, part)
+            send(client, shopping.commands[half:])
+            settle(log, client, shopping.checkouts)
+            wait_until(
+                lambda: not disagreements(log.look()), lambda: f"the sums: {disagreements(log.events)[:9]}", 120.0
+            )
+            assert_views_tell_all(servers, log)
     ends = log.events["baskets"]
     why = {event.reason.split()[0] for event in ends if isinstance(event, BasketReopened)}
     assert {"not", "household"} <= why, "some were late, and some had no points"
@@ -104,20 +116,17 @@ def test_the_services_agree_though_workers_and_routers_are_killed(tmp_path: Path
 
 def test_a_checkout_that_gives_no_stock_back_leaves_some_reserved(tmp_path: Path) -> None:
     shopping = Shopping.of(baskets=25, patience=timedelta(seconds=10))
-    with (
-        running(careless.chain, "tests.reference.careless", tmp_path) as (_, settings),
-        KafkaClient("chain", settings) as client,
-    ):
-        send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
-        send(client, shopping.commands)
-        log = Log(careless.chain, settings)
-        settle(log, client, shopping.checkouts)
-        wait_until(
-            lambda: all("reserved" in text for text in disagreements(log.look())),
-            lambda: f"all else to agree: {disagreements(log.events)[:9]}",
-            120.0,
-        )
-        log.close()
+    with running(careless.chain, "tests.reference.careless", tmp_path) as (_, servers):
+        settings = KafkaSettings(bootstrap_servers=servers.kafka)
+        with KafkaClient("chain", settings) as client, closing(Log(careless.chain, settings)) as log:
+            send(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
+            send(client, shopping.commands)
+            settle(log, client, shopping.checkouts)
+            wait_until(
+                lambda: all("reserved" in text for text in disagreements(log.look())),
+                lambda: f"all else to agree: {disagreements(log.events)[:9]}",
+                120.0,
+            )
     void = {f"{event.basket_id}/1" for event in log.events["baskets"] if isinstance(event, BasketReopened)}
     wrong = disagreements(log.events)
     assert any("is still reserved" in text and any(name in text for name in void) for text in wrong)

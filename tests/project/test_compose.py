@@ -92,6 +92,15 @@ def test_the_workers_run_what_the_app_has() -> None:
     assert [app.decider(name).name for name in command[2:] if not name.startswith("-")] == ["baskets"]
 
 
+def test_the_other_services_of_the_chain_are_there_for_the_asking(tmp_path: Path) -> None:
+    from tests.reference.chain import apps
+
+    calls = compose(tmp_path, "--profile", "chain", "up", "-d")[1]
+    for app in apps[1:]:
+        assert f"leftfold run --app services.{app.name}.app:app" in created(calls)[f"{app.name}_1"]
+        assert "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=kafka:9092" in created(calls)[f"{app.name}_1"]
+
+
 def test_redis_keeps_what_it_is_told_and_throws_nothing_away() -> None:
     command = " ".join(compose_service("redis")["command"])
     assert "--appendonly yes" in command

@@ -12,7 +12,7 @@ from events.baskets import BasketPaid, BasketReopened, CouponReturned
 from events.inventory import StockOrdered, StockReleased, StockReserved, StockShipped
 from events.loyalty import PointsEarned, PointsGivenBack, PointsRedeemed
 from events.payments import CaptureRequested, Method, PaymentAuthorised, PaymentCaptured, PaymentVoided
-from leftfold import World, memory
+from leftfold import Command, World, memory
 from services.baskets.commands import BasketClosed, CheckOut
 from services.checkout.process import PATIENCE
 from services.loyalty.commands import EarnPoints
@@ -28,10 +28,10 @@ def world() -> Iterator[World]:
         yield world
 
 
-def buy(world: World, *commands: object) -> None:
+def buy(world: World, *commands: Command) -> None:
     """Sends commands that nobody refuses."""
     for command in commands:
-        world.client.send(command)  # type: ignore[arg-type]  # they are commands
+        world.client.send(command)
 
 
 def dead(world: World) -> list[object]:
