@@ -149,7 +149,7 @@ def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(settings: KafkaSet
     assert typed("archive", "orders")[0] == 0
     code, said = typed("trim", "orders", "--older-than", "0d", "--yes")
     assert code == 69
-    assert "process checkout has routed orders.events[" in said
+    assert "process checkout has read orders.events[" in said
     assert "up to 0 only" in said
     assert "--leave-behind checkout" in said
     with routing(settings) as failures:
@@ -167,7 +167,7 @@ def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(settings: KafkaSet
 def test_twin_of_the_trim_that_asks_nobody_has_a_process_miss_an_event(
     settings: KafkaSettings, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trimming, "_check_routed", lambda self, parts: None)
+    monkeypatch.setattr(Trimming, "_check_read", lambda self, parts: None)
     careless(monkeypatch)
     write(settings, "missed")
     assert typed("archive", "orders")[0] == 0
