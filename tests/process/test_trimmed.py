@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -143,7 +144,14 @@ def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", begin_anywhere)
 
 
-def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(settings: KafkaSettings, typed: Typing) -> None:
+def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(
+    settings: KafkaSettings, typed: Typing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def traced(id_: str, *words: str) -> list[str]:
+        capsys.readouterr()
+        assert run(["log", "trace", id_, "--json", "--kafka", settings.bootstrap_servers, *words]) == 0
+        return [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+
     write(settings, "a", "b", "c", "d")
     write(settings, "e", "f")
     assert typed("archive", "orders")[0] == 0
@@ -156,6 +164,10 @@ def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(settings: KafkaSet
         await_routed(settings, failures, "f")
     code, said = typed("trim", "orders", "--older-than", "0d", "--yes")
     assert (code, "6 events deleted" in said) == (0, True), said
+    # A trace finds in the archive what topics have lost, and says what is nowhere.
+    assert traced("id-a") == ["event", "input"]
+    assert traced("id-a", "--since", "2026-01-01T00:00:00Z") == ["event", "input"]
+    assert traced("id-a", "--archive", "") == ["missing", "input"]
     write(settings, "later")
     assert typed("archive", "orders")[0] == 0
     assert typed("trim", "orders", "--older-than", "0d", "--yes")[0] == 69
