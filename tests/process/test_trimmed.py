@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from leftfold.cli.main import run
 from leftfold.engine.trimming import Trimming
 from leftfold.errors import LogHole
 from leftfold.faust import route
+from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
@@ -93,6 +94,9 @@ def write(settings: KafkaSettings, *keys: str) -> None:
         producer.produce(EVENTS, body, order.encode(), partition_of(order.encode(), app.partitions), headers=headers)
     producer.flush(30)
     producer.commit_transaction(30)
+    # A commit returns before its markers are written.
+    with Groups(settings) as groups, closing(KafkaBulkLog(settings)) as log:
+        wait_until(lambda: log.stable_ends([EVENTS]) == groups.ends([EVENTS]), "the transaction's end to be written")
 
 
 def lose(settings: KafkaSettings) -> None:
@@ -191,7 +195,7 @@ def test_twin_of_the_trim_that_asks_nobody_has_a_process_miss_an_event(
 
 
 def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_them(
-    settings: KafkaSettings, typed: Typing
+    settings: KafkaSettings, typed: Typing, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = partition_of(b"gone", app.partitions)
     behind = next(key for key in map(str, range(100)) if partition_of(key.encode(), app.partitions) == home)
@@ -204,6 +208,11 @@ def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_th
         assert "a hole in the log: orders.events[" in said
         assert said.endswith("leftfold log skip checkout")
     assert behind not in routed(settings)
+    capsys.readouterr()
+    run(["status", "--kafka", settings.bootstrap_servers])
+    told = capsys.readouterr().err
+    assert "process checkout stands before the start of a topic: a hole in the log: orders.events[" in told
+    assert "leftfold log skip checkout" in told
     code, said = typed("skip", "checkout")
     assert (code, "these events will never reach the process" in said) == (2, True)
     with member(settings):
