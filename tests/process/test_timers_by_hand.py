@@ -32,7 +32,7 @@ def in_version(version: int) -> App:
 
 newer, third, never = (in_version(number) for number in (2, 3, 9))
 Typing = Callable[..., tuple[int, list[dict[str, Any]], str]]
-LATE = "not paid in time"
+LATE, PATIENTLY = "not paid in time", ("--timeout", "2m")
 
 
 @pytest.fixture
@@ -71,10 +71,12 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good(settings: KafkaSett
         }
         assert [row["command"]["why"] for row in rows] == [LATE, LATE]
         assert not any(row["overdue"] for row in rows)
-        code, (fired,), _ = typed("fire", "checkout", "early", "patience", "--reason", "a test", "--by", "anna")
+        code, (fired,), _ = typed(
+            "fire", "checkout", "early", "patience", "--reason", "a test", "--by", "anna", *PATIENTLY
+        )
         assert (code, fired["taken"], fired["actor"], fired["reason"]) == (0, True, "anna", "a test")
         trading.await_event("orders", Dropped(order="early", why=LATE), 60.0)
-        code, (cancelled,), _ = typed("cancel", "checkout", "kept", "patience", "--reason", "a test")
+        code, (cancelled,), _ = typed("cancel", "checkout", "kept", "patience", "--reason", "a test", *PATIENTLY)
         assert (code, cancelled["taken"], cancelled["topic"]) == (0, True, "checkout.commands")
         assert typed("list", "checkout")[1] == []
         code, _, err = typed("fire", "checkout", "early", "patience", "--reason", "again")

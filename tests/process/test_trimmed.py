@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from leftfold.cli.main import run
 from leftfold.engine.trimming import Trimming
 from leftfold.errors import LogHole
 from leftfold.faust import route
+from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
@@ -92,6 +94,9 @@ def write(settings: KafkaSettings, *keys: str) -> None:
         producer.produce(EVENTS, body, order.encode(), partition_of(order.encode(), app.partitions), headers=headers)
     producer.flush(30)
     producer.commit_transaction(30)
+    # A commit returns before its markers are written.
+    with Groups(settings) as groups, closing(KafkaBulkLog(settings)) as log:
+        wait_until(lambda: log.stable_ends([EVENTS]) == groups.ends([EVENTS]), "the transaction's end to be written")
 
 
 def lose(settings: KafkaSettings) -> None:
@@ -143,19 +148,30 @@ def careless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", begin_anywhere)
 
 
-def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(settings: KafkaSettings, typed: Typing) -> None:
+def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(
+    settings: KafkaSettings, typed: Typing, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def traced(id_: str, *words: str) -> list[str]:
+        capsys.readouterr()
+        assert run(["log", "trace", id_, "--json", "--kafka", settings.bootstrap_servers, *words]) == 0
+        return [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()]
+
     write(settings, "a", "b", "c", "d")
     write(settings, "e", "f")
     assert typed("archive", "orders")[0] == 0
     code, said = typed("trim", "orders", "--older-than", "0d", "--yes")
     assert code == 69
-    assert "process checkout has routed orders.events[" in said
+    assert "process checkout has read orders.events[" in said
     assert "up to 0 only" in said
     assert "--leave-behind checkout" in said
     with routing(settings) as failures:
         await_routed(settings, failures, "f")
     code, said = typed("trim", "orders", "--older-than", "0d", "--yes")
     assert (code, "6 events deleted" in said) == (0, True), said
+    # A trace finds in the archive what topics have lost, and says what is nowhere.
+    assert traced("id-a") == ["event", "input"]
+    assert traced("id-a", "--since", "2026-01-01T00:00:00Z") == ["event", "input"]
+    assert traced("id-a", "--archive", "") == ["missing", "input"]
     write(settings, "later")
     assert typed("archive", "orders")[0] == 0
     assert typed("trim", "orders", "--older-than", "0d", "--yes")[0] == 69
@@ -167,7 +183,7 @@ def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(settings: KafkaSet
 def test_twin_of_the_trim_that_asks_nobody_has_a_process_miss_an_event(
     settings: KafkaSettings, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trimming, "_check_routed", lambda self, parts: None)
+    monkeypatch.setattr(Trimming, "_check_read", lambda self, parts: None)
     careless(monkeypatch)
     write(settings, "missed")
     assert typed("archive", "orders")[0] == 0
@@ -179,7 +195,7 @@ def test_twin_of_the_trim_that_asks_nobody_has_a_process_miss_an_event(
 
 
 def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_them(
-    settings: KafkaSettings, typed: Typing
+    settings: KafkaSettings, typed: Typing, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = partition_of(b"gone", app.partitions)
     behind = next(key for key in map(str, range(100)) if partition_of(key.encode(), app.partitions) == home)
@@ -192,6 +208,11 @@ def test_a_router_whose_next_events_are_gone_refuses_until_it_is_told_to_skip_th
         assert "a hole in the log: orders.events[" in said
         assert said.endswith("leftfold log skip checkout")
     assert behind not in routed(settings)
+    capsys.readouterr()
+    run(["status", "--kafka", settings.bootstrap_servers])
+    told = capsys.readouterr().err
+    assert "process checkout stands before the start of a topic: a hole in the log: orders.events[" in told
+    assert "leftfold log skip checkout" in told
     code, said = typed("skip", "checkout")
     assert (code, "these events will never reach the process" in said) == (2, True)
     with member(settings):

@@ -96,7 +96,7 @@ def verify_archive(
         "leftfold log trim baskets --older-than 90d        what is archived, verified and so old",
         "leftfold log trim baskets --before 2026-01-01T00:00:00Z --yes",
         "leftfold log trim baskets --before 'baskets.events[0:1200,1:1100]'",
-        "leftfold log trim baskets --older-than 90d --leave-behind newsletter     though it has not routed all of it",
+        "leftfold log trim baskets --older-than 90d --leave-behind newsletter     though it has not read all of it",
     )
 )
 def trim(
@@ -105,7 +105,7 @@ def trim(
     older_than: Annotated[str | None, typer.Option("--older-than", metavar="AGE", help="As in 30d or 12h.")] = None,
     behind: Annotated[
         list[str] | None,
-        typer.Option("--leave-behind", metavar="PROCESS", help="It need not have routed this; may be repeated."),
+        typer.Option("--leave-behind", metavar="NAME", help="A process that need not know; may be repeated."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     archive: ArchiveOption = None,
@@ -115,7 +115,7 @@ def trim(
     """Delete the beginning of a topic, once the archive holds it.
 
     Everything that is to go is first compared with the archive, record by record; what is not archived is never
-    deleted, nor half of a decision, nor what a process that listens has not routed yet. From then on folds from the
+    deleted, nor half of a decision, nor what a process that listens has not read yet. From then on folds from the
     first event need the archive.
     """
     from leftfold.cli.archives import archive_of

@@ -46,16 +46,14 @@ def shown(row: dict[str, Any]) -> dict[str, object]:
 
 def told_of(process: str, count: int, told: ToldTime, workers: int) -> str:
     """A remark: how many timers there are, how late it is in the log, and what keeps them from firing."""
-    head = f"{process}: {amount(count, 'timer')}; "
+    head = f"{process}: {amount(count, 'timer')}"
     if told.now is not None:
-        head += f"log time {told.now.isoformat(timespec='seconds').replace('+00:00', 'Z')} (slowest: {told.slowest})"
-    elif told.told is None:
-        head += "no router says how late it is in the log"
-    elif not told.silent:
-        head += "nobody can tell how late it is in the log: old events are being loaded"
-    else:
+        head += f"; log time {told.now.isoformat(timespec='seconds').replace('+00:00', 'Z')} (slowest: {told.slowest})"
+    elif told.told is not None and not told.silent:
+        head += "; nobody can tell how late it is in the log: old events are being loaded"
+    elif told.told is not None:
         more = f" and {amount(len(told.silent) - _NAMED, 'other')}" if len(told.silent) > _NAMED else ""
-        head += f"how late it is in {', '.join(told.silent[:_NAMED])}{more}, no router knows yet"
+        head += f"; how late it is in {', '.join(told.silent[:_NAMED])}{more}, no router knows yet"
     if told.told is None or (datetime.now(UTC) - told.told).total_seconds() > _STALE:
         since = f" since {told.told.isoformat(timespec='seconds').replace('+00:00', 'Z')}" if told.told else ""
         head += f"; no router has said anything{since}, so no timer fires; start: leftfold run {process}"

@@ -50,6 +50,8 @@ def list_(
     from leftfold.cli.timing import TimerWork, process_of
 
     whole = load_app(app)
+    if not whole.processes:
+        note(f"app {whole.name} has no processes, and so no timers")
     for process in [process_of(whole, name)] if name else whole.processes:
         with TimerWork(whole, process, kafka, key) as work:
             told, workers = work.told_time(), work.workers()

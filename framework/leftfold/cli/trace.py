@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from leftfold.cli.options import JsonOption, KafkaOption, examples
+from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
 
 if TYPE_CHECKING:
     from leftfold.engine.trace import Trace
@@ -26,6 +26,7 @@ def trace(
     since: Annotated[
         str | None, typer.Option("--since", metavar="AGE|TIME", help="Look at nothing older: 30m, 2h, 7d or a time.")
     ] = None,
+    archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -33,14 +34,16 @@ def trace(
 
     Commands, events, events on their way to processes, answers, timers: each with its type, key, place and the time
     since the step before it. Refusals, dead letters, duplicates and causes that no topic holds any more are marked.
-    Reads headers of all topics of the cluster; the App need not be here. The id that was asked for is marked with >.
+    Reads headers of all topics of the cluster, and events that these have lost in the archive; the App need not be
+    here. The id that was asked for is marked with >.
     """
+    from leftfold.cli.archives import archive_of
     from leftfold.cli.console import emit
     from leftfold.cli.traceline import fields_of
     from leftfold.cli.tracing import traced
     from leftfold.engine.trace import Trace
 
-    found = Trace(traced(id_, since, kafka))
+    found = Trace(traced(id_, since, kafka, archive_of(archive)))
     if as_json:
         for node, depth in found.walk():
             emit(fields_of(node, depth, id_))
@@ -53,6 +56,7 @@ def _show(found: Trace, wanted: str) -> None:
     from rich.console import Console
     from rich.tree import Tree
 
+    from leftfold.cli.console import say
     from leftfold.cli.traceline import line_of
 
     drawn: dict[object, Tree] = {}
@@ -61,5 +65,7 @@ def _show(found: Trace, wanted: str) -> None:
         line, deepest = line_of(node, wanted), max(deepest, depth)
         drawn[node] = drawn[node.parent].add(line) if node.parent is not None else Tree(line)
     console = Console(width=_WIDTH + _PER_LEVEL * deepest, highlight=False)
-    for root in found.roots:
-        console.print(drawn[root], soft_wrap=True)
+    with console.capture() as text:
+        for root in found.roots:
+            console.print(drawn[root], soft_wrap=True)
+    say(text.get().rstrip("\n"))

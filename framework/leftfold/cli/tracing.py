@@ -12,23 +12,27 @@ from leftfold.cli.console import amount, note
 from leftfold.cli.failures import Usage
 from leftfold.cli.progress import shown
 from leftfold.connection import kafka_settings, ring
+from leftfold.engine.moment import place_at
 from leftfold.engine.rebuild_progress import Stopwatch
 from leftfold.engine.step import Step, step_of
 from leftfold.engine.trace_search import search
 from leftfold.position import Position
+from leftfold.wholelog import open_archive, open_reader
 
 __all__ = ["traced"]
 
 _KINDS = (names.commands(""), names.events(""), names.dead(""))
+_NAMED = 12
 _AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dhm])")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 
-def traced(id_: str, since: str | None, kafka: str | None) -> list[Step]:
+def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") -> list[Step]:
     """Every step of the correlation that an id belongs to, across all services of the cluster.
 
     Args:
         since: an age or a time; what was appended before is not looked at. None = from the beginning.
+        archive: where events are that topics have lost; '' = nowhere.
 
     Raises:
         Usage: nothing has this id, or `since` is neither an age nor a time.
@@ -37,9 +41,9 @@ def traced(id_: str, since: str | None, kafka: str | None) -> list[Step]:
     settings = kafka_settings(kafka)
     with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
         topics = sorted(topic for topic in cluster.topics() if topic.endswith(_KINDS))
-        starts = _starts(cluster, topics, begin)
+        starts = _Beginning(cluster, archive).of(topics, begin)
         ends: Position = cluster.ends(topics)
-    with closing(ring("leftfold.kafka.reader").KafkaLogReader(settings)) as reader, shown("trace") as report:
+    with closing(open_reader(settings, archive)()) as reader, shown("trace") as report:
         watch = Stopwatch(report)
         found = search(reader, id_, starts, ends, watch=watch)
         watch.end()
@@ -51,16 +55,34 @@ def traced(id_: str, since: str | None, kafka: str | None) -> list[Step]:
     return steps
 
 
-def _starts(cluster: Any, topics: list[str], begin: datetime | None) -> Position:
-    if begin is None:
-        found: Position = cluster.starts(topics)
+class _Beginning:
+    """Where to begin to read: topics alone hold commands, an archive also the events that they have lost."""
+
+    def __init__(self, cluster: Any, archive: str) -> None:
+        self._cluster, self._open = cluster, open_archive(archive)
+
+    def of(self, topics: list[str], begin: datetime | None) -> Position:
+        """The first records that there are, or those since a time."""
+        return Position.union(self._of(topic, begin) for topic in topics)
+
+    def _of(self, topic: str, begin: datetime | None) -> Position:
+        starts: Position = self._cluster.starts([topic])
+        kept = self._open().ends(topic) if self._open is not None and any(starts.offsets[topic].values()) else {}
+        whole = all(kept.get(p, 0) >= start for p, start in starts.offsets[topic].items())
+        if begin is None:
+            return Position({topic: dict.fromkeys(starts.offsets[topic], 0)}) if kept and whole else starts
+        milliseconds = int(begin.timestamp() * 1000)
+        if kept and whole:
+            return place_at(self._cluster, topic, milliseconds, self._open)
+        found: Position = self._cluster.starts_at(topic, milliseconds)
         return found
-    milliseconds = int(begin.timestamp() * 1000)
-    return Position.union(cluster.starts_at(topic, milliseconds) for topic in topics)
 
 
 def _unknown(id_: str, looked: int, topics: list[str], since: str | None) -> Usage:
-    where = f"{amount(looked, 'record')} of {', '.join(topics)}" if topics else "a cluster without topics"
+    more = f" and {len(topics) - _NAMED} more topics" if len(topics) > _NAMED else ""
+    where = (
+        f"{amount(looked, 'record')} of {', '.join(topics[:_NAMED])}{more}" if topics else "a cluster without topics"
+    )
     wider = "say a longer --since, or leave it out" if since is not None else "commands are kept for a week only"
     return Usage(
         f"no command, event or correlation has the id {id_!r}; searched {where}. {wider[0].upper()}{wider[1:]}; ids "

@@ -28,7 +28,7 @@ class TrimWork:
     """Plans a trim of one category, and does it.
 
     Args:
-        behind: processes that need not have routed what is trimmed.
+        behind: processes and reactions that need not have read what is trimmed.
     """
 
     def __init__(self, category: str, archive: str | None, kafka: str | None, behind: Sequence[str] = ()) -> None:
@@ -70,17 +70,17 @@ class TrimWork:
         past = open_archive(self.archive)
         if past is None:
             raise Usage("nothing is trimmed without an archive; say --archive DIR")
-        routed = self._routed()
-        return Trimming(self._topic, past, self._log, self._cluster.delete_records, routed=routed, tell=watch.tell)
+        delete, listeners = self._cluster.delete_records, self._listeners()
+        return Trimming(self._topic, past, self._log, delete, listeners=listeners, tell=watch.tell)
 
-    def _routed(self) -> Mapping[str, Mapping[int, int]]:
-        """How far each process that listens is: those with routers, of any App, and those of the App here, if any."""
-        found: dict[str, Mapping[int, int]] = dict(self._cluster.routed(self._topic))
+    def _listeners(self) -> Mapping[str, Mapping[int, int]]:
+        """How far everybody is who listens: whoever has read it, of any App, and the processes of the App here."""
+        found: dict[str, Mapping[int, int]] = dict(self._cluster.listeners(self._topic))
         if find_project().app:
             for process in load_app("").processes:
                 if self._category in process.categories:
-                    found.setdefault(process.name, {})
-        return {name: offsets for name, offsets in found.items() if name not in self._behind}
+                    found.setdefault(f"process {process.name}", {})
+        return {who: offsets for who, offsets in found.items() if who.rpartition(" ")[2] not in self._behind}
 
     def _wanted(self, before: str | None, older_than: str | None) -> Mapping[int, int]:
         if (before is None) == (older_than is None):

@@ -29,8 +29,8 @@ class Trimming:
     Args:
         log: the topic itself, without its archive.
         delete: deletes what lies before these offsets.
-        routed: by process that listens to the topic, the next offset of each partition that its routers will route; a
-            partition that is left out they have not read at all.
+        listeners: by name, such as `process checkout`, the next offset of each partition that who listens to the topic
+            will take; a partition that is left out they have not read at all.
     """
 
     def __init__(
@@ -40,17 +40,17 @@ class Trimming:
         log: BulkLog,
         delete: Callable[[str, Mapping[int, int]], Position],
         *,
-        routed: Mapping[str, Mapping[int, int]] | None = None,
+        listeners: Mapping[str, Mapping[int, int]] | None = None,
         tell: Callable[[int], None] = lambda count: None,
     ) -> None:
-        self._routed = routed or {}
+        self._listeners = listeners or {}
         self._topic, self._archive, self._log, self._delete, self._tell = topic, open_archive(), log, delete, tell
 
     def parts(self, before: Mapping[int, int]) -> list[Range]:
         """What lies before these offsets, unverified.
 
         Raises:
-            InfrastructureError: some of it is not archived, or not routed.
+            InfrastructureError: some of it is not archived, or somebody has not read it.
             ConfigurationError: the topic has no such partition, or ends before.
         """
         starts, ends = self._log.starts([self._topic]), self._log.stable_ends([self._topic])
@@ -72,19 +72,19 @@ class Trimming:
             start = starts.next_offset(self._topic, partition)
             if start < wanted:
                 parts.append(Range(self._topic, partition, start, wanted))
-        self._check_routed(parts)
+        self._check_read(parts)
         return parts
 
-    def _check_routed(self, parts: Iterable[Range]) -> None:
-        """An offset of a router may stand before the end of a transaction, so the records are what counts."""
+    def _check_read(self, parts: Iterable[Range]) -> None:
+        """A committed offset may stand before the end of a transaction, so the records are what counts."""
         for part in parts:
-            for process, offsets in sorted(self._routed.items()):
-                at = max(part.start, offsets.get(part.partition, 0))
+            for who, offsets in sorted(self._listeners.items()):
+                at, name = max(part.start, offsets.get(part.partition, 0)), who.rpartition(" ")[2]
                 if next((True for _ in self._log.read(part._replace(start=at))), False):
                     raise InfrastructureError(
-                        f"process {process} has routed {part.topic}[{part.partition}] up to {at} only, so nothing "
-                        f"before {part.end} is deleted: it would never reach it. Wait for its router, or start one "
-                        f"(leftfold run {process}); or say that it need not know: --leave-behind {process}"
+                        f"{who} has read {part.topic}[{part.partition}] up to {at} only, so nothing before {part.end} "
+                        f"is deleted: it would never reach it. Wait until it has, or start it (leftfold run {name}); "
+                        f"or say that it need not know: --leave-behind {name}"
                     )
 
     def plan(self, before: Mapping[int, int]) -> Trim:

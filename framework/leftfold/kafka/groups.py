@@ -1,4 +1,4 @@
-"""What consumer groups of a cluster have committed: how far routers have routed."""
+"""What consumer groups of a cluster have committed: how far those who listen to events have come."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from leftfold.position import Position
 
 __all__ = ["Groups"]
 
-_ROUTERS = re.compile(r"leftfold\.[^.]+\.(?P<process>[^.]+)\.router")
+_LISTENERS = re.compile(r"leftfold\.[^.]+\.(?P<name>[^.]+)\.(?P<kind>router|reaction)")
+_KINDS = {"router": "process", "reaction": "reaction"}
 
 
 class Groups(Cluster):
@@ -37,19 +38,19 @@ class Groups(Cluster):
                 found.setdefault(place.topic, {})[place.partition] = place.offset
         return Position(found)
 
-    def routed(self, topic: str) -> dict[str, dict[int, int]]:
-        """How far the routers of each process have routed a topic of events; processes that never read it are left out.
+    def listeners(self, topic: str) -> dict[str, dict[int, int]]:
+        """How far each `process NAME` and `reaction NAME` has read a topic of events; who never did is left out.
 
         Two Apps may have processes of one name; then the lower offset counts.
         """
         found: dict[str, dict[int, int]] = {}
         for group in self._groups(self._timeout):
-            named = _ROUTERS.fullmatch(group)
+            named = _LISTENERS.fullmatch(group)
             offsets = self.committed(group, [topic]).offsets.get(topic) if named else None
             if named and offsets:
-                others = found.get(named["process"], offsets)
-                both = {p: min(offsets.get(p, 0), others.get(p, 0)) for p in offsets.keys() | others.keys()}
-                found[named["process"]] = both
+                who = f"{_KINDS[named['kind']]} {named['name']}"
+                others = found.get(who, offsets)
+                found[who] = {p: min(offsets.get(p, 0), others.get(p, 0)) for p in offsets.keys() | others.keys()}
         return found
 
     def move(self, app: str, process: str, to: Position) -> None:
