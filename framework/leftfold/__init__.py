@@ -26,6 +26,7 @@ from leftfold.messages import Command, Event, Json
 from leftfold.position import Position
 from leftfold.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.query import QueryView
+from leftfold.reaction import Delivery, Reaction
 from leftfold.reference import ReferenceFile
 from leftfold.version import __version__
 from leftfold.view import FoldView, SpreadView, View
@@ -41,6 +42,7 @@ __all__ = [
     "ContractError",
     "Decider",
     "DecisionFailed",
+    "Delivery",
     "DomainError",
     "Event",
     "Fenced",
@@ -54,6 +56,7 @@ __all__ = [
     "Position",
     "Process",
     "QueryView",
+    "Reaction",
     "Receipt",
     "Recorded",
     "ReferenceFile",

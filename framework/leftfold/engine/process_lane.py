@@ -13,7 +13,7 @@ from leftfold.engine.batch_lane import OVERHEAD, BatchLane, Partitioner, Partiti
 from leftfold.engine.inputs import BARRIER, Input, due_record, read_input
 from leftfold.engine.instance import Instance, InstanceCodec
 from leftfold.engine.log_time import LogTime, TimeMark
-from leftfold.engine.reacting import Failed, Passed, Reaction, Reactor, timer_of
+from leftfold.engine.reacting import Failed, Passed, Reactor, Step, timer_of
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION
 from leftfold.engine.timers import Timers
 from leftfold.errors import ContractError, InfrastructureError
@@ -139,22 +139,22 @@ class ProcessLane(BatchLane[Input]):
             self._bury(batch, record, outcome.error)
             return
         self._count(batch, "taken")
-        for index, reaction in enumerate(outcome.commands):
-            self._send(batch, record, given, reaction, index)
+        for index, step in enumerate(outcome.commands):
+            self._send(batch, record, given, step, index)
 
-    def _send(self, batch: Batch, record: RawRecord, given: Input, reaction: Reaction, index: int) -> None:
-        topic, key = names.commands(reaction.category), reaction.key.encode()
+    def _send(self, batch: Batch, record: RawRecord, given: Input, step: Step, index: int) -> None:
+        topic, key = names.commands(step.category), step.key.encode()
         count = self._partitions(topic)
         if not count:
             raise InfrastructureError(
-                f"process {self.name} sends {reaction.sent.type}, but topic {topic} does not exist; start its service "
+                f"process {self.name} sends {step.sent.type}, but topic {topic} does not exist; start its service "
                 f"once, or create it: leftfold topics create"
             )
         headers: HeaderList = [
             SPEC_VERSION,
-            ("ce_id", reaction.id.encode()),
+            ("ce_id", step.id.encode()),
             self._source,
-            ("ce_type", reaction.sent.type.encode()),
+            ("ce_type", step.sent.type.encode()),
             ("ce_subject", key),
             ("ce_time", given.time),
             ("ce_correlationid", given.correlation),
@@ -167,6 +167,4 @@ class ProcessLane(BatchLane[Input]):
         if given.traceparent:
             headers.append(("traceparent", given.traceparent))
         self._count(batch, "sent")
-        batch.sent.setdefault(topic, []).append(
-            Outgoing(murmur(key, count), key, reaction.sent.value.encode(), headers)
-        )
+        batch.sent.setdefault(topic, []).append(Outgoing(murmur(key, count), key, step.sent.value.encode(), headers))

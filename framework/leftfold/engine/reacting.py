@@ -14,10 +14,10 @@ from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, D
 from leftfold.messages import Command
 from leftfold.process import Cancel, Finished, Process, Rejected, Timer
 
-__all__ = ["Failed", "Passed", "Reaction", "Reactor", "Took", "timer_of"]
+__all__ = ["Failed", "Passed", "Reactor", "Step", "Took", "timer_of"]
 
 
-class Reaction(NamedTuple):
+class Step(NamedTuple):
     """A command to be sent: its id, key and category, and its wire form."""
 
     id: str
@@ -29,7 +29,7 @@ class Reaction(NamedTuple):
 class Took(NamedTuple):
     """The instance took the input, and these commands are to be sent."""
 
-    commands: tuple[Reaction, ...]
+    commands: tuple[Step, ...]
 
 
 class Passed(NamedTuple):
@@ -116,10 +116,10 @@ class Reactor:
             return Passed("cancelled")
         del instance.timers[name]
         command = self.commands.decode(timer.type.encode(), timer.value.encode())
-        reaction = self._reaction(given, 0, command, Sent(timer.type, timer.value))
-        instance.waiting[reaction.id] = reaction.sent
+        step = self._step(given, 0, command, Sent(timer.type, timer.value))
+        instance.waiting[step.id] = step.sent
         instance.version += 1
-        return Took((reaction,))
+        return Took((step,))
 
     def _answered(self, instance: Instance[Any], given: Input) -> Outcome:
         sent = instance.waiting.get(given.cause)
@@ -159,10 +159,8 @@ class Reactor:
         instance.state, instance.version = state, instance.version + 1
         return Took(tuple(self._applied(instance, given, effects)))
 
-    def _applied(
-        self, instance: Instance[Any], given: Input, effects: Iterable[tuple[Any, Sent | None]]
-    ) -> list[Reaction]:
-        commands: list[Reaction] = []
+    def _applied(self, instance: Instance[Any], given: Input, effects: Iterable[tuple[Any, Sent | None]]) -> list[Step]:
+        commands: list[Step] = []
         for effect, sent in effects:
             match effect, sent:
                 case Timer(name=name, at=at), Sent():
@@ -173,8 +171,8 @@ class Reactor:
                 case Finished(), _:
                     instance.finished = True
                 case Command(), Sent():
-                    commands.append(self._reaction(given, len(commands), effect, sent))
-        instance.waiting |= {reaction.id: reaction.sent for reaction in commands}
+                    commands.append(self._step(given, len(commands), effect, sent))
+        instance.waiting |= {step.id: step.sent for step in commands}
         if instance.finished:
             instance.timers = {}
         return commands
@@ -203,10 +201,10 @@ class Reactor:
             raise ContractError(f"{type(command).__name__} of {len(value)} bytes; at most {self._room} fit")
         return effect, Sent(self.commands.types[type(command)].decode(), value.decode())
 
-    def _reaction(self, given: Input, number: int, command: Command, sent: Sent) -> Reaction:
+    def _step(self, given: Input, number: int, command: Command, sent: Sent) -> Step:
         spec = command.__leftfold__
         id_ = event_id(self.process.name, given.key, given.id, number + 1)
-        return Reaction(id_, getattr(command, spec.key), spec.category, sent)
+        return Step(id_, getattr(command, spec.key), spec.category, sent)
 
 
 def timer_of(given: Input) -> tuple[str, str]:
