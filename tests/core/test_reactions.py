@@ -184,22 +184,23 @@ class Runs:
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, int]] = []
-        self._ends: dict[tuple[str, int], tuple[threading.Event, list[Exception]]] = {}
+        self._ends: dict[tuple[str, int], list[tuple[threading.Event, list[Exception]]]] = {}
         self._lock = threading.Lock()
 
     def act(self, event: Paid, delivery: Delivery) -> None:
         place = (event.visit, event.number)
         with self._lock:
-            end = self._ends[place] = (threading.Event(), [])
+            end: tuple[threading.Event, list[Exception]] = (threading.Event(), [])
+            self._ends.setdefault(place, []).append(end)
             self.begun.append(place)
         end[0].wait(60)
         if end[1]:
             raise end[1][0]
 
     def end(self, visit: str, number: int, error: Exception | None = None) -> None:
-        end = self._ends[visit, number]
-        end[1].extend([error] if error is not None else [])
-        end[0].set()
+        for ended, errors in self._ends[visit, number]:
+            errors.extend([error] if error is not None else [])
+            ended.set()
 
 
 def steps(acting: Acting, until: Callable[[], bool], awaited: str) -> None:
