@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
-    "begun", "commands", "dead", "events", "group", "is_view_name", "reacting", "rebuilds", "replies", "retries",
+    "begun", "commands", "dead", "events", "group", "is_view_name", "reacting", "rebuilds", "replies",
     "state", "tails", "time",
 ]  # fmt: skip
 
@@ -48,13 +48,8 @@ def reacting(app: str, reaction: str) -> str:
     return f"leftfold.{app}.{reaction}.reaction"
 
 
-def retries(app: str, reaction: str) -> str:
-    """The consumer group whose offsets in `{reaction}.dead` say which parked events have been tried again."""
-    return f"leftfold.{app}.{reaction}.retries"
-
-
 def begun(reaction: str) -> str:
-    """The compacted topic that says where a reaction began, so that it never begins anew by accident."""
+    """The compacted topic that says where a reaction began, and which of its parked events were tried again."""
     return f"{reaction}.begun"
 
 

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from leftfold import ContractError, Delivery, InfrastructureError, names
 from leftfold.codec import header
 from leftfold.kafka import shared_log
-from leftfold.kafka.beginnings import begin
+from leftfold.kafka.beginnings import Beginnings
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.receipts import Paid
 from tests.process.trading import committed
@@ -44,9 +44,9 @@ def test_run_says_where_a_reaction_begins_before_anybody_acts(settings: KafkaSet
     post = Post()
     app = made(settings, "early", post.act)
     write(settings, *numbered("early", 1))
-    begin(app, app.reaction("early"), settings)
+    Beginnings(app, app.reaction("early"), settings).begin()
     write(settings, *numbered("early", 2))
-    begin(app, app.reaction("early"), settings)
+    Beginnings(app, app.reaction("early"), settings).begin()
     with acting(app, "early", settings):
         wait_until(lambda: post.numbers("early") == [2], lambda: f"what came since: {post.numbers('early')}")
 
@@ -74,7 +74,7 @@ def test_an_event_of_a_transaction_that_is_open_at_the_beginning_happens_after_i
     ]  # fmt: skip
     producer.produce(EVENTS, Paid(visit="open").model_dump_json().encode(), b"open", 0, headers=headers)
     producer.flush(60)
-    begin(app, app.reaction("open"), settings)
+    Beginnings(app, app.reaction("open"), settings).begin()
     producer.commit_transaction(60)
     with acting(app, "open", settings):
         wait_until(lambda: post.numbers("open") == [1], "the event")
@@ -169,8 +169,6 @@ def write_off(settings: KafkaSettings, app: str, partition: int, offset: int) ->
 def test_a_reaction_that_has_lost_its_place_does_not_begin_elsewhere(
     settings: KafkaSettings, is_recorded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leftfold.kafka.beginnings import Beginnings
-
     if not is_recorded:
         monkeypatch.setattr(Beginnings, "record", lambda self, offsets: None)
     post, name = Post(), f"lost-{is_recorded}".lower()

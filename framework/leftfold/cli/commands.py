@@ -21,6 +21,7 @@ from leftfold.cli import (
     new,
     plan,
     promote,
+    reactions,
     rebuild,
     retry,
     run,
@@ -95,3 +96,4 @@ app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.add_typer(topics.app, name="topics")
 app.add_typer(state.state, name="state")
 app.add_typer(log.log, name="log")
+app.add_typer(reactions.reactions, name="reactions")

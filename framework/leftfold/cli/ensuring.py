@@ -40,4 +40,4 @@ def begin_reactions(app: App, settings: KafkaSettings) -> None:
     """
     for reaction in app.reactions:
         with suppress(InfrastructureError):
-            ring("leftfold.kafka.beginnings").begin(app, reaction, settings)
+            ring("leftfold.kafka.beginnings").Beginnings(app, reaction, settings).begin()

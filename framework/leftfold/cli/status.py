@@ -1,4 +1,4 @@
-"""`leftfold status`: servers, workers and views at a glance."""
+"""`leftfold status`: servers, workers, reactions and views at a glance."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ _COLUMNS = {
     "server": ("server", "address", "topology", "pid", "uptime", "state"),
     "decider": ("decider", "version", "partitions", "workers", "offsets"),
     "process": ("process", "version", "partitions", "workers", "routers", "inputs"),
+    "reaction": ("reaction", "events", "running", "lag", "parked"),
     "view": (
         "view",
         "generation",
@@ -46,7 +47,7 @@ def status(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show servers, workers, processes and views.
+    """Show servers, workers, processes, reactions and views.
 
     Of each view: its generation and phase, how many tails share it, its position, its lag and how many seconds it is
     behind, and what is parked. Lag counts offsets, of which transactions use some too. A view that is far behind is
@@ -65,6 +66,7 @@ def status(
         *servers,
         *(survey.deciders(whole) if whole else ()),
         *(survey.processes(whole) if whole else ()),
+        *(survey.reactions(whole) if whole else ()),
         *(survey.views(whole) if whole else ()),
     ]
     if as_json:
@@ -109,6 +111,6 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
         shown["phase"] = f"{row['phase']}: @{row['called']}"
     if row.get("approximate"):
         shown["rows"] = f"{row['rows']:,}, approximate"
-    if "parked" in shown:
+    if isinstance(shown.get("parked"), list):
         shown["parked"] = ", ".join(row["parked"]) or "none"
     return shown

@@ -12,6 +12,7 @@ from leftfold.cli.embedded import local_settings
 from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
 from leftfold.cli.lateness import unknown_lateness, why_late
+from leftfold.cli.reaction_survey import survey_reactions
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
 from leftfold.engine.generations import is_changed, mend
@@ -117,6 +118,15 @@ class Survey:
                         if not row[what]:
                             self.problems.append(f"process {name} has no {what}; start: leftfold run {name}")
                     yield {**row, "inputs": sum(ends.get(inputs, {}).values())}
+        except LeftfoldError as error:
+            self._met(error)
+
+    def reactions(self, app: App) -> Iterator[Row]:
+        """Each reaction with who acts for it, its lag in offsets and how many events it has parked."""
+        if not app.reactions:
+            return
+        try:
+            yield from survey_reactions(app, self._kafka, self.problems)
         except LeftfoldError as error:
             self._met(error)
 

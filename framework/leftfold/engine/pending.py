@@ -12,10 +12,12 @@ from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 from leftfold.reaction import Delivery, Reaction, idempotency_key
 
-__all__ = ["Pending", "PendingReader", "Place", "parked"]
+__all__ = ["DEAD_HEADERS", "Pending", "PendingReader", "Place", "parked"]
 
 Place: TypeAlias = tuple[str, int]
 """A topic and a partition."""
+DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
+"""What a parked event has besides its own headers."""
 _LONGEST = 2000
 
 

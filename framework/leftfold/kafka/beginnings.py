@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.moment import place_at
-from leftfold.engine.received import now_text
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.errors import kafka_error, translated
 from leftfold.kafka.logs import QuietLog
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.places import Place, RecordedPlaces
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.shared_log import member_config
 from leftfold.position import Position
 from leftfold.reaction import Reaction, Since
 
-__all__ = ["Beginnings", "begin"]
+__all__ = ["Beginnings", "is_occupied"]
 
-Place: TypeAlias = tuple[str, int]
 _SECONDS = 20.0
-_OTHERS = frozenset(
+_OCCUPIED = frozenset(
     {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS,
      KafkaError.NON_EMPTY_GROUP}
 )  # fmt: skip
@@ -38,6 +36,7 @@ class Beginnings:
 
     def __init__(self, app: App, reaction: Reaction[Any], settings: KafkaSettings) -> None:
         self._app, self._reaction, self._settings = app, reaction, settings
+        self._places = RecordedPlaces(names.begun(reaction.name), settings)
         self._known: set[Place] = set()
 
     def offsets(self, consumer: Consumer, places: Collection[Place]) -> dict[Place, int]:
@@ -57,7 +56,7 @@ class Beginnings:
         found = {(tp.topic, tp.partition): tp.offset for tp in committed if tp.offset >= 0}
         if set(places) <= found.keys() & self._known:
             return found
-        self._known |= self._recorded()
+        self._known |= self._places.read().keys()
         missing = [place for place in places if place not in found]
         if lost := sorted(self._known.intersection(missing)):
             raise InfrastructureError(self._is_lost(lost[0]))
@@ -89,25 +88,58 @@ class Beginnings:
         Raises:
             InfrastructureError: it is not written.
         """
-        if not offsets:
-            return
-        topic, failures = names.begun(self._reaction.name), list[str]()
-        producer = Producer(
-            {**self._settings.librdkafka(), "enable.idempotence": True, "delivery.timeout.ms": int(_SECONDS * 1000)},
-            logger=QuietLog("reaction"),
-        )
-        for (of, partition), offset in offsets.items():
-            value = json.dumps({"offset": offset, "at": now_text().decode()}, separators=(",", ":"))
-            producer.produce(
-                topic,
-                value.encode(),
-                f"{of}/{partition}".encode(),
-                0,
-                on_delivery=lambda error, _: failures.append(error.str()) if error is not None else None,
-            )
-        if producer.flush(_SECONDS) or failures:
-            raise InfrastructureError(f"{topic}: where the reaction begins is not written: {failures or 'no answer'}")
+        self._places.write(offsets)
         self._known |= offsets.keys()
+
+    def again(self, since: Since) -> dict[Place, int]:
+        """Has the reaction go on elsewhere, whatever it has done; nobody may be acting.
+
+        Raises:
+            ConfigurationError: somebody is. LogHole: the topic has lost what would tell where that is.
+        """
+        with self._bystander() as consumer:
+            starts = self.starts(consumer, self.everywhere(), since)
+            try:
+                self._commit(consumer, starts)
+            except InfrastructureError as error:
+                if is_occupied(error):
+                    name = self._reaction.name
+                    raise ConfigurationError(
+                        f"reaction {name} is running; stop it first, then begin it again"
+                    ) from error
+                raise
+        self.record(starts)
+        return starts
+
+    def begin(self) -> None:
+        """Begins it if it has never run, before anybody can write what it is to act on.
+
+        Raises:
+            InfrastructureError: its place is lost; or no broker answers.
+        """
+        with self._bystander() as consumer:
+            try:
+                self.offsets(consumer, self.everywhere())
+            except InfrastructureError as error:
+                # Where somebody acts already, whoever gets a partition begins it.
+                if not is_occupied(error):
+                    raise
+
+    def everywhere(self) -> list[Place]:
+        """Every partition that it reads."""
+        with Cluster(self._settings) as cluster:
+            counts = cluster.partition_counts(names.events(category) for category in self._reaction.categories)
+        return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
+
+    @contextmanager
+    def _bystander(self) -> Iterator[Consumer]:
+        """A consumer that knows the group and does not join it."""
+        group = names.reacting(self._app.name, self._reaction.name)
+        consumer = Consumer(member_config(self._settings, group), logger=QuietLog("reaction"))
+        try:
+            yield consumer
+        finally:
+            consumer.close()
 
     def _end(self, consumer: Consumer, place: Place) -> int:
         """The last stable offset: what is in a transaction that is still open happens after the beginning."""
@@ -115,20 +147,6 @@ class Beginnings:
             return int(consumer.get_watermark_offsets(TopicPartition(*place), timeout=_SECONDS)[1])
         except KafkaException as error:
             raise translated(error, doing=f"asking for the end of {place[0]}[{place[1]}]") from error
-
-    def _recorded(self) -> set[Place]:
-        topic = names.begun(self._reaction.name)
-        log, found = KafkaLogReader(self._settings), set[Place]()
-        try:
-            ends = log.ends([topic])
-            log.seek(log.starts([topic]))
-            while not log.position().covers(ends):
-                for record in log.poll(500, 1.0):
-                    of, _, partition = (record.key or b"").decode().rpartition("/")
-                    found.add((of, int(partition)))
-        finally:
-            log.close()
-        return found
 
     def _commit(self, consumer: Consumer, starts: Mapping[Place, int]) -> None:
         doing = f"beginning reaction {self._reaction.name}"
@@ -151,22 +169,7 @@ class Beginnings:
         )
 
 
-def begin(app: App, reaction: Reaction[Any], settings: KafkaSettings) -> None:
-    """Sets where a reaction begins that has never run, before anybody can write what it is to act on.
-
-    Raises:
-        InfrastructureError: its place is lost; or no broker answers.
-    """
-    with Cluster(settings) as cluster:
-        counts = cluster.partition_counts(names.events(category) for category in reaction.categories)
-    places = [(topic, partition) for topic, count in counts.items() for partition in range(count)]
-    consumer = Consumer(member_config(settings, names.reacting(app.name, reaction.name)), logger=QuietLog("reaction"))
-    try:
-        Beginnings(app, reaction, settings).offsets(consumer, places)
-    except InfrastructureError as error:
-        cause = error.__cause__
-        if not (isinstance(cause, KafkaException) and kafka_error(cause).code() in _OTHERS):
-            raise
-        # Somebody acts already: whoever gets a partition begins it.
-    finally:
-        consumer.close()
+def is_occupied(error: InfrastructureError) -> bool:
+    """Whether an offset was refused since a group has members."""
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and kafka_error(cause).code() in _OCCUPIED

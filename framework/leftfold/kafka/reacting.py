@@ -127,12 +127,12 @@ class Reacting:
 
     def _told(self, pending: Pending, error: BaseException, is_parked: bool) -> None:
         record = pending.record
-        what = "parked" if is_parked else "failed"
+        what = "parked" if is_parked else "trying again"
         self._report(
             what,
             {
                 "reaction": self._reaction.name,
-                "event": f"{record.topic}[{record.partition}]@{record.offset}",
+                "at": f"{record.topic}[{record.partition}]@{record.offset}",
                 "attempt": pending.tries,
                 "why": f"{type(error).__name__}: {error}"[:500],
             },
