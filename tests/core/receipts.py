@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from leftfold import App, Command, Decider, Delivery, DomainError, Event, Reaction
+from leftfold.ports import RawRecord
 
-__all__ = ["Left", "Paid", "Pay", "Sent", "app_with", "receipts_with", "visits"]
+__all__ = ["Left", "NoAddress", "Paid", "Pay", "Sent", "app_with", "paid", "receipts_with", "visits"]
 
 
 class Paid(Event, category="visits", key="visit"):
@@ -48,3 +49,16 @@ def receipts_with(act: Callable[[Any, Delivery], None], name: str = "receipts", 
 def app_with(*reactions: Reaction[Any], partitions: int = 2) -> App:
     """The visits with these reactions."""
     return App("shop", partitions=partitions, deciders=[visits], reactions=reactions)
+
+
+def paid(visit: str, offset: int, partition: int = 0, type_: bytes = b"visits.Paid.v1") -> RawRecord:
+    """A payment as it stands in the log."""
+    headers = (
+        ("ce_id", f"{visit}-{offset}".encode()),
+        ("ce_type", type_),
+        ("ce_time", b"2026-01-01T00:00:00Z"),
+        ("ce_sequence", b"1"),
+        ("ce_decision", b"1/1"),
+    )
+    value = Paid(visit=visit, number=offset).model_dump_json().encode()
+    return RawRecord("visits.events", partition, offset, visit.encode(), value, headers)
