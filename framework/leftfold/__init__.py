@@ -28,6 +28,7 @@ from leftfold.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.query import QueryView
 from leftfold.reaction import Delivery, Reaction
 from leftfold.reference import ReferenceFile
+from leftfold.streamed import StreamedView
 from leftfold.version import __version__
 from leftfold.view import FoldView, SpreadView, View
 
@@ -63,6 +64,7 @@ __all__ = [
     "Rejected",
     "SpreadView",
     "StaleViewError",
+    "StreamedView",
     "Timer",
     "View",
     "ViewNotBuilt",

@@ -62,6 +62,6 @@ def parts_of(
         named = [called] if workers == 1 else [f"{called}.{number}" for number in range(1, workers + 1)]
         parts += [part(name, kind, [of]) for name in named]
     for name, folded in ((views_by, True), (QUERIES, False)):
-        if views := [view.name for view in app.views if view.folded is folded]:
+        if views := [view.name for view in app.views if view.folded is folded and not view.streamed]:
             parts.append(part(name, name, views))
     return parts

@@ -162,8 +162,8 @@ class Survey:
         registry = store.registry(view.name)
         if registry.live_of(view.hash) is None:
             self.problems.append(
-                f"view {view.name} has no live generation for this code; start: leftfold run {view.name}, "
-                f"or leftfold rebuild {view.name}"
+                f"view {view.name} has no live generation for this code; start "
+                + ("its stream" if view.streamed else f": leftfold run {view.name}, or leftfold rebuild {view.name}")
             )
         for generation in sorted(registry.generations.values(), key=lambda g: g.created):
             row = self._generation(view, generation, registry, store)
@@ -218,6 +218,8 @@ class Survey:
 
     def _kept(self, view: View[Any, Any], generation: Generation, store: ViewStore) -> Row:
         """Whether a stream wrote the rows of a view that Spark computes, and why none could if its log was trimmed."""
+        if view.streamed:
+            return {"kept": "by its own stream"}
         if batch_of(store.marks(generation)) is not None:
             return {"kept": "incremental"}
         gone = no_beginning(generation.topics, self._starts)

@@ -7,16 +7,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import faust
-from yarl import URL
-
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.router import Router
 from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.faust.apps import faust_app
 from leftfold.faust.clock import Clock
+from leftfold.faust.records import record_of
 from leftfold.faust.sending import Sender
-from leftfold.faust.transport import CommittedTransport
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 
@@ -48,7 +46,7 @@ class _Routing:
         self._process, self._report = app.process(name), report
         self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions))
         self._sender = Sender(dialect, names.commands(name), partitions)
-        self._faust = _faust(f"leftfold.{app.name}.{name}.router", dialect)
+        self._faust = faust_app(f"leftfold.{app.name}.{name}.router", dialect)
         self._clock = Clock(self._sender, names.time(name))
         for category in self._process.categories:
             self._listen(names.events(category))
@@ -86,15 +84,7 @@ class _Routing:
     async def _route(self, event: Any) -> None:
         message = event.message
         try:
-            record = RawRecord(
-                message.topic,
-                message.partition,
-                message.offset,
-                message.key,
-                message.value,
-                tuple(message.headers or ()),
-                int((message.timestamp or 0) * 1000),
-            )
+            record = record_of(message)
             await self._sender.send(record, self._router.route(record), lambda: self._done(event, record))
         except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
             self._failed(error)
@@ -113,26 +103,3 @@ class _Routing:
             error = InfrastructureError(f"the router of {self._process.name} cannot go on: {error!r}")
         if not self._failure.done():
             self._failure.set_exception(error)
-
-
-def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
-    """An App of Faust without its habits: no web server, no leader topic, no files, no logging of its own."""
-    app = faust.App(
-        id_,
-        broker=[URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
-        consumer_auto_offset_reset="earliest",
-        broker_max_poll_records=2000,
-        broker_session_timeout=6,
-        broker_heartbeat_interval=1,
-        broker_commit_interval=1.0,
-        stream_wait_empty=False,
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        web_enabled=False,
-        store="memory://",
-        logging_config=None,
-    )
-    transport = CommittedTransport(app.conf.broker_consumer, app)
-    transport.dialect = dialect
-    app.transport = transport
-    return app
