@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -11,9 +12,11 @@ from typing import Any
 
 from leftfold import App, Command, Decider, Event, Recorded, StreamedView
 from leftfold.faust import EventStreams, StreamedRows, windows_of
+from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports import ViewStore
+from leftfold.redis import RedisSettings, RedisViewStore
 
-__all__ = ["HOP", "PARTITIONS", "SIZE", "Sold", "Window", "app", "expected", "keep", "lately"]
+__all__ = ["HOP", "PARTITIONS", "SIZE", "Sold", "Window", "app", "expected", "keep", "lately_of"]
 
 SIZE, HOP, PARTITIONS = 600, 60, 2
 
@@ -52,20 +55,27 @@ tills = Decider(
     decide=lambda command, state: [Sold(store=command.store, cents=command.cents, at=command.at)],
     evolve=lambda state, event: state + 1,
 )
-lately = StreamedView("lately", events=Sold, row=Window, key=by_window, indexes=("cents",))
+
+
+def lately_of(version: int) -> StreamedView[Window, tuple[str, datetime]]:
+    """The view in some version, which has tables and a group of its own."""
+    return StreamedView("lately", events=Sold, row=Window, key=by_window, indexes=("cents",), version=version)
+
+
+lately = lately_of(1)
 app = App("chain", partitions=PARTITIONS, deciders=[tills], views=[lately])
 
 
 def keep(
-    dialect: Mapping[str, Any], store: ViewStore, stop: threading.Event, reports: list[str], *, guarded: bool = True
+    dialect: Mapping[str, Any], store: ViewStore, stop: threading.Event, *, version: int = 1, guarded: bool = True
 ) -> None:
     """Keeps the view until told to stop.
 
     Args:
         guarded: an event that an entry has counted already changes nothing.
     """
-    rows = StreamedRows(lately, store, {"tills.events": PARTITIONS})
-    streams = EventStreams(app, "lately", dialect, rows=[rows], report=lambda what, details: reports.append(what))
+    rows = StreamedRows(lately_of(version), store, {"tills.events": PARTITIONS})
+    streams = EventStreams(app, "lately", dialect, rows=[rows])
     table = streams.faust.Table("windows", default=list, partitions=PARTITIONS).hopping(SIZE, HOP)
 
     async def count(events: AsyncIterator[Recorded[Sold]]) -> None:
@@ -90,3 +100,13 @@ def expected(events: Iterable[Sold]) -> dict[tuple[str, datetime], Window]:
         for start in range(last - SIZE + HOP, last + HOP, HOP):
             found[event.store, datetime.fromtimestamp(start, UTC)].append(event.cents)
     return {key: Window(*key, sales=len(cents), cents=sum(cents)) for key, cents in found.items()}
+
+
+if __name__ == "__main__":
+    kafka, redis, told = sys.argv[1:]
+    keep(
+        KafkaSettings(bootstrap_servers=kafka).aiokafka(),
+        RedisViewStore(RedisSettings(url=redis)),
+        threading.Event(),
+        version=int(told),
+    )
