@@ -26,7 +26,9 @@ from leftfold.messages import Command, Event, Json
 from leftfold.position import Position
 from leftfold.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.query import QueryView
+from leftfold.reaction import Delivery, Reaction
 from leftfold.reference import ReferenceFile
+from leftfold.streamed import StreamedView
 from leftfold.version import __version__
 from leftfold.view import FoldView, SpreadView, View
 
@@ -41,6 +43,7 @@ __all__ = [
     "ContractError",
     "Decider",
     "DecisionFailed",
+    "Delivery",
     "DomainError",
     "Event",
     "Fenced",
@@ -54,12 +57,14 @@ __all__ = [
     "Position",
     "Process",
     "QueryView",
+    "Reaction",
     "Receipt",
     "Recorded",
     "ReferenceFile",
     "Rejected",
     "SpreadView",
     "StaleViewError",
+    "StreamedView",
     "Timer",
     "View",
     "ViewNotBuilt",

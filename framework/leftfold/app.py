@@ -1,4 +1,4 @@
-"""App: one deployable, as a value: the deciders, processes and views that run together."""
+"""App: one deployable, as a value: the deciders, processes, reactions and views that run together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from leftfold.decider import Decider
 from leftfold.errors import ConfigurationError
 from leftfold.process import Process
+from leftfold.reaction import Reaction
 from leftfold.view import View
 
 __all__ = ["App"]
@@ -32,19 +33,25 @@ class App:
         partitions: int = 12,
         deciders: Sequence[Decider[Any, Any, Any]] = (),
         processes: Sequence[Process[Any, Any, Any]] = (),
+        reactions: Sequence[Reaction[Any]] = (),
         views: Sequence[View[Any, Any]] = (),
     ) -> None:
         self.name, self.partitions = name, partitions
         self.deciders, self.processes, self.views = tuple(deciders), tuple(processes), tuple(views)
+        self.reactions = tuple(reactions)
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
         if not 1 <= partitions <= 4096:
             raise ConfigurationError(f"app {name}: partitions={partitions} must be between 1 and 4096")
         _distinct(name, "deciders", (d.name for d in self.deciders))
-        _distinct(name, "deciders or processes", [*(d.name for d in self.deciders), *(p.name for p in self.processes)])
+        working = [*(d.name for d in self.deciders), *(p.name for p in self.processes)]
+        _distinct(name, "deciders or processes", working)
+        _distinct(name, "deciders, processes or reactions", [*working, *(r.name for r in self.reactions)])
         _distinct(name, "views", (v.name for v in self.views))
         for view in self.views:
             _same_events(name, view, self.deciders)
+        for reaction in self.reactions:
+            _same_events(name, reaction, self.deciders)
         for process in self.processes:
             _same_events(name, process, self.deciders)
             _same_commands(name, process, self.deciders)
@@ -73,6 +80,18 @@ class App:
         known = ", ".join(p.name for p in self.processes) or "none"
         raise ConfigurationError(f"app {self.name} has no process {name!r}; it has: {known}")
 
+    def reaction(self, name: str) -> Reaction[Any]:
+        """The reaction of a name.
+
+        Raises:
+            ConfigurationError: this App has none.
+        """
+        for reaction in self.reactions:
+            if reaction.name == name:
+                return reaction
+        known = ", ".join(r.name for r in self.reactions) or "none"
+        raise ConfigurationError(f"app {self.name} has no reaction {name!r}; it has: {known}")
+
     def view(self, name: str) -> View[Any, Any]:
         """The view of a name.
 
@@ -98,9 +117,12 @@ def _distinct(app: str, what: str, names: Iterable[str]) -> None:
 
 
 def _same_events(
-    app: str, reader: View[Any, Any] | Process[Any, Any, Any], deciders: Iterable[Decider[Any, Any, Any]]
+    app: str,
+    reader: View[Any, Any] | Process[Any, Any, Any] | Reaction[Any],
+    deciders: Iterable[Decider[Any, Any, Any]],
 ) -> None:
-    what = "view" if isinstance(reader, View) else "process"
+    kinds = {Process: "process", Reaction: "reaction"}
+    what = kinds.get(type(reader), "view")
     for decider in deciders:
         known = {cls.__leftfold__.name: cls for cls in decider.events}
         for cls in reader.events:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["commands", "dead", "events", "group", "is_view_name", "rebuilds", "replies", "state", "tails", "time"]
+__all__ = [
+    "begun", "commands", "dead", "events", "group", "is_view_name", "reacting", "rebuilds", "replies",
+    "state", "tails", "time",
+]  # fmt: skip
 
 
 def commands(category: str) -> str:
@@ -38,6 +41,16 @@ def group(app: str, category: str) -> str:
 def time(process: str) -> str:
     """The topic in which the routers of a process say what time it is."""
     return f"{process}.time"
+
+
+def reacting(app: str, reaction: str) -> str:
+    """The consumer group of those who act for a reaction: its offsets say what is done."""
+    return f"leftfold.{app}.{reaction}.reaction"
+
+
+def begun(reaction: str) -> str:
+    """The compacted topic that says where a reaction began, and which of its parked events were tried again."""
+    return f"{reaction}.begun"
 
 
 def is_view_name(name: str) -> bool:

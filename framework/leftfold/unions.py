@@ -6,6 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -95,7 +96,7 @@ def _names(pattern: ast.pattern) -> set[str] | None:
 
 
 def _resolved(function: Callable[..., Any], names: set[str]) -> list[type]:
-    scope = {**getattr(function, "__globals__", {}), **inspect.getclosurevars(function).nonlocals}
+    scope = {**getattr(function, "__globals__", {}), **_nonlocals(function)}
     found = []
     for name in names:
         value: Any = scope.get(name.split(".")[0])
@@ -103,4 +104,13 @@ def _resolved(function: Callable[..., Any], names: set[str]) -> list[type]:
             value = getattr(value, part, None)
         if isinstance(value, type):
             found.append(value)
+    return found
+
+
+def _nonlocals(function: Callable[..., Any]) -> dict[str, Any]:
+    """The variables of functions around; those that have no value yet are left out."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, getattr(function, "__closure__", None) or (), strict=False):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
     return found

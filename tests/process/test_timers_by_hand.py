@@ -140,9 +140,9 @@ def test_without_the_identity_of_a_setting_it_takes_effect_twice(
         if timer is None or given.type == CANCEL:
             return Passed("cancelled")
         sent = Sent(timer.type, timer.value)
-        reaction = self._reaction(given, 0, self.commands.decode(timer.type.encode(), timer.value.encode()), sent)
-        instance.waiting[reaction.id] = sent
-        return Took((reaction,))
+        request = self._request(given, 0, self.commands.decode(timer.type.encode(), timer.value.encode()), sent)
+        instance.waiting[request.id] = sent
+        return Took((request,))
 
     monkeypatch.setattr(Reactor, "_due", careless)
     with Trading(settings) as trading:

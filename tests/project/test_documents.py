@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("docs/tutorial.md", "README.md", "docs/processes.md")
-TYPED = (*DOCUMENTS, "docs/streaming.md")
+DOCUMENTS = ("docs/tutorial.md", "README.md", "docs/processes.md", "docs/reactions.md")
+TYPED = (*DOCUMENTS, "docs/streaming.md", "docs/faust.md")
 
 
 def program(name: str, tmp_path: Path) -> Path:

@@ -13,6 +13,7 @@ from leftfold import (
     Cancel,
     Command,
     Decider,
+    Delivery,
     DomainError,
     Event,
     Finished,
@@ -20,6 +21,7 @@ from leftfold import (
     LeftfoldError,
     Process,
     QueryView,
+    Reaction,
     Receipt,
     ReferenceFile,
     Rejected,
@@ -230,7 +232,18 @@ sold_one = Sold(shelf_id="s", product="p", price=Decimal(1))
 assert_type(unfilled.when(sold_one), ThenSent[Stock | Sell])
 given(refills, sold_one).when(Stocked(shelf_id="s", product="p", count=1)).then(Cancel("later"), Finished())
 
-app = App("shop", deciders=[shelves], processes=[refills], views=[shelf_takings, by_both, stocked, stands])
+
+def post(event: Sold | Stocked, delivery: Delivery) -> None:
+    """Tells somebody."""
+
+
+posts = Reaction(
+    "posts", events=Sold | Stocked, act=post, gives_up=(ValueError,), since=datetime(2026, 1, 1, tzinfo=UTC)
+)
+assert_type(posts, Reaction[Sold | Stocked])
+app = App(
+    "shop", deciders=[shelves], processes=[refills], reactions=[posts], views=[shelf_takings, by_both, stocked, stands]
+)
 
 
 async def reads() -> None:
@@ -240,6 +253,7 @@ async def reads() -> None:
         assert_type(await world.client.asend(Stock(shelf_id="s", product="p"), id="x"), Receipt)
         answers = world.client.send_many([Stock(shelf_id="s", product="p")])
         assert_type(answers, list[Receipt | LeftfoldError])
+        assert_type(world.deliveries(posts), list[tuple[Sold | Stocked, Delivery]])
         assert_type(world.views[shelf_takings], Reader[Takings, str])
         assert_type(world.views[shelf_takings].get("s", after=receipt.position, timeout=1.0), Takings | None)
         assert_type(await world.views[by_both].aget(("p", "s")), Takings | None)

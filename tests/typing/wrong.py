@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from leftfold import Command, Decider, FoldView, Process, QueryView, SpreadView, memory
+from leftfold import Command, Decider, Delivery, FoldView, Process, QueryView, Reaction, SpreadView, memory
 from leftfold.testing import given
 from tests.typing.right import (
     Shelf,
@@ -145,3 +145,13 @@ Process(
 )
 given(refills).when(Stock(shelf_id="s", product="p"))  # E: arg-type, reportArgumentType
 given(refills).when(sold_one).then(OtherCommand(id="x"))  # E: arg-type, reportArgumentType
+
+
+def another_event(event: Stocked, delivery: Delivery) -> None: ...
+
+
+def another_delivery(event: Sold, delivery: str) -> None: ...
+
+
+Reaction("posts", events=Sold, act=another_event)  # E: arg-type, reportArgumentType
+Reaction("posts", events=Sold, act=another_delivery)  # E: arg-type, reportArgumentType

@@ -21,6 +21,7 @@ from leftfold.cli import (
     new,
     plan,
     promote,
+    reactions,
     rebuild,
     retry,
     run,
@@ -97,3 +98,4 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(state.state, name="state")
 app.add_typer(log.log, name="log")
 app.add_typer(timers.timers, name="timers")
+app.add_typer(reactions.reactions, name="reactions")

@@ -1,8 +1,9 @@
-"""An App's topics, made when they are missing."""
+"""An App's topics, made when they are missing, and its reactions, begun when they have never run."""
 
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from leftfold.app import App
 from leftfold.cli.trouble import Trouble
@@ -11,7 +12,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.logs import Report
 
-__all__ = ["ensure_topics"]
+__all__ = ["begin_reactions", "ensure_topics"]
 
 
 def ensure_topics(app: App, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
@@ -30,3 +31,13 @@ def ensure_topics(app: App, settings: KafkaSettings, stop: threading.Event, repo
             continue
         trouble.told("")
         return
+
+
+def begin_reactions(app: App, settings: KafkaSettings) -> None:
+    """Says of reactions that have never run where they begin, before there is anybody who could write an event.
+
+    What is wrong with one its own part says, again and again, while everything else works.
+    """
+    for reaction in app.reactions:
+        with suppress(InfrastructureError):
+            ring("leftfold.kafka.beginnings").Beginnings(app, reaction, settings).begin()

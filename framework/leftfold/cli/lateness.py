@@ -20,6 +20,8 @@ def why_late(view: View[Any, Any], *, behind: float, lag: int, tails: int) -> st
     if behind <= (_FOLDED if view.folded else _COMPUTED):
         return ""
     far = f"view {view.name} is {behind:.0f} s behind, lag {lag:,}"
+    if view.streamed:
+        return f"{far}; its own stream keeps it: see whether that is at work"
     if not view.folded:
         return f"{far}; Spark computes it while this is at work: leftfold run {view.name}"
     if not tails:

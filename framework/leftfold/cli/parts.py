@@ -1,4 +1,4 @@
-"""The parts that `leftfold run` keeps running: workers, routers, one process for folds, a Spark driver for queries."""
+"""The parts that `leftfold run` keeps running: workers, routers, reactions, one process for folds, one for queries."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ TAIL, STREAM, QUERIES = "tail", "stream", "queries"
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
-    """The App with only the deciders, processes and views of these names; all of them when there are none.
+    """The App with only the deciders, processes, reactions and views of these names; all of them when there are none.
 
     Raises:
         Usage: a name is none of them.
     """
-    known = {d.name for d in app.deciders} | {p.name for p in app.processes} | {v.name for v in app.views}
+    known = {d.name for d in app.deciders} | {p.name for p in app.processes} | {r.name for r in app.reactions}
+    known |= {v.name for v in app.views}
     for name in names:
         if name not in known:
-            raise unknown(f"decider, process or view in app {app.name} called", name, known)
+            raise unknown(f"decider, process, reaction or view in app {app.name} called", name, known)
     if not known:
-        raise Usage(f"app {app.name} has no deciders, processes or views; there is nothing to run")
+        raise Usage(f"app {app.name} has no deciders, processes, reactions or views; there is nothing to run")
     wanted = set(names) or known
     return App(
         app.name,
         partitions=app.partitions,
         deciders=[d for d in app.deciders if d.name in wanted],
         processes=[p for p in app.processes if p.name in wanted],
+        reactions=[r for r in app.reactions if r.name in wanted],
         views=[v for v in app.views if v.name in wanted],
     )
 
@@ -43,7 +45,7 @@ def parts_of(
     """The processes that run everything in an App.
 
     Args:
-        workers: how many per decider, process and router; they share its partitions.
+        workers: how many per decider, process, router and reaction; they share its partitions.
         arguments: handed on to each part. environment: of each part, besides ours. views_by: what folds views.
     """
 
@@ -55,10 +57,11 @@ def parts_of(
     working = [("decider", d.name, d.name) for d in app.deciders]
     for process in app.processes:
         working += [("decider", process.name, process.name), ("router", f"{process.name}.router", process.name)]
+    working += [("reaction", reaction.name, reaction.name) for reaction in app.reactions]
     for kind, called, of in working:
         named = [called] if workers == 1 else [f"{called}.{number}" for number in range(1, workers + 1)]
         parts += [part(name, kind, [of]) for name in named]
     for name, folded in ((views_by, True), (QUERIES, False)):
-        if views := [view.name for view in app.views if view.folded is folded]:
+        if views := [view.name for view in app.views if view.folded is folded and not view.streamed]:
             parts.append(part(name, name, views))
     return parts

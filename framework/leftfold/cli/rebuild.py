@@ -168,7 +168,10 @@ def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
             raise unknown(f"view in app {app.name} called", name, (view.name for view in app.views))
     if not app.views:
         raise Usage(f"app {app.name} has no views; there is nothing to rebuild")
-    return [view for view in app.views if not names or view.name in names]
+    for view in app.views:
+        if view.streamed and view.name in names:
+            raise Usage(f"view {view.name} is kept by a stream of its own; raise its version to have it begin anew")
+    return [view for view in app.views if (not names and not view.streamed) or view.name in names]
 
 
 def _plan(work: Any, views: list[View[Any, Any]], servers: tuple[str | None, str | None], *, as_json: bool) -> None:

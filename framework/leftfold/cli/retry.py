@@ -1,4 +1,4 @@
-"""`leftfold retry`: parked rows folded again."""
+"""`leftfold retry`: parked rows folded again, parked events of reactions tried again."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ __all__ = ["EXAMPLES", "retry"]
 EXAMPLES = examples(
     "leftfold retry household_spend            every parked row of the view",
     "leftfold retry household_spend 1234 5678  these two",
+    "leftfold retry receipts                   what a reaction has parked, once more, from here",
 )
 
 
 def retry(
-    name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The view's name, or the reaction's.")],
     keys: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY]...", help="Row keys; else all parked ones.")
     ] = None,
@@ -27,19 +28,24 @@ def retry(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fold parked rows again from the beginning, with the code that is here.
+    """Fold parked rows again from the beginning, or try parked events of a reaction again, with the code that is here.
 
     Mend the fold first, and let the tails run the mended code: they would park the rows again. Tails go on meanwhile.
-    Exit code 1 when a row stays parked.
+    Events of a reaction are tried once each, in this process, with the idempotency keys that they had.
+    Exit code 1 when something stays parked.
     """
     from leftfold.cli.console import amount, emit, say
     from leftfold.cli.keys import read_key
     from leftfold.cli.project import load_app
+    from leftfold.cli.retrying import retry_parked
     from leftfold.cli.workbench import check_broker, folded_view_of, workbench
     from leftfold.engine.generations import resolve
     from leftfold.engine.retry import Retry
 
-    view = folded_view_of(load_app(app), name)
+    whole = load_app(app)
+    if name in {reaction.name for reaction in whole.reactions}:
+        raise typer.Exit(retry_parked(whole, name, keys or [], kafka, as_json=as_json))
+    view = folded_view_of(whole, name)
     check_broker(kafka)
     wanted = [view.keys.encode(read_key(view, key)) for key in keys or ()]
     with workbench(kafka, redis, archive) as bench:

@@ -46,11 +46,12 @@ EXAMPLES = examples(
 
 def run(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Deciders, processes and views; else all.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Deciders, processes, reactions and views; else all."),
     ] = None,
     app: AppOption = "",
     workers: Annotated[
-        int, typer.Option("--workers", metavar="N", min=1, help="How many per decider, process and router.")
+        int, typer.Option("--workers", metavar="N", min=1, help="How many per decider, process, router and reaction.")
     ] = 1,
     engine: Annotated[Engine, typer.Option("--engine", help="What folds views.")] = Engine.TAIL,
     master: MasterOption = None,
@@ -69,14 +70,15 @@ def run(
     json_logs: LogsOption = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
-    """Run deciders, processes and views until Ctrl-C.
+    """Run deciders, processes, reactions and views until Ctrl-C.
 
     Makes missing topics, starts a worker for each decider and for each process, which has a router of events besides,
-    one part for all folded views and one with Spark for all query views, starts again whatever dies, and stops
-    everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for. With --engine spark views are folded
-    by Spark streaming, seconds behind the log but on as many machines as its master has; beside a tail, too.
+    one part for each reaction, one for all folded views and one with Spark for all query views, starts again whatever
+    dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for. With --engine spark
+    views are folded by Spark streaming, seconds behind the log but on as many machines as its master has; beside a
+    tail, too. A reaction that has never run begins now: it acts on what happens from here on.
     """
-    from leftfold.cli.ensuring import ensure_topics
+    from leftfold.cli.ensuring import begin_reactions, ensure_topics
     from leftfold.cli.failures import Usage
     from leftfold.cli.part import end_with_parent
     from leftfold.cli.parts import chosen, parts_of
@@ -101,6 +103,7 @@ def run(
     if with_parent:
         end_with_parent(stopping.event)
     ensure_topics(whole, settings, stopping.event, report)
+    begin_reactions(wanted, settings)
     report("starting", {"app": whole.name, "parts": ", ".join(part.name for part in parts)})
     code = Supervisor(parts, stop=stopping.event, report=report).run()
     report("stopped", {})

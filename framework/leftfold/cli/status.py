@@ -1,4 +1,4 @@
-"""`leftfold status`: servers, workers and views at a glance."""
+"""`leftfold status`: servers, workers, reactions and views at a glance."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ _COLUMNS = {
         "overdue",
         "dead",
     ),
+    "reaction": ("reaction", "events", "running", "lag", "parked"),
     "view": (
         "view",
         "generation",
@@ -58,7 +59,7 @@ def status(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show servers, workers, processes and views.
+    """Show servers, workers, processes, reactions and views.
 
     Of each process: how old the first event is that its routers have not routed and the first input that its workers
     have not taken, how many timers are set and overdue, and how many dead letters there are. Of each view: its
@@ -79,6 +80,7 @@ def status(
         *servers,
         *(survey.deciders(whole) if whole else ()),
         *(survey.processes(whole) if whole else ()),
+        *(survey.reactions(whole) if whole else ()),
         *(survey.views(whole) if whole else ()),
     ]
     if as_json:
@@ -126,6 +128,6 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
         shown["phase"] = f"{row['phase']}: @{row['called']}"
     if row.get("approximate"):
         shown["rows"] = f"{row['rows']:,}, approximate"
-    if "parked" in shown:
+    if isinstance(shown.get("parked"), list):
         shown["parked"] = ", ".join(row["parked"]) or "none"
     return shown

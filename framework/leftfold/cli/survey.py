@@ -13,6 +13,7 @@ from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
 from leftfold.cli.lateness import unknown_lateness, why_late
 from leftfold.cli.process_survey import ProcessSurvey
+from leftfold.cli.reaction_survey import survey_reactions
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
 from leftfold.engine.generations import is_changed, mend
@@ -117,6 +118,15 @@ class Survey:
         except LeftfoldError as error:
             self._met(error)
 
+    def reactions(self, app: App) -> Iterator[Row]:
+        """Each reaction with who acts for it, its lag in offsets and how many events it has parked."""
+        if not app.reactions:
+            return
+        try:
+            yield from survey_reactions(app, self._kafka, self.problems)
+        except LeftfoldError as error:
+            self._met(error)
+
     def views(self, app: App) -> Iterator[Row]:
         """Each generation of each view."""
         if not app.views:
@@ -149,8 +159,8 @@ class Survey:
         registry = store.registry(view.name)
         if registry.live_of(view.hash) is None:
             self.problems.append(
-                f"view {view.name} has no live generation for this code; start: leftfold run {view.name}, "
-                f"or leftfold rebuild {view.name}"
+                f"view {view.name} has no live generation for this code; start "
+                + ("its stream" if view.streamed else f": leftfold run {view.name}, or leftfold rebuild {view.name}")
             )
         for generation in sorted(registry.generations.values(), key=lambda g: g.created):
             row = self._generation(view, generation, registry, store)
@@ -205,6 +215,8 @@ class Survey:
 
     def _kept(self, view: View[Any, Any], generation: Generation, store: ViewStore) -> Row:
         """Whether a stream wrote the rows of a view that Spark computes, and why none could if its log was trimmed."""
+        if view.streamed:
+            return {"kept": "by its own stream"}
         if batch_of(store.marks(generation)) is not None:
             return {"kept": "incremental"}
         gone = no_beginning(generation.topics, self._starts)

@@ -102,6 +102,8 @@ def folded_view_of(app: App, name: str) -> View[Any, Any]:
     from leftfold.cli.failures import Usage
 
     view = view_of(app, name)
+    if view.streamed:
+        raise Usage(f"view {name} is kept by a stream of its own, not folded event by event; begin that anew")
     if not view.folded:
         raise Usage(
             f"view {name} is computed as a whole by Spark, not event by event; "

@@ -14,6 +14,7 @@ from leftfold.errors import ContractError
 from leftfold.partitioner import partition_of
 from leftfold.query import TableView
 from leftfold.rows import CHECKSUM_MODULUS, Fields
+from leftfold.streamed import StreamedView
 
 __all__ = ["ComputedRow", "computed", "write_computed"]
 
@@ -27,7 +28,7 @@ class ComputedRow(NamedTuple):
     entries: tuple[str, ...]
 
 
-def computed(view: TableView[Any, Any], row: Any, buckets: int) -> ComputedRow:
+def computed(view: TableView[Any, Any] | StreamedView[Any, Any], row: Any, buckets: int) -> ComputedRow:
     """A row as it will be stored in a generation of so many buckets.
 
     Raises:

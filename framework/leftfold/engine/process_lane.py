@@ -13,7 +13,7 @@ from leftfold.engine.batch_lane import OVERHEAD, BatchLane, Partitioner, Partiti
 from leftfold.engine.inputs import BARRIER, Input, due_record, read_input
 from leftfold.engine.instance import Instance, InstanceCodec
 from leftfold.engine.log_time import LogTime, TimeMark
-from leftfold.engine.reacting import Failed, Passed, Reaction, Reactor, timer_of
+from leftfold.engine.reacting import Failed, Passed, Reactor, Request, timer_of
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION
 from leftfold.engine.timers import Timers
 from leftfold.errors import ContractError, InfrastructureError
@@ -136,22 +136,22 @@ class ProcessLane(BatchLane[Input]):
             self._bury(batch, record, outcome.error)
             return
         self._count(batch, "taken")
-        for index, reaction in enumerate(outcome.commands):
-            self._send(batch, record, given, reaction, index)
+        for index, request in enumerate(outcome.commands):
+            self._send(batch, record, given, request, index)
 
-    def _send(self, batch: Batch, record: RawRecord, given: Input, reaction: Reaction, index: int) -> None:
-        topic, key = names.commands(reaction.category), reaction.key.encode()
+    def _send(self, batch: Batch, record: RawRecord, given: Input, request: Request, index: int) -> None:
+        topic, key = names.commands(request.category), request.key.encode()
         count = self._partitions(topic)
         if not count:
             raise InfrastructureError(
-                f"process {self.name} sends {reaction.sent.type}, but topic {topic} does not exist; start its service "
+                f"process {self.name} sends {request.sent.type}, but topic {topic} does not exist; start its service "
                 f"once, or create it: leftfold topics create"
             )
         headers: HeaderList = [
             SPEC_VERSION,
-            ("ce_id", reaction.id.encode()),
+            ("ce_id", request.id.encode()),
             self._source,
-            ("ce_type", reaction.sent.type.encode()),
+            ("ce_type", request.sent.type.encode()),
             ("ce_subject", key),
             ("ce_time", given.time),
             ("ce_correlationid", given.correlation),
@@ -164,6 +164,4 @@ class ProcessLane(BatchLane[Input]):
         if given.traceparent:
             headers.append(("traceparent", given.traceparent))
         self._count(batch, "sent")
-        batch.sent.setdefault(topic, []).append(
-            Outgoing(murmur(key, count), key, reaction.sent.value.encode(), headers)
-        )
+        batch.sent.setdefault(topic, []).append(Outgoing(murmur(key, count), key, request.sent.value.encode(), headers))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from leftfold.engine.bulk_rows import ComputedRow
@@ -13,6 +14,7 @@ from leftfold.ports import ViewStore
 from leftfold.position import Position
 from leftfold.query import TableView
 from leftfold.rows import CHECKSUM_MODULUS
+from leftfold.streamed import StreamedView
 
 __all__ = ["QueryWriter", "token"]
 
@@ -20,6 +22,9 @@ __all__ = ["QueryWriter", "token"]
 def token(run: str, batch: int) -> str:
     """The token of every mark behind a batch of a run of a stream."""
     return f"{run}.{batch}"
+
+
+_NOTHING: Mapping[str, int] = {}
 
 
 class _Before(NamedTuple):
@@ -40,7 +45,12 @@ class QueryWriter:
     """
 
     def __init__(
-        self, view: TableView[Any, Any], generation: Generation, store: ViewStore, groups: Sequence[str], run: str
+        self,
+        view: TableView[Any, Any] | StreamedView[Any, Any],
+        generation: Generation,
+        store: ViewStore,
+        groups: Sequence[str],
+        run: str,
     ) -> None:
         self._view, self.generation, self._store, self._groups, self._run = view, generation, store, groups, run
         self.marks: Mapping[int, Mark] = store.marks(generation)
@@ -75,12 +85,27 @@ class QueryWriter:
             changed[row.key] = row
         return self._flush(batch, changed, reached)
 
-    def _flush(self, batch: int, changed: Mapping[str, ComputedRow], reached: Position) -> bool:
+    def exchange(
+        self, batch: int, rows: Iterable[ComputedRow], gone: Iterable[tuple[int, str]], reached: Position
+    ) -> bool:
+        """Like `write`, with other rows taken away in the same flush.
+
+        Args:
+            rows: of each key one. gone: buckets and keys of rows that there shall be no more.
+        """
+        changed = {row.key: row for row in rows}
+        return self._flush(batch, changed, reached, {key: bucket for bucket, key in gone if key not in changed})
+
+    def _flush(
+        self, batch: int, changed: Mapping[str, ComputedRow], reached: Position, gone: Mapping[str, int] = _NOTHING
+    ) -> bool:
         before = self._before(changed)
+        removed = self._removed(gone)
         by_bucket: dict[int, list[ComputedRow]] = {bucket: [] for bucket in self.marks}
         for row in changed.values():
             by_bucket[row.bucket].append(row)
         flushes = [self._of_bucket(bucket, batch, rows, before, reached) for bucket, rows in by_bucket.items()]
+        flushes = [_without(flush, removed.get(flush.bucket, {})) for flush in flushes]
         if not self._store.flush(flushes):
             return False
         self.marks = {flush.bucket: flush.mark for flush in flushes}
@@ -98,6 +123,17 @@ class QueryWriter:
             row, digest = codec.decode(fields), codec.digest(key, tuple(fields[c] for c in codec.columns))
             found[key] = _Before(row, digest, codec.index_entries(row))
             self._check_group(key, row, changed[key])
+        return found
+
+    def _removed(self, gone: Mapping[str, int]) -> dict[int, dict[str, _Before]]:
+        """What is there of rows that go, by bucket."""
+        places, codec = [(bucket, key) for key, bucket in gone.items()], self._view.rows
+        found: dict[int, dict[str, _Before]] = {}
+        stored = self._store.read(self.generation, places).rows if places else ()
+        for (bucket, key), fields in zip(places, stored, strict=True):
+            if fields is not None:
+                digest = codec.digest(key, tuple(fields[c] for c in codec.columns))
+                found.setdefault(bucket, {})[key] = _Before(None, digest, codec.index_entries(codec.decode(fields)))
         return found
 
     def _check_group(self, key: str, old: Any, new: ComputedRow) -> None:
@@ -131,3 +167,15 @@ class QueryWriter:
             time=mark.time,
         )
         return BucketFlush(self.generation, bucket, mark.token, moved, codec.columns, codec.indexes, tuple(changes))
+
+
+def _without(flush: BucketFlush, removed: Mapping[str, _Before]) -> BucketFlush:
+    """The flush, in which some rows go as well."""
+    if not removed:
+        return flush
+    mark = flush.mark
+    checksum = (mark.checksum - sum(row.digest for row in removed.values())) % CHECKSUM_MODULUS
+    gone = tuple(RowChange(key, None, None, row.indexed, None) for key, row in removed.items())
+    return replace(
+        flush, mark=replace(mark, checksum=checksum, rows=mark.rows - len(removed)), changes=(*flush.changes, *gone)
+    )

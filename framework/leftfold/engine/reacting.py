@@ -14,10 +14,10 @@ from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, D
 from leftfold.messages import Command
 from leftfold.process import Cancel, Finished, Process, Rejected, Timer
 
-__all__ = ["Failed", "Passed", "Reaction", "Reactor", "Took", "timer_of"]
+__all__ = ["Failed", "Passed", "Reactor", "Request", "Took", "timer_of"]
 
 
-class Reaction(NamedTuple):
+class Request(NamedTuple):
     """A command to be sent: its id, key and category, and its wire form."""
 
     id: str
@@ -29,7 +29,7 @@ class Reaction(NamedTuple):
 class Took(NamedTuple):
     """The instance took the input, and these commands are to be sent."""
 
-    commands: tuple[Reaction, ...]
+    commands: tuple[Request, ...]
 
 
 class Passed(NamedTuple):
@@ -120,10 +120,10 @@ class Reactor:
             instance.version += 1
             return Took(())
         command = self.commands.decode(timer.type.encode(), timer.value.encode())
-        reaction = self._reaction(given, 0, command, Sent(timer.type, timer.value))
-        instance.waiting[reaction.id] = reaction.sent
+        request = self._request(given, 0, command, Sent(timer.type, timer.value))
+        instance.waiting[request.id] = request.sent
         instance.version += 1
-        return Took((reaction,))
+        return Took((request,))
 
     def _answered(self, instance: Instance[Any], given: Input) -> Outcome:
         sent = instance.waiting.get(given.cause)
@@ -165,8 +165,8 @@ class Reactor:
 
     def _applied(
         self, instance: Instance[Any], given: Input, effects: Iterable[tuple[Any, Sent | None]]
-    ) -> list[Reaction]:
-        commands: list[Reaction] = []
+    ) -> list[Request]:
+        commands: list[Request] = []
         for effect, sent in effects:
             match effect, sent:
                 case Timer(name=name, at=at), Sent():
@@ -177,8 +177,8 @@ class Reactor:
                 case Finished(), _:
                     instance.finished = True
                 case Command(), Sent():
-                    commands.append(self._reaction(given, len(commands), effect, sent))
-        instance.waiting |= {reaction.id: reaction.sent for reaction in commands}
+                    commands.append(self._request(given, len(commands), effect, sent))
+        instance.waiting |= {request.id: request.sent for request in commands}
         if instance.finished:
             instance.timers = {}
         return commands
@@ -207,10 +207,10 @@ class Reactor:
             raise ContractError(f"{type(command).__name__} of {len(value)} bytes; at most {self._room} fit")
         return effect, Sent(self.commands.types[type(command)].decode(), value.decode())
 
-    def _reaction(self, given: Input, number: int, command: Command, sent: Sent) -> Reaction:
+    def _request(self, given: Input, number: int, command: Command, sent: Sent) -> Request:
         spec = command.__leftfold__
         id_ = event_id(self.process.name, given.key, given.id, number + 1)
-        return Reaction(id_, getattr(command, spec.key), spec.category, sent)
+        return Request(id_, getattr(command, spec.key), spec.category, sent)
 
 
 def timer_of(given: Input) -> tuple[str, str]:

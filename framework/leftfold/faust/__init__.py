@@ -1,7 +1,10 @@
-"""Routing on Faust: events become inputs of processes. Faust's habits stay in here, and no guarantee rests on it."""
+"""Routing on Faust, and Faust for users: typed events in agents of their own. Faust's habits stay in here."""
 
 from __future__ import annotations
 
+from leftfold.engine.streamed_rows import StreamedRows
 from leftfold.faust.routing import route
+from leftfold.faust.streams import EventStreams
+from leftfold.faust.windows import windows_of
 
-__all__ = ["route"]
+__all__ = ["EventStreams", "StreamedRows", "route", "windows_of"]

@@ -39,6 +39,7 @@ class _Consumer(CommittedConsumer):
 
 
 class BundlingTransport(CommittedTransport):
-    """A transport of committed records, a bundle to a message."""
+    """A transport of committed records, a bundle to a message; every record counts."""
 
     Consumer: ClassVar[type[CommittedConsumer]] = _Consumer
+    whole = True

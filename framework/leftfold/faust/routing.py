@@ -9,17 +9,16 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-import faust
-from yarl import URL
-
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.hole import unrouted
 from leftfold.engine.router import Router
 from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.faust.apps import faust_app
 from leftfold.faust.bundles import BundlingTransport
 from leftfold.faust.clock import Clock
+from leftfold.faust.records import bundled
 from leftfold.faust.sending import Sender
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
@@ -55,7 +54,13 @@ class _Routing:
         self._process, self._report = app.process(name), report
         self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions))
         self._sender = Sender(dialect, names.commands(name), partitions)
-        self._faust = _faust(f"leftfold.{app.name}.{name}.router", dialect)
+        self._faust = faust_app(
+            f"leftfold.{app.name}.{name}.router",
+            dialect,
+            BundlingTransport,
+            stream_buffer_maxsize=_BUNDLES,
+            datadir=Path(gettempdir()) / "leftfold-router",  # Faust makes it wherever it is, though it stays empty
+        )
         self._clock = Clock(self._sender, names.time(name))
         for category in self._process.categories:
             self._listen(names.events(category))
@@ -109,16 +114,7 @@ class _Routing:
                 event.ack()
 
         try:
-            for found in event.message.value:
-                record = RawRecord(
-                    found.topic,
-                    found.partition,
-                    found.offset,
-                    found.key,
-                    found.value,
-                    tuple(found.headers),
-                    found.timestamp,
-                )
+            for record in bundled(event.message):
                 await self._sender.send(record, self._router.route(record), done)
         except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
             self._failed(error)
@@ -133,28 +129,3 @@ class _Routing:
             error = InfrastructureError(f"the router of {self._process.name} cannot go on: {error!r}")
         if not self._failure.done():
             self._failure.set_exception(error)
-
-
-def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
-    """An App of Faust without its habits: no web server, no leader topic, no files, no logging of its own."""
-    app = faust.App(
-        id_,
-        broker=[URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
-        broker_max_poll_records=2000,
-        stream_buffer_maxsize=_BUNDLES,
-        broker_session_timeout=6,
-        broker_heartbeat_interval=1,
-        broker_commit_interval=1.0,
-        stream_wait_empty=False,
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        web_enabled=False,
-        store="memory://",
-        datadir=Path(gettempdir()) / "leftfold-router",  # Faust makes it wherever it is, though nothing is kept in it
-        logging_config=None,
-    )
-    transport = BundlingTransport(app.conf.broker_consumer, app)
-    transport.dialect = dialect
-    app.transport = transport
-    transport.whole = True
-    return app

@@ -5,7 +5,7 @@ Faust's own consumer reads what was aborted unless it writes transactions itself
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import aiokafka
@@ -42,6 +42,11 @@ class Progress:
     def frontier(self, tp: TP) -> int | None:
         """The first offset that is not routed yet; None when nothing has been fetched."""
         return min(self._open[tp]) if self._open.get(tp) else self.position.get(tp)
+
+    def frontier_without(self, tp: TP, done: Collection[int]) -> int | None:
+        """The `frontier` once these records are done, too."""
+        still = self._open.get(tp, set()).difference(done)
+        return min(still) if still else self.position.get(tp)
 
     def forget(self) -> None:
         """Partitions come and go: what is not fetched anew is not known."""
@@ -94,7 +99,9 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
     async def getmany(self, active_partitions: Any, timeout: float) -> Any:
         """A batch of records, of which our progress then knows."""
         records = await super().getmany(active_partitions, timeout)
-        self.consumer.progress.fetched(getattr(self, "_positions", {}), records)
+        ours = self.consumer.is_ours
+        positions = {tp: position for tp, position in getattr(self, "_positions", {}).items() if ours(tp)}
+        self.consumer.progress.fetched(positions, {tp: found for tp, found in records.items() if ours(tp)})
         return records
 
 
@@ -106,11 +113,19 @@ class CommittedConsumer(driver.Consumer):
         self.lost: dict[TP, int] = {}
         super().__init__(*args, **options)
 
+    def is_ours(self, tp: TP) -> bool:
+        """Whether these are events; others, such as changelogs of tables, are Faust's business."""
+        transport: Any = self.transport
+        sources: frozenset[str] | None = transport.sources
+        return sources is None or tp.topic in sources
+
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
         return CommittedThread(self, loop=self.loop, beacon=self.beacon)
 
     def _new_offset(self, tp: TP) -> int | None:
         """What is committed: nothing that is not routed. Faust itself counts an event behind a gap with the gap."""
+        if not self.is_ours(tp):
+            return self._acked_offset(tp)
         frontier, committed = self.progress.frontier(tp), self._committed_offset[tp]
         self._acked[tp].clear()
         self._acked_index[tp].clear()
@@ -122,6 +137,11 @@ class CommittedConsumer(driver.Consumer):
         found = await self._thread.call_thread(consumer.beginning_offsets, partitions)
         return {TP(tp.topic, tp.partition): start for tp, start in found.items()}
 
+    def _acked_offset(self, tp: TP) -> int | None:
+        """What Faust itself would commit."""
+        offset: int | None = super()._new_offset(tp)
+        return offset
+
     async def ends(self, partitions: set[TP]) -> Mapping[TP, int]:
         """Where the committed records of these partitions end."""
         consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
@@ -132,10 +152,12 @@ class CommittedConsumer(driver.Consumer):
 class CommittedTransport(driver.Transport):
     """A transport whose consumers read committed records.
 
-    `dialect` is how to reach the brokers. `whole` says that every record counts: a partition that nobody has read
-    begins with its first one, and where that, or the next one, is gone nothing is read.
+    `dialect` is how to reach the brokers, `sources` which topics hold events, None = all that are read. `whole` says
+    that every record counts: a partition that nobody has read begins with its first one, and where that, or the next
+    one, is gone nothing is read.
     """
 
     Consumer: ClassVar[type[CommittedConsumer]] = CommittedConsumer
     dialect: Mapping[str, Any] = {}
     whole: bool = False
+    sources: frozenset[str] | None = None

@@ -51,6 +51,8 @@ def topics_of(app: App) -> list[Topic]:
             Topic(names.dead(name), count, DEAD),
             Topic(names.time(name), 1, REPLIES),
         ]
+    for reaction in app.reactions:
+        found += [Topic(names.dead(reaction.name), count, DEAD), Topic(names.begun(reaction.name), 1, STATE)]
     return found
 
 
@@ -78,7 +80,8 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
 def _read_only(app: App) -> set[str]:
     owned = {decider.name for decider in app.deciders}
     views = {category for view in app.views for category in view.categories}
-    return views.union(*(process.categories for process in app.processes)) - owned
+    views = views.union(*(process.categories for process in app.processes))
+    return views.union(*(reaction.categories for reaction in app.reactions)) - owned
 
 
 def _make(cluster: Cluster, settings: KafkaSettings, missing: list[Topic]) -> None:

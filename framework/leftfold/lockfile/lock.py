@@ -15,6 +15,7 @@ from leftfold.lockfile.schema import message_schema
 from leftfold.messages import Event
 from leftfold.process import Process
 from leftfold.query import TableView
+from leftfold.streamed import StreamedView
 from leftfold.view import FoldView, SpreadView, View
 
 __all__ = ["FoldLock", "Lock", "lock_of"]
@@ -112,4 +113,6 @@ def _view(view: View[Any, Any]) -> FoldLock:
         roots += [view.evolve, view.each]
     if isinstance(view, TableView):
         roots += view.code
+    if isinstance(view, StreamedView):
+        roots.append(view.key)
     return FoldLock(view.version, fold_hash(*roots), view.hash)

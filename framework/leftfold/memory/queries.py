@@ -23,6 +23,8 @@ class FoldedViews(Views):
         Raises:
             ConfigurationError: the view is computed by SQL or DataFrames.
         """
+        if view.streamed:
+            raise ConfigurationError(f"view {view.name} is kept by a stream of its own, and memory(app) runs none")
         if not view.folded:
             raise ConfigurationError(
                 f"view {view.name} is computed by Spark, and memory(app) runs none; in tests: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from leftfold import names
 from leftfold.app import App
@@ -19,13 +19,17 @@ from leftfold.memory.client import MemoryClient
 from leftfold.memory.flow import Flow
 from leftfold.memory.log import MemoryLog
 from leftfold.memory.queries import FoldedViews
+from leftfold.memory.reactions import Acts, MemoryReactions
 from leftfold.memory.views import MemoryViewStore
-from leftfold.messages import Command
+from leftfold.messages import Command, Event
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.position import Position
+from leftfold.reaction import Delivery, Reaction
 
 __all__ = ["World", "memory"]
+
+E = TypeVar("E", bound=Event)
 
 
 class World:
@@ -34,13 +38,14 @@ class World:
     After each command everything that follows from it has happened: processes have reacted, and views are folded.
     """
 
-    def __init__(self, app: App, now: datetime) -> None:
+    def __init__(self, app: App, now: datetime, acts: Acts | None = None) -> None:
         self.app, self.now = app, now
         self.log, self.store = MemoryLog(), MemoryViewStore()
         self._flow = Flow(app, self.log)
         for view in app.views:
             for category in view.categories:
                 self.log.create(names.events(category), app.partitions)
+        self._reactions = MemoryReactions(app, self.log, acts or {})
         self._tail = Tail(app.views, self.log.reader, self.store, look=0.0)
         self.settle()
         self.client = MemoryClient(self.decide, self.settle)
@@ -65,8 +70,16 @@ class World:
         found = (read_recorded(codec, r) for records in self.log.of(names.events(category)) for r in records)
         return [recorded for recorded in found if recorded is not None]
 
+    def deliveries(self, reaction: Reaction[E], /) -> list[tuple[E, Delivery]]:
+        """The events that a reaction was given so far, with what it was told; a failed try and the next are two.
+
+        Raises:
+            ConfigurationError: the App does not have this reaction.
+        """
+        return self._reactions.of(reaction)
+
     def dead(self, name: str) -> list[RawRecord]:
-        """What nobody could decide or react to in a category or a process; the header `dead_reason` says why."""
+        """What nobody could decide, react to or act on; the header `dead_reason` says why."""
         return [record for records in self.log.of(names.dead(name)) for record in records]
 
     def decide(
@@ -103,10 +116,17 @@ class World:
         if self._tail.views:
             while self._tail.step(0.0) or not self._tail.caught_up():
                 pass
+        self._reactions.run()
 
 
 @contextmanager
-def memory(app: App, /, *, now: datetime) -> Iterator[World]:
-    """An App without servers, its clock at `now` (aware)."""
+def memory(app: App, /, *, now: datetime, acts: Acts | None = None) -> Iterator[World]:
+    """An App without servers, its clock at `now` (aware).
+
+    Reactions do nothing outside: `world.deliveries` tells what they were given.
+
+    Args:
+        acts: what to call for some of them: a function of the test's own, or `{receipts: receipts.act}`.
+    """
     utc_text(now)
-    yield World(app, now)
+    yield World(app, now, acts)

@@ -48,6 +48,8 @@ class Live(Generic[Row, K]):
                 f"build it: leftfold rebuild {self.view.name} --as-of PLACE --name {self._name}"
             )
         if self.known is None:
+            if self.view.streamed:
+                raise ViewNotBuilt(f"view {self.view.name} has no live generation for this code; start its stream")
             what = "start a tail" if self.view.folded else "let Spark keep it"
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "

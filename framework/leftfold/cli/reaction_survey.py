@@ -1,0 +1,51 @@
+"""Looks at the reactions of an App: who acts, how far behind they are, and what is parked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.connection import kafka_settings, ring
+from leftfold.position import Position
+from leftfold.reaction import Reaction
+
+__all__ = ["survey_reactions"]
+
+Row = dict[str, Any]
+
+
+def survey_reactions(app: App, kafka: str | None, problems: list[str]) -> Iterator[Row]:
+    """A row of `status` for each; what is to be done about them goes to `problems`.
+
+    Raises:
+        InfrastructureError: no broker answers.
+    """
+    settings = kafka_settings(kafka)
+    with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
+        topics: dict[str, int] = cluster.topics()
+        for reaction in app.reactions:
+            name, group = reaction.name, names.reacting(app.name, reaction.name)
+            running = cluster.owners(f"{name}.reaction").get(group, 0)
+            if not running:
+                problems.append(f"nobody acts for reaction {name}; start: leftfold run {name}")
+            row: Row = {"kind": "reaction", "name": name, "events": ", ".join(reaction.categories), "running": running}
+            row |= {"lag": None, "parked": 0}
+            if names.dead(name) in topics and names.begun(name) in topics:
+                row["lag"] = _lag(cluster, reaction, group, settings, topics)
+                row["parked"] = ring("leftfold.kafka.parked").ParkedEvents(name, settings).count()
+            if row["parked"]:
+                problems.append(f"reaction {name} has parked {row['parked']:,}; see: leftfold reactions parked {name}")
+            yield row
+
+
+def _lag(cluster: Any, reaction: Reaction[Any], group: str, settings: Any, topics: dict[str, int]) -> int | None:
+    """How many offsets lie behind what is done; None = it has not begun."""
+    found = [names.events(category) for category in reaction.categories if names.events(category) in topics]
+    ends: Position = cluster.ends(found)
+    done: Position = ring("leftfold.kafka.group_offsets").committed(settings, group, ends)
+    if not done.offsets:
+        return None
+    pairs = ((t, p, end) for t, partitions in ends.offsets.items() for p, end in partitions.items())
+    return sum(max(0, end - done.next_offset(t, p)) for t, p, end in pairs)

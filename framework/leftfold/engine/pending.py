@@ -1,0 +1,120 @@
+"""Events that a reaction is to act on: read from records, and written to where they are parked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from leftfold.codec import MessageCodec, header, read_recorded
+from leftfold.engine.batch import HeaderList, Outgoing
+from leftfold.errors import ContractError
+from leftfold.ports import RawRecord
+from leftfold.reaction import Delivery, Reaction, idempotency_key
+
+__all__ = ["DEAD_HEADERS", "Pending", "PendingReader", "Place", "parked"]
+
+Place: TypeAlias = tuple[str, int]
+"""A topic and a partition."""
+DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
+"""What a parked event has besides its own headers."""
+_LONGEST = 2000
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """An event that is not done; `tries` counts the failed ones, `error` is what nobody could try because of."""
+
+    record: RawRecord
+    event: Any
+    delivery: Delivery
+    tries: int = 0
+    error: ContractError | None = None
+    stream: tuple[str, int, bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stream = (self.record.topic, self.record.partition, self.record.key or b"")
+
+    @property
+    def place(self) -> Place:
+        """Where it is from."""
+        return self.record.topic, self.record.partition
+
+    def next_delivery(self) -> Delivery:
+        """What the next try is told."""
+        return replace(self.delivery, attempt=self.tries + 1)
+
+
+class PendingReader:
+    """Reads what concerns a reaction."""
+
+    def __init__(self, reaction: Reaction[Any]) -> None:
+        self._reaction = reaction
+        self._codec: MessageCodec[Any] = MessageCodec(reaction.events)
+        self._versions = {f"{s.category}.{s.name}": s.version for s in (c.__leftfold__ for c in reaction.events)}
+
+    def read(self, record: RawRecord) -> Pending | None:
+        """The event in a record, None when it does not concern the reaction; broken ones have their `error`.
+
+        Raises:
+            ContractError: it is of a newer version than this code knows: code that does is on its way.
+        """
+        self._check_version(record)
+        try:
+            recorded = read_recorded(self._codec, record)
+        except ContractError as error:
+            return self._broken(record, error)
+        if recorded is None:
+            return None
+        name = self._reaction.name
+        delivery = Delivery(
+            reaction=name,
+            idempotency_key=idempotency_key(name, recorded.id),
+            key=recorded.key,
+            id=recorded.id,
+            time=recorded.time,
+            version=recorded.version,
+            position=recorded.position,
+            correlation_id=recorded.correlation_id,
+            traceparent=recorded.traceparent,
+        )
+        return Pending(record, recorded.event, delivery)
+
+    def _broken(self, record: RawRecord, error: ContractError) -> Pending:
+        id_ = header(record.headers, "ce_id").decode(errors="replace")
+        time = datetime.fromtimestamp(max(record.time, 0) / 1000, UTC)
+        key = idempotency_key(self._reaction.name, id_)
+        return Pending(record, None, Delivery(reaction=self._reaction.name, idempotency_key=key, time=time), 0, error)
+
+    def _check_version(self, record: RawRecord) -> None:
+        name, _, version = header(record.headers, "ce_type").decode(errors="replace").rpartition(".v")
+        known = self._versions.get(name)
+        if known is not None and version.isdigit() and int(version) > known:
+            raise ContractError(
+                f"reaction {self._reaction.name} meets {name} version {version} at {record.topic}[{record.partition}]"
+                f"@{record.offset} and knows {known}; it waits there: deploy the code that knows it"
+            )
+
+
+def parked(pending: Pending, error: BaseException, partition: int, *, whole: bool = True) -> Outgoing:
+    """The record that parks an event: as it was written, with why, from where, how often it was tried and its key.
+
+    Args:
+        whole: False leaves its bytes where they are, since the copy would be too heavy.
+    """
+    record = pending.record
+    headers: HeaderList = [
+        *(record.headers if whole else ()),
+        ("dead_reason", _told(error).encode()),
+        ("dead_source", f"{record.topic}/{record.partition}/{record.offset}".encode()),
+        ("attempts", str(pending.tries).encode()),
+        ("idempotency_key", pending.delivery.idempotency_key.encode()),
+    ]
+    if not whole:
+        headers.append(("dead_reference", b"true"))
+    return Outgoing(partition, record.key, record.value if whole else None, headers)
+
+
+def _told(error: BaseException) -> str:
+    known = isinstance(error, ContractError)
+    return (str(error) if known else f"{type(error).__name__}: {error}")[:_LONGEST]

@@ -1,0 +1,134 @@
+"""Rows of a view that a stream of the user's own computes, on their way into a generation."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Generic
+
+from typing_extensions import TypeVar
+
+from leftfold.engine.bulk_rows import ComputedRow, computed
+from leftfold.engine.generations import BUCKETS, change, followed, now, open_generation
+from leftfold.engine.query_writer import QueryWriter
+from leftfold.engine.rebuild_removal import remove
+from leftfold.errors import Fenced, ViewNotBuilt
+from leftfold.flush import Generation, Phase, covered
+from leftfold.partitioner import partition_of
+from leftfold.ports import ViewStore
+from leftfold.position import Position
+from leftfold.streamed import StreamedView
+
+__all__ = ["StreamedRows"]
+
+Row = TypeVar("Row")
+K = TypeVar("K", default=str)
+
+
+class StreamedRows(Generic[Row, K]):
+    """Gathers rows, the last of each key, and writes them with the position up to which all events are in them.
+
+    One process at a time keeps a view: its token is in every mark, and whoever comes later replaces it.
+
+    Args:
+        topics: the partition counts of the topics that the stream reads.
+    """
+
+    def __init__(self, view: StreamedView[Row, K], store: ViewStore, topics: Mapping[str, int]) -> None:
+        self.view, self._store, self.topics = view, store, dict(topics)
+        self._rows: dict[str, Row] = {}
+        self._gone: dict[str, int] = {}
+        self._writer: QueryWriter | None = None
+        self._batch = 0
+        self.is_live = False
+
+    def open(self) -> Generation:
+        """Takes over the newest generation of this code, or makes one that begins with the first event.
+
+        Raises:
+            Fenced: another process moved it just now.
+        """
+        found = sorted(followed(self._store.registry(self.view.name), self.view).values(), key=lambda g: g.created)
+        for generation in reversed(found):
+            if dict(generation.topics) == self.topics and (writer := self._taken(generation)) is not None:
+                return self._begin(writer)
+            remove(self._store, generation)
+        generation = open_generation(self._store, self.view, self.topics, Phase.SEALED, BUCKETS)
+        writer = QueryWriter(self.view, generation, self._store, (), secrets.token_hex(8))
+        if not writer.write(0, (), Position()):
+            raise Fenced(f"view {self.view.name}: generation {generation.id} is written by another process")
+        return self._begin(writer)
+
+    def put(self, row: Row) -> None:
+        """This is the row of its key now."""
+        key = self.view.row_key(row)
+        self._rows[key] = row
+        self._gone.pop(key, None)
+
+    def delete(self, key: K) -> None:
+        """There is no row of this key any more."""
+        encoded = self.view.keys.encode(key)
+        self._rows.pop(encoded, None)
+        self._gone[encoded] = partition_of(encoded.encode(), BUCKETS)
+
+    def take(self) -> tuple[list[ComputedRow], list[tuple[int, str]]]:
+        """What is to be written, which is then no longer waiting.
+
+        Raises:
+            ContractError: a row cannot be stored.
+        """
+        rows = [computed(self.view, row, BUCKETS) for row in self._rows.values()]
+        gone = [(bucket, key) for key, bucket in self._gone.items()]
+        self._rows, self._gone = {}, {}
+        return rows, gone
+
+    def write(self, taken: tuple[list[ComputedRow], list[tuple[int, str]]], reached: Position) -> None:
+        """Writes what was taken; all events before `reached` are in the rows then.
+
+        Raises:
+            Fenced: another process has taken over, or the store went back in time.
+        """
+        writer = self._open_writer()
+        if not writer.exchange(self._batch + 1, *taken, reached):
+            raise Fenced(
+                f"view {self.view.name}: its marks are not what this process wrote last; another one keeps it, "
+                f"or Redis went back in time"
+            )
+        self._batch += 1
+
+    def show(self) -> None:
+        """Points readers at these rows."""
+        generation = self._open_writer().generation
+        change(self._store, self.view.name, lambda registry: registry.pointed(generation, now()))
+        self.is_live = True
+
+    def position(self) -> Position:
+        """Up to where all events are in the rows."""
+        writer = self._open_writer()
+        return covered(writer.generation, writer.marks)
+
+    def discard(self) -> None:
+        """Removes the generation: nobody knows what is in it."""
+        remove(self._store, self._open_writer().generation)
+
+    def _taken(self, generation: Generation) -> QueryWriter | None:
+        try:
+            writer = QueryWriter(self.view, generation, self._store, (), secrets.token_hex(8))
+        except ViewNotBuilt:
+            return None
+        if writer.batch is None:
+            return None
+        if not writer.claim():
+            raise Fenced(f"view {self.view.name}: generation {generation.id} is written by another process")
+        return writer
+
+    def _begin(self, writer: QueryWriter) -> Generation:
+        self._writer, self._batch = writer, writer.batch or 0
+        registry = self._store.registry(self.view.name)
+        self.is_live = registry.live.get(writer.generation.pointer) == writer.generation.id
+        return writer.generation
+
+    def _open_writer(self) -> QueryWriter:
+        if self._writer is None:
+            raise ViewNotBuilt(f"view {self.view.name}: open() comes first")
+        return self._writer

@@ -1,0 +1,56 @@
+"""An App of Faust without its habits: no web server, no leader topic, no logging of its own, committed records only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import faust
+from yarl import URL
+
+from leftfold.faust.transport import CommittedTransport
+
+__all__ = ["faust_app"]
+
+
+def faust_app(
+    id_: str, dialect: Mapping[str, Any], kind: type[CommittedTransport] = CommittedTransport, **other: Any
+) -> faust.App:
+    """The App, with its transport.
+
+    Args:
+        dialect: how aiokafka reaches the brokers. kind: of its transport. other: settings that differ from ours.
+    """
+    settings: dict[str, Any] = {
+        "broker": [URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
+        "broker_credentials": _credentials(dialect),
+        "consumer_auto_offset_reset": "earliest",
+        "broker_max_poll_records": 2000,
+        "broker_session_timeout": 6,
+        "broker_heartbeat_interval": 1,
+        "broker_commit_interval": 1.0,
+        "stream_wait_empty": False,
+        "topic_allow_declare": False,
+        "topic_disable_leader": True,
+        "web_enabled": False,
+        "store": "memory://",
+        "logging_config": None,
+    }
+    app = faust.App(id_, **{**settings, **other})
+    transport = kind(app.conf.broker_consumer, app)
+    transport.dialect = dialect
+    app.transport = transport
+    return app
+
+
+def _credentials(dialect: Mapping[str, Any]) -> Any:
+    """What Faust's own producer logs in with: its consumers and our producers take the dialect as it is."""
+    context = dialect.get("ssl_context")
+    if dialect.get("sasl_mechanism"):
+        return faust.SASLCredentials(
+            username=dialect["sasl_plain_username"],
+            password=dialect["sasl_plain_password"],
+            mechanism=dialect["sasl_mechanism"],
+            ssl_context=context,
+        )
+    return faust.SSLCredentials(context) if context is not None else None

@@ -1,0 +1,175 @@
+"""Where reactions began: recorded, so that one which has lost its place stops instead of beginning elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.engine.moment import place_at
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.errors import kafka_error, translated
+from leftfold.kafka.logs import QuietLog
+from leftfold.kafka.places import Place, RecordedPlaces
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.shared_log import member_config
+from leftfold.position import Position
+from leftfold.reaction import Reaction, Since
+
+__all__ = ["Beginnings", "is_occupied"]
+
+_SECONDS = 20.0
+_OCCUPIED = frozenset(
+    {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS,
+     KafkaError.NON_EMPTY_GROUP}
+)  # fmt: skip
+
+
+class Beginnings:
+    """Says where each partition of a reaction goes on: at its group's offset, which is set once, and recorded."""
+
+    def __init__(self, app: App, reaction: Reaction[Any], settings: KafkaSettings) -> None:
+        self._app, self._reaction, self._settings = app, reaction, settings
+        self._places = RecordedPlaces(names.begun(reaction.name), settings)
+        self._known: set[Place] = set()
+
+    def offsets(self, consumer: Consumer, places: Collection[Place]) -> dict[Place, int]:
+        """Where to go on; a partition that nobody has read yet begins where the reaction says.
+
+        Raises:
+            InfrastructureError: the group has no offset where the reaction has begun; or no broker answers.
+        """
+        doing = f"asking where reaction {self._reaction.name} stands"
+        try:
+            committed = consumer.committed([TopicPartition(*place) for place in places], timeout=_SECONDS)
+        except KafkaException as error:
+            raise translated(error, doing=doing) from error
+        for tp in committed:
+            if tp.error is not None:
+                raise translated(tp.error, doing=doing)
+        found = {(tp.topic, tp.partition): tp.offset for tp in committed if tp.offset >= 0}
+        if set(places) <= found.keys() & self._known:
+            return found
+        self._known |= self._places.read().keys()
+        missing = [place for place in places if place not in found]
+        if lost := sorted(self._known.intersection(missing)):
+            raise InfrastructureError(self._is_lost(lost[0]))
+        starts = self.starts(consumer, missing, self._reaction.since)
+        if starts:
+            self._commit(consumer, starts)
+        self.record({place: offset for place, offset in (found | starts).items() if place not in self._known})
+        return found | starts
+
+    def starts(self, consumer: Consumer, places: Iterable[Place], since: Since) -> dict[Place, int]:
+        """Where partitions begin: behind what is committed now, at 0, or behind what was appended before a time.
+
+        Raises:
+            LogHole: the topic has lost what would tell. InfrastructureError: no broker answers.
+        """
+        places = list(places)
+        if since == "start":
+            return dict.fromkeys(places, 0)
+        if not isinstance(since, datetime):
+            return {place: self._end(consumer, place) for place in places}
+        moment, topics = int(since.timestamp() * 1000), sorted({topic for topic, _ in places})
+        with Cluster(self._settings) as cluster:
+            position = Position.union(place_at(cluster, topic, moment) for topic in topics)
+        return {(topic, partition): position.next_offset(topic, partition) for topic, partition in places}
+
+    def record(self, offsets: Mapping[Place, int]) -> None:
+        """Writes down that these partitions have begun, before anything is done in them.
+
+        Raises:
+            InfrastructureError: it is not written.
+        """
+        self._places.write(offsets)
+        self._known |= offsets.keys()
+
+    def again(self, since: Since) -> dict[Place, int]:
+        """Has the reaction go on elsewhere, whatever it has done; nobody may be acting.
+
+        Raises:
+            ConfigurationError: somebody is. LogHole: the topic has lost what would tell where that is.
+        """
+        with self._bystander() as consumer:
+            starts = self.starts(consumer, self.everywhere(), since)
+            try:
+                self._commit(consumer, starts)
+            except InfrastructureError as error:
+                if is_occupied(error):
+                    name = self._reaction.name
+                    raise ConfigurationError(
+                        f"reaction {name} is running; stop it first, then begin it again"
+                    ) from error
+                raise
+        self.record(starts)
+        return starts
+
+    def begin(self) -> None:
+        """Begins it if it has never run, before anybody can write what it is to act on.
+
+        Raises:
+            InfrastructureError: its place is lost; or no broker answers.
+        """
+        with self._bystander() as consumer:
+            try:
+                self.offsets(consumer, self.everywhere())
+            except InfrastructureError as error:
+                # Where somebody acts already, whoever gets a partition begins it.
+                if not is_occupied(error):
+                    raise
+
+    def everywhere(self) -> list[Place]:
+        """Every partition that it reads."""
+        with Cluster(self._settings) as cluster:
+            counts = cluster.partition_counts(names.events(category) for category in self._reaction.categories)
+        return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
+
+    @contextmanager
+    def _bystander(self) -> Iterator[Consumer]:
+        """A consumer that knows the group and does not join it."""
+        group = names.reacting(self._app.name, self._reaction.name)
+        consumer = Consumer(member_config(self._settings, group), logger=QuietLog("reaction"))
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def _end(self, consumer: Consumer, place: Place) -> int:
+        """The last stable offset: what is in a transaction that is still open happens after the beginning."""
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(*place), timeout=_SECONDS)[1])
+        except KafkaException as error:
+            raise translated(error, doing=f"asking for the end of {place[0]}[{place[1]}]") from error
+
+    def _commit(self, consumer: Consumer, starts: Mapping[Place, int]) -> None:
+        doing = f"beginning reaction {self._reaction.name}"
+        try:
+            done = consumer.commit(
+                offsets=[TopicPartition(t, p, offset) for (t, p), offset in starts.items()], asynchronous=False
+            )
+        except KafkaException as error:
+            raise translated(error, doing=doing) from error
+        for tp in done or ():
+            if tp.error is not None:
+                raise translated(KafkaException(tp.error), doing=doing) from KafkaException(tp.error)
+
+    def _is_lost(self, place: Place) -> str:
+        name = self._reaction.name
+        return (
+            f"reaction {name} has begun, but its group {names.reacting(self._app.name, name)} has no offset for "
+            f"{place[0]}[{place[1]}]: Kafka forgets those of a group that nobody used for offsets.retention.minutes. "
+            f"It does not begin anew by itself; say where: leftfold reactions begin {name} --since TIME"
+        )
+
+
+def is_occupied(error: InfrastructureError) -> bool:
+    """Whether an offset was refused since a group has members."""
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and kafka_error(cause).code() in _OCCUPIED

@@ -1,0 +1,139 @@
+"""One process of a reaction: reads committed events, acts on them, and commits what is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.engine.acting import Acting
+from leftfold.engine.pending import Pending, Place
+from leftfold.kafka.beginnings import Beginnings
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.parking import Parking
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.shared_log import SharedLog
+
+__all__ = ["Reacting"]
+
+Report = Callable[[str, Mapping[str, Any]], None]
+_LIMIT, _COMMIT_SECONDS, _IDLE, _BUSY = 500, 0.5, 0.2, 0.02
+_LEAVE_SECONDS = 10.0
+
+
+class Reacting:
+    """Acts for a reaction until `stop` is set; several processes share the partitions.
+
+    An offset is committed when everything before it is done or parked. So whoever is killed at any point loses
+    nothing, and what it had done beyond that is done again, with the same keys.
+    """
+
+    def __init__(self, app: App, name: str, settings: KafkaSettings, *, stop: threading.Event, report: Report) -> None:
+        self._reaction, self._stop, self._report = app.reaction(name), stop, report
+        with Cluster(settings) as cluster:
+            parking = Parking(name, settings, cluster.partitions(names.dead(name)))
+        self._acting = Acting(self._reaction, parking.park, told=self._told)
+        self._beginnings = Beginnings(app, self._reaction, settings)
+        self._committed: dict[Place, int] = {}
+        self._paused: set[Place] = set()
+        self._due = 0.0
+        topics = [names.events(category) for category in self._reaction.categories]
+        self._log = SharedLog(settings, names.reacting(app.name, name), topics, begin=self._begin, leave=self._leave)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be read right now, empty when all is well."""
+        return self._log.trouble
+
+    @property
+    def held(self) -> frozenset[Place]:
+        """The partitions that this process acts for."""
+        return self._log.held
+
+    def run(self, told: Callable[[str], None] = lambda trouble: None) -> None:
+        """Works until told to stop, then finishes what is under way, for ten seconds at the most.
+
+        Args:
+            told: told of trouble at each turn, '' = none.
+
+        Raises:
+            ContractError: an event is of a newer version than this code knows. InfrastructureError: a broker, or the
+                place of the reaction is gone. Fenced: this process must end.
+        """
+        try:
+            busy = False
+            while not self._stop.is_set():
+                self._take(0.0 if busy else _IDLE)
+                busy = self._acting.step(_BUSY)
+                self._commit()
+                told(self._log.trouble)
+            self._acting.settle(None, _LEAVE_SECONDS)
+            self._log.commit(self._moved(), wait=True)
+        finally:
+            self._log.close()
+
+    def _take(self, wait: float) -> None:
+        fetched = self._log.fetch(_LIMIT, wait)
+        frontier = self._acting.frontier
+        for record in fetched.records:
+            if record.offset >= frontier.reached((record.topic, record.partition)):
+                self._acting.take(record)
+        for place, offset in fetched.ends.items():
+            frontier.reach(place, offset)
+        full = {place for place in self._log.held if frontier.is_full(place)}
+        if full != self._paused & self._log.held:
+            self._log.pause(full - self._paused)
+            self._log.resume((self._paused - full) & self._log.held)
+        self._paused = full
+
+    def _commit(self) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + _COMMIT_SECONDS
+        if self._log.is_unsure:
+            self._committed, self._log.is_unsure = {}, False
+        moved = self._moved()
+        if self._log.commit(moved, wait=False):
+            self._committed |= moved
+
+    def _moved(self) -> dict[Place, int]:
+        found = self._acting.frontier.offsets()
+        return {place: offset for place, offset in found.items() if offset != self._committed.get(place)}
+
+    def _begin(self, consumer: Consumer, places: Collection[Place]) -> Mapping[Place, int]:
+        offsets = self._beginnings.offsets(consumer, places)
+        for place, offset in offsets.items():
+            self._acting.frontier.hold(place, offset)
+            self._committed[place] = offset
+        held = {place: offset for place, offset in offsets.items() if place in set(places)}
+        self._report("reacting", {"reaction": self._reaction.name, "partitions": len(self._log.held | held.keys())})
+        return held
+
+    def _leave(self, places: Collection[Place], ours: bool) -> None:
+        if ours:
+            self._acting.settle(places, min(_LEAVE_SECONDS, self._reaction.timeout))
+            moved = self._moved()
+            self._log.commit({place: moved[place] for place in places if place in moved}, wait=True)
+        self._acting.drop(places)
+        self._paused.difference_update(places)
+        for place in places:
+            self._committed.pop(place, None)
+
+    def _told(self, pending: Pending, error: BaseException, is_parked: bool) -> None:
+        record = pending.record
+        what = "parked" if is_parked else "trying again"
+        self._report(
+            what,
+            {
+                "reaction": self._reaction.name,
+                "at": f"{record.topic}[{record.partition}]@{record.offset}",
+                "attempt": pending.tries,
+                "why": f"{type(error).__name__}: {error}"[:500],
+            },
+        )

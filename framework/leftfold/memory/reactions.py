@@ -1,0 +1,92 @@
+"""Reactions in a memory world: written down instead of run, unless a test says what is to be run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from leftfold import names
+from leftfold.app import App
+from leftfold.engine.pending import Pending, PendingReader, parked
+from leftfold.errors import ConfigurationError
+from leftfold.memory.log import MemoryLog
+from leftfold.partitioner import partition_of
+from leftfold.position import Position
+from leftfold.reaction import Delivery, Reaction
+
+__all__ = ["Acts", "MemoryReactions"]
+
+Acts: TypeAlias = Mapping[Reaction[Any], Callable[[Any, Delivery], None]]
+"""What is run in place of acts."""
+
+
+class MemoryReactions:
+    """Every delivery of an App's reactions, in order.
+
+    Args:
+        acts: functions to call; they are tried as often as the reaction says, without pauses.
+
+    Raises:
+        ConfigurationError: one of them is for a reaction that the App does not have.
+    """
+
+    def __init__(self, app: App, log: MemoryLog, acts: Acts) -> None:
+        self._app, self._log, self._acts = app, log, acts
+        self._deliveries: dict[str, list[tuple[Any, Delivery]]] = {r.name: [] for r in app.reactions}
+        for reaction in acts:
+            if reaction not in app.reactions:
+                raise ConfigurationError(f"app {app.name} has no reaction {reaction.name!r}; add it: reactions=[...]")
+        self._waiting: deque[tuple[Reaction[Any], Pending]] = deque()
+        self._is_running = False
+        self._readers = []
+        for reaction in app.reactions:
+            log.create(names.dead(reaction.name), app.partitions)
+            for category in reaction.categories:
+                log.create(names.events(category), app.partitions)
+            reader = log.reader()
+            topics = [names.events(category) for category in reaction.categories]
+            reader.seek(Position({topic: dict.fromkeys(range(app.partitions), 0) for topic in topics}))
+            self._readers.append((reaction, reader, PendingReader(reaction)))
+
+    def of(self, reaction: Reaction[Any]) -> list[tuple[Any, Delivery]]:
+        """The events that a reaction was given, each try with its delivery.
+
+        Raises:
+            ConfigurationError: the App does not have it.
+        """
+        return list(self._deliveries[self._app.reaction(reaction.name).name])
+
+    def run(self) -> None:
+        """Delivers what was written since. What an act causes comes behind what there is."""
+        for reaction, reader, pendings in self._readers:
+            while records := reader.poll(1000, 0.0):
+                found = (pendings.read(record) for record in records)
+                self._waiting.extend((reaction, pending) for pending in found if pending is not None)
+        if self._is_running:
+            return
+        self._is_running = True
+        try:
+            while self._waiting:
+                self._deliver(*self._waiting.popleft())
+        finally:
+            self._is_running = False
+
+    def _deliver(self, reaction: Reaction[Any], pending: Pending) -> None:
+        failure: Exception | None = pending.error
+        while pending.error is None:
+            delivery = pending.next_delivery()
+            self._deliveries[reaction.name].append((pending.event, delivery))
+            if reaction not in self._acts:
+                return
+            try:
+                self._acts[reaction](pending.event, delivery)
+                return
+            except Exception as error:  # noqa: BLE001  # whatever it is, the event is not done
+                failure, pending.tries = error, pending.tries + 1
+            if pending.tries >= reaction.attempts or isinstance(failure, reaction.gives_up):
+                break
+        if failure is not None:
+            home = partition_of(pending.record.key or b"", self._app.partitions)
+            out = parked(pending, failure, home)
+            self._log.append(names.dead(reaction.name), out.partition, out.key, out.value, out.headers)

@@ -1,0 +1,131 @@
+"""Rows that a stream of the user's own computes: written once, by one process, with the position that they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from leftfold import App, ConfigurationError, Event, Position, StreamedView, ViewNotBuilt, memory
+from leftfold.cli.parts import parts_of
+from leftfold.description import describe
+from leftfold.engine.streamed_rows import StreamedRows
+from leftfold.errors import Fenced
+from leftfold.flush import Generation
+from leftfold.memory import MemoryViewStore
+from leftfold.reading import Views
+from tests.core.test_reactions import NOW
+
+TOPIC = "gauges.events"
+TOPICS = {TOPIC: 2}
+
+
+class Read(Event, category="gauges", key="gauge"):
+    gauge: str
+    level: int
+
+
+@dataclass(frozen=True)
+class Level:
+    gauge: str
+    level: int
+
+
+def gauge_of(row: Level) -> str:
+    return row.gauge
+
+
+levels = StreamedView("levels", events=Read, row=Level, key=gauge_of, indexes=("level",))
+
+
+def at(*offsets: int) -> Position:
+    return Position({TOPIC: dict(enumerate(offsets))})
+
+
+def opened(store: MemoryViewStore) -> tuple[StreamedRows[Level, str], Generation]:
+    rows = StreamedRows(levels, store, TOPICS)
+    return rows, rows.open()
+
+
+def test_rows_are_read_like_those_of_any_view_once_they_are_shown() -> None:
+    store = MemoryViewStore()
+    rows, generation = opened(store)
+    rows.put(Level("a", 1))
+    rows.put(Level("a", 2))
+    rows.put(Level("b", 3))
+    rows.write(rows.take(), at(2, 1))
+    with pytest.raises(ViewNotBuilt, match="start its stream"):
+        Views(store)[levels].get("a")
+    rows.show()
+    reader = Views(store)[levels]
+    assert reader.get("a", after=at(2, 1)) == Level("a", 2)
+    assert reader.top("level", 1) == {"b": Level("b", 3)}
+    told = describe(levels, generation, store)
+    assert (told.rows, told.position) == (2, at(2, 1))
+
+
+def test_a_row_that_is_deleted_leaves_rows_index_count_and_checksum() -> None:
+    store, fresh = MemoryViewStore(), MemoryViewStore()
+    rows, generation = opened(store)
+    for gauge in ("a", "b"):
+        rows.put(Level(gauge, 1))
+    rows.write(rows.take(), at(1, 1))
+    rows.delete("a")
+    rows.delete("never there")
+    rows.write(rows.take(), at(2, 1))
+    rows.show()
+    other, same = opened(fresh)
+    other.put(Level("b", 1))
+    other.write(other.take(), at(2, 1))
+    left, right = describe(levels, generation, store), describe(levels, same, fresh)
+    assert (left.rows, left.checksum) == (right.rows, right.checksum)
+    assert Views(store)[levels].find(level=1) == {"b": Level("b", 1)}
+    rows.delete("b")
+    rows.put(Level("b", 7))
+    rows.write(rows.take(), at(3, 1))
+    assert dict(Views(store)[levels].items()) == {"b": Level("b", 7)}
+
+
+def test_who_comes_later_goes_on_with_the_rows_and_the_earlier_one_is_refused() -> None:
+    store = MemoryViewStore()
+    first, generation = opened(store)
+    first.put(Level("a", 1))
+    first.write(first.take(), at(1, 0))
+    first.show()
+    second, same = opened(store)
+    assert same.id == generation.id
+    assert (second.is_live, second.position()) == (True, at(1, 0))
+    first.put(Level("a", 100))
+    with pytest.raises(Fenced, match="another one keeps it"):
+        first.write(first.take(), at(2, 0))
+    second.put(Level("b", 2))
+    second.write(second.take(), at(2, 2))
+    assert dict(Views(store)[levels].items()) == {"a": Level("a", 1), "b": Level("b", 2)}
+    assert second.position() == at(2, 2)
+
+
+def test_another_version_and_other_partitions_begin_with_nothing() -> None:
+    store = MemoryViewStore()
+    rows, generation = opened(store)
+    rows.write(rows.take(), at(1, 1))
+    wider = StreamedRows(levels, store, {TOPIC: 3}).open()
+    raised = StreamedView("levels", events=Read, row=Level, key=gauge_of, indexes=("level",), version=2)
+    next_rows = StreamedRows(raised, store, TOPICS)
+    assert len({generation.id, wider.id, next_rows.open().id}) == 3
+    assert not next_rows.position().covers(at(0, 1))
+    assert wider.id in store.registry("levels").generations, "another version's is nobody else's business"
+
+
+def test_a_discarded_generation_is_gone() -> None:
+    store = MemoryViewStore()
+    rows, generation = opened(store)
+    rows.discard()
+    assert not store.registry("levels").generations
+    assert opened(store)[1].id != generation.id
+
+
+def test_nobody_else_computes_such_a_view() -> None:
+    app = App("gauges", views=[levels])
+    assert parts_of(app, 1, [], {}) == []
+    with memory(app, now=NOW) as world, pytest.raises(ConfigurationError, match="a stream of its own"):
+        world.views[levels].get("a")

@@ -1,0 +1,174 @@
+"""Processes of reactions are killed on the way: every event has its effect, and only one where keys are remembered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leftfold import names
+from leftfold.codec import header
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from tests.core.receipts import Paid
+from tests.process.trading import committed
+from tests.reactions.hooks import CAREFUL, FORGETFUL, NAMES, app
+from tests.reactions.reacting import EVENTS, write
+from tests.reactions.receiver import Receiver, receiving
+from tests.worker.waiting import wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+VISITS, EACH = 4, 3
+REFUSED = "refused"
+
+
+def leftfold(settings: KafkaSettings, *words: str) -> list[str]:
+    """A command on this broker."""
+    command = [sys.executable, "-m", "leftfold.cli", *words]
+    return [*command, "--app", "tests.reactions.hooks:app", "--kafka", settings.bootstrap_servers]
+
+
+def environment(url: str) -> dict[str, str]:
+    """Where commands find the App and the receiver."""
+    path = os.pathsep.join([str(ROOT / "framework"), str(ROOT)])
+    return {**os.environ, "PYTHONPATH": path, "TESTS_HOOKS_URL": url}
+
+
+class Scene:
+    """The receiver, `leftfold run`, and the events that it acts on."""
+
+    def __init__(self, settings: KafkaSettings, receiver: Receiver, run: subprocess.Popen[bytes]) -> None:
+        self.settings, self.receiver, self.run = settings, receiver, run
+        events = [r for r in committed(settings, EVENTS) if header(r.headers, "ce_type") == b"visits.Paid.v1"]
+        self.ids = {header(r.headers, "ce_id").decode(): (r.key or b"").decode() for r in events}
+        self.good = {id_ for id_, visit in self.ids.items() if visit != REFUSED}
+
+    def effects(self, name: str) -> dict[str, str]:
+        """What the receiver has done for a reaction: the event of each key."""
+        return {k: e for k, e in self.receiver.effects[f"/{name}/effect"].items() if e in self.good}
+
+    def tell(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
+        """What a command says in JSON, and its exit code."""
+        command = leftfold(self.settings, *words, "--json")
+        done = subprocess.run(
+            command, env=environment(self.receiver.url), capture_output=True, text=True, check=False, timeout=120
+        )
+        return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What `leftfold status` says of a reaction."""
+        return next(row for row in self.tell("status")[1] if (row["kind"], row["name"]) == ("reaction", name))
+
+
+class Fate:
+    """Tells each reaction when to die, and refuses one visit for as long as it is told to."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+        self.is_mended = False
+
+    def judge(self, path: str, event: str, number: int) -> str:
+        """At two places each: before an effect, after one, and when something has just been parked."""
+        _, name, phase = path.split("/")
+        if phase == "effect" and event in self.refused and not self.is_mended:
+            return "refuse"
+        dies = {"before": ("before", (3, 8)), "after": ("effect", (2, 7)), FORGETFUL: ("effect", (2, 7))}
+        if (at := dies.get(name)) is not None and phase == at[0] and number in at[1]:
+            return "die"
+        return "ok"
+
+
+@pytest.fixture(scope="module")
+def fate() -> Fate:
+    return Fate()
+
+
+@pytest.fixture(scope="module")
+def scene(settings: KafkaSettings, fate: Fate, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    ensure(app, settings)
+    for number in range(1, EACH + 1):
+        write(settings, *(Paid(visit=f"v{visit}", number=number) for visit in range(VISITS)))
+    write(settings, Paid(visit=REFUSED))
+    directory = tmp_path_factory.mktemp("run")
+    with receiving(fate.judge) as receiver, (directory / "log").open("wb") as log:
+        run = subprocess.Popen(
+            leftfold(settings, "run", *NAMES, "--plain-logs"),
+            cwd=directory,
+            env=environment(receiver.url),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+        scene = Scene(settings, receiver, run)
+        fate.refused = scene.ids.keys() - scene.good
+        try:
+            yield scene
+        finally:
+            run.send_signal(signal.SIGINT)
+            run.wait(60)
+
+
+def all_done(scene: Scene, name: str) -> bool:
+    return set(scene.effects(name).values()) == scene.good and scene.status(name)["lag"] == 0
+
+
+def test_each_event_has_one_effect_wherever_its_sender_is_killed(scene: Scene) -> None:
+    for name in CAREFUL:
+        wait_until(
+            lambda name=name: all_done(scene, name),  # type: ignore[misc]
+            lambda name=name: f"{name}: {scene.status(name)} {scene.receiver.posts}",  # type: ignore[misc]
+            180.0,
+        )
+        effects = scene.effects(name)
+        assert Counter(effects.values()) == Counter(scene.good), "one key for each event"
+    assert scene.receiver.deaths["/before/before"] == 2
+    assert scene.receiver.deaths["/after/effect"] == 2
+    assert scene.receiver.posts["/after/effect"] > len(scene.ids), "what was done is done again"
+
+
+def test_with_other_keys_each_time_a_receiver_does_it_twice(scene: Scene) -> None:
+    wait_until(lambda: all_done(scene, FORGETFUL), lambda: f"{scene.status(FORGETFUL)} {scene.receiver.posts}", 180.0)
+    assert max(Counter(scene.effects(FORGETFUL).values()).values()) > 1
+
+
+def test_status_tells_what_is_parked_and_retry_tries_it_again(scene: Scene, fate: Fate) -> None:
+    wait_until(lambda: scene.status("parking")["parked"] == 1, lambda: f"parking: {scene.status('parking')}", 120.0)
+    assert scene.status("parking")["running"] == 1
+    code, rows = scene.tell("reactions", "parked", "parking")
+    assert code == 1
+    assert [(row["key"], row["tries"]) for row in rows] == [(REFUSED, "2")]
+    assert "the receiver says 503" in rows[0]["why"]
+    code, _ = scene.tell("retry", "parking")
+    assert (code, scene.status("parking")["parked"]) == (1, 1)
+    fate.is_mended = True
+    code, (told,) = scene.tell("retry", "parking")
+    assert (code, told["done"], told["parked"]) == (0, 1, {})
+    assert scene.status("parking")["parked"] == 0
+    assert scene.tell("reactions", "parked", "parking") == (0, [])
+    effects = scene.receiver.effects["/parking/effect"]
+    parked = {header(r.headers, "idempotency_key").decode() for r in committed(scene.settings, names.dead("parking"))}
+    assert [key for key, event in effects.items() if event in fate.refused] == list(parked)
+
+
+def test_a_reaction_that_runs_is_not_begun_elsewhere_and_one_that_is_stopped_may_be(scene: Scene) -> None:
+    before = scene.receiver.posts["/parking/effect"]
+    assert scene.tell("reactions", "begin", "parking", "--since", "start", "--yes")[0] == 78
+    scene.run.send_signal(signal.SIGINT)
+    assert scene.run.wait(60) == 130
+    code, (told,) = scene.tell("reactions", "begin", "parking", "--since", "start", "--yes")
+    assert (code, set(told["offsets"].values())) == (0, {0})
+    assert scene.status("parking")["lag"] > 0
+    assert scene.tell("reactions", "begin", "parking", "--since", "end", "--yes")[0] == 0
+    assert scene.status("parking")["lag"] == 0
+    assert scene.tell("reactions", "begin", "parking", "--since", "noon", "--yes")[0] == 2
+    assert scene.receiver.posts["/parking/effect"] == before
