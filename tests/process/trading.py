@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,24 +21,30 @@ from leftfold.position import Position
 from tests.core.trade import app
 from tests.worker.waiting import wait_until
 
-__all__ = ["Trading", "committed"]
+__all__ = ["PARTS", "Trading", "committed"]
+
+PARTS = ("orders", "stock", "payments", "checkout", "router")
 
 
 class Trading:
-    """Works while the block runs, and raises what failed meanwhile."""
+    """Works while the block runs, and raises what failed meanwhile.
 
-    def __init__(self, settings: KafkaSettings, app: App = app) -> None:
+    Args:
+        parts: which of its parts work here; a test looks after the others.
+    """
+
+    def __init__(self, settings: KafkaSettings, app: App = app, parts: Sequence[str] = PARTS) -> None:
         self.settings, self._app, self._stop = settings, app, threading.Event()
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failures: list[BaseException] = []
         self.workers = {
             name: Worker(app, name, Workshop(settings), stop=self._stop, report=self._report)
-            for name in ("orders", "stock", "payments", "checkout")
+            for name in parts
+            if name != "router"
         }
         works: list[Callable[[], None]] = [worker.run for worker in self.workers.values()]
-        self._threads = [
-            threading.Thread(target=self._run, args=(work,), daemon=True) for work in [*works, self._route]
-        ]
+        works += [self._route] if "router" in parts else []
+        self._threads = [threading.Thread(target=self._run, args=(work,), daemon=True) for work in works]
         self.client = KafkaClient(app.name, settings)
 
     def __enter__(self) -> Self:
