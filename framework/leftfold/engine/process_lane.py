@@ -96,7 +96,7 @@ class ProcessLane(BatchLane[Input]):
     def due_at(self, partition: int, now: datetime, most: int = 1000) -> list[Outgoing]:
         """What says that timers of a partition are due at a time, the earliest first."""
         return [
-            due_record(self._app, self.name, key, name, timer, partition)
+            due_record(self._app, self.name, key, name, timer, partition, at=now)
             for key, name, timer in self.timers[partition].due(now, most)
         ]
 
@@ -143,8 +143,9 @@ class ProcessLane(BatchLane[Input]):
         self, batch: Batch, record: RawRecord, given: Input, stream: Instance[Any], now: float, careful: bool
     ) -> None:
         if given.origin is not None:
-            at, routed = datetime.fromisoformat(given.time.decode()), datetime.fromtimestamp(record.time / 1000, UTC)
-            self.times[record.partition].saw(given.origin[0], min(at, routed) if record.time else at, record.offset)
+            at = datetime.fromisoformat(given.time.decode())
+            routed = datetime.fromtimestamp(record.time / 1000, UTC) if record.time else at
+            self.times[record.partition].saw(given.origin[0], at, routed, record.offset)
         spare = stream.copy() if careful else None
         outcome = self._reactor.take(stream, given)
         if spare is not None and (size := len(self.streams.encode(stream))) > (room := self._room_beside(record.key)):
