@@ -13,7 +13,6 @@ from importlib import import_module
 from typing import Any, Self
 
 from leftfold import App
-from leftfold.engine.reacting import Reactor
 from leftfold.errors import LeftfoldError
 from leftfold.faust import route
 from leftfold.kafka.settings import KafkaSettings
@@ -33,14 +32,12 @@ class Child:
 
     Args:
         part: a decider, a process, or `{process}.router`. app: `module:name`.
-        remembers: False where it is shown what happens when nobody remembers origins.
     """
 
     kafka: str
     part: str
     app: str = "tests.core.trade:app"
     points: tuple[Point, ...] = ()
-    remembers: bool = True
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -58,8 +55,6 @@ class Child:
             KafkaSettings(bootstrap_servers=self.kafka),
             Points(self.points, lambda at: _tell("point", {"at": at})),
         )
-        if not self.remembers:
-            Reactor.see = lambda self, instance, given: None  # type: ignore[method-assign]
         process, _, router = self.part.partition(".")
         if router:
             pass_points(points, SESSION)

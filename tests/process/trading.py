@@ -50,12 +50,16 @@ class Trading:
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
-        every = frozenset(range(app.partitions))
         wait_until(
-            lambda: not self.failures and all(worker.served == every for worker in self.workers.values()),
+            lambda: not self.failures and self.serves_all(),
             lambda: f"every partition to be served: {self.failures} {self.reports}",
         )
         return self
+
+    def serves_all(self) -> bool:
+        """Whether every partition is served here."""
+        every = frozenset(range(self._app.partitions))
+        return all(worker.served == every for worker in self.workers.values())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.client.close()
@@ -68,7 +72,7 @@ class Trading:
 
     def events(self, category: str) -> list[Event]:
         """Everything committed in a category, partition by partition."""
-        codec: MessageCodec[Event] = MessageCodec(app.decider(category).events)
+        codec: MessageCodec[Event] = MessageCodec(self._app.decider(category).events)
         found = (codec.wanted(dict(r.headers)["ce_type"], r.value) for r in self.records(names.events(category)))
         return [event for event in found if event is not None]
 
@@ -88,7 +92,8 @@ class Trading:
         self.reports.append((what, details))
 
     def _route(self) -> None:
-        route(self._app, "checkout", self.settings.aiokafka(), app.partitions, self._stop, self._report)
+        (process,) = self._app.processes
+        route(self._app, process.name, self.settings.aiokafka(), self._app.partitions, self._stop, self._report)
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
