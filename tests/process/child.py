@@ -32,12 +32,14 @@ class Child:
 
     Args:
         part: a decider, a process, or `{process}.router`. app: `module:name`.
+        group: what a router appends to the name of its group; routers of two groups both route everything.
     """
 
     kafka: str
     part: str
     app: str = "tests.core.trade:app"
     points: tuple[Point, ...] = ()
+    group: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -57,7 +59,7 @@ class Child:
         )
         process, _, router = self.part.partition(".")
         if router:
-            pass_points(points, SESSION)
+            pass_points(points, SESSION, self.group)
             route(app, process, settings.aiokafka(), app.partitions, stop, _tell)
         else:
             Worker(app, self.part, TradeShop(settings, Haste(session=SESSION), points), stop=stop, report=_tell).run()

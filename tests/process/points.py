@@ -86,8 +86,12 @@ def _kind(topic: str, duty: Duty) -> str:
     return "timer" if topic == duty.log else "command"
 
 
-def pass_points(points: Points, session: int) -> None:
-    """Has this process's routers pass points, with a session of so many ms in their group, and not wait for time."""
+def pass_points(points: Points, session: int, group: str) -> None:
+    """Has this process's routers pass points, and not wait for time.
+
+    Args:
+        session: of their group, in ms. group: what is appended to its name.
+    """
     _around(Sender, "draw_line", "line", points)
     _around(Sender, "tell", "time", points)
     send, written, fetched, made = Sender.send, Sender._written, Progress.fetched, routing._faust
@@ -107,8 +111,8 @@ def pass_points(points: Points, session: int) -> None:
         if records:
             points.reach("fetched")
 
-    def hasty(*args: Any) -> Any:
-        app = made(*args)
+    def hasty(id_: str, dialect: Any) -> Any:
+        app = made(id_ + group, dialect)
         app.conf.broker_session_timeout, app.conf.broker_heartbeat_interval = session / 1000, session / 4000
         return app
 

@@ -45,6 +45,7 @@ def until_served(settings: KafkaSettings, start: StartChild) -> list[ChildProces
     return lives
 
 
+@pytest.mark.slow
 def test_what_fails_or_kills_is_buried_and_everything_else_goes_on(settings: KafkaSettings, start: StartChild) -> None:
     with Trading(settings, app, parts=("orders", "stock", "payments", "router")) as trading:
         before, behind = AROUND[:3], AROUND[3:]

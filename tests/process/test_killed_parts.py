@@ -1,11 +1,12 @@
-"""Routers and workers are killed at each of their points while others go on: each step is taken once."""
+"""Routers and workers are killed at each of their points while others go on: each step is taken once, and every saga
+comes to its end: bought, or given back.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections import Counter
 from datetime import UTC, datetime
 from itertools import count, zip_longest
 
@@ -17,10 +18,11 @@ from leftfold.engine.log_time import SILENCE
 from leftfold.engine.reacting import Reactor
 from leftfold.faust import clock
 from leftfold.kafka.settings import KafkaSettings
-from tests.core.trade import PATIENCE, Confirmed, Dropped, Pay, Place
+from tests.core.trade import Place
 from tests.process.child import Child
 from tests.process.children import ChildProcess, StartChild
 from tests.process.effects import folded, happened, routed, sent, states, twice
+from tests.process.orders import Orders
 from tests.process.points import ANSWERING, ROUTER, WORKER
 from tests.process.trading import Trading, committed
 from tests.worker.points import Point
@@ -29,40 +31,6 @@ from tests.worker.waiting import wait_until
 pytestmark = pytest.mark.servers
 
 PACE = threading.Event()
-
-
-class Orders:
-    """Orders that are bought, that nobody pays in time, and of which there are too few."""
-
-    def __init__(self, trading: Trading) -> None:
-        self._trading, self._numbers = trading, count()
-        self.bought: list[str] = []
-        self.late: list[str] = []
-        self.scarce: Counter[str] = Counter()
-
-    def more(self) -> None:
-        """Three orders, one of each kind."""
-        number, now = next(self._numbers), datetime.now(UTC)
-        bought, late, scarce = f"bought-{number}", f"late-{number}", f"scarce-{number // 3}"
-        self._place(bought, bought, now)
-        self._place(late, late, now - 2 * PATIENCE)
-        self._place(f"wants-{number}", scarce, now)
-        self._trading.client.send(Pay(order=bought), id=f"pay-{number}", timeout=90)
-        self.bought.append(bought)
-        self.late.append(late)
-        self.scarce[scarce] += 1
-
-    def missing(self) -> list[object]:
-        """The ends that orders have not come to; of those who want what there are two of, anyone may be refused."""
-        seen = happened(self._trading.settings)
-        refused = Counter(event.why for event in seen if isinstance(event, Dropped))
-        ends: list[object] = [Confirmed(order=order) for order in self.bought]
-        ends += [Dropped(order=order, why="not paid in time") for order in self.late]
-        few = [what for what, wanted in self.scarce.items() if wanted > 2 and not refused[f"no {what} left"]]
-        return [end for end in ends if not seen[end]] + few
-
-    def _place(self, order: str, product: str, at: datetime) -> None:
-        self._trading.client.send(Place(order=order, product=product, at=at), id=f"place-{order}", timeout=90)
 
 
 def meet(doomed: list[ChildProcess], orders: Orders, trading: Trading) -> None:
@@ -91,14 +59,16 @@ def test_each_step_is_taken_once_whoever_is_killed_wherever(
 ) -> None:
     monkeypatch.setattr(clock, "SILENCE", SILENCE / 30)
     with Trading(settings) as trading:
-        orders = Orders(trading)
+        orders = Orders(trading, "killed")
         for points in zip_longest(WORKER, ROUTER, ANSWERING):
             parts = zip(("checkout", "checkout.router", "stock"), points, strict=True)
             planned = [(part, Point(at)) for part, at in parts if at]
             doomed = [start(Child(settings.bootstrap_servers, part, points=(point,))) for part, point in planned]
             meet(doomed, orders, trading)
         wait_until(
-            lambda: not orders.missing(), lambda: f"{orders.missing()}: {trading.failures} {buried(settings)}", 120.0
+            lambda: not orders.missing() and not orders.unbalanced(),
+            lambda: f"{orders.missing()} {orders.unbalanced()}: {trading.failures} {buried(settings)}",
+            120.0,
         )
     assert buried(settings) == []
     assert twice(happened(settings)) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import Counter
@@ -27,8 +28,12 @@ from leftfold.kafka.workshop import Workshop
 from leftfold.partitioner import partition_of
 from leftfold.ports import LogReader, RawRecord
 from tests.core.trade import Placed, app, checkout
+from tests.process.child import Child
+from tests.process.children import StartChild
+from tests.process.effects import folded, states
 from tests.process.test_begun_again import raised
 from tests.process.trading import committed
+from tests.worker.points import Point
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -101,9 +106,18 @@ def fill(settings: KafkaSettings) -> None:
 
 
 def test_folding_takes_the_time_it_takes_and_says_how_far_it_is(
-    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+    settings: KafkaSettings, start: StartChild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(settings)
+    doomed = start(
+        Child(
+            settings.bootstrap_servers,
+            "checkout",
+            "tests.process.newer:app",
+            (Point("before commit_transaction", nth=2),),
+        )
+    )
+    assert doomed.wait_end(90.0) == -signal.SIGKILL, "one partition is written by now, and another in part"
     monkeypatch.setattr(restore, "READ", READ)
     monkeypatch.setattr(worker, "REFOLDED", WRITE)
     with monkeypatch.context() as patch:
@@ -120,8 +134,10 @@ def test_folding_takes_the_time_it_takes_and_says_how_far_it_is(
         told = [details for what, details in reports if what == "folding"]
         assert {what for what, _ in reports} == {"folding", "serving"}, "it stayed in its group all the while"
     assert len(told) > INPUTS / READ / 10
-    assert all(details["of"] == INPUTS for details in told)
+    (whole,) = {details["of"] for details in told}
+    assert INPUTS / 2 < whole < INPUTS, "what was written before the kill is not folded again"
     done = [details["done"] for details in told]
     assert done == sorted(done)
-    states = {record.key for record in committed(settings, "checkout.state.v2")}
-    assert len(states - {b"@"}) == INPUTS
+    written = states(settings, raised())
+    assert len(written) == INPUTS
+    assert written == folded(settings, raised())
