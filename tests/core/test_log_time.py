@@ -55,14 +55,40 @@ def test_an_input_says_what_time_it_is_where_it_comes_from() -> None:
     time.tell(0, TimeMark({A: SourceTime(end=NOW)}))
     assert time.now(0) == NOW
     time.tell(0, TimeMark({A: SourceTime(end=NOW)}, {0: 5}))
-    time.saw(A, OLD, 6)
+    time.saw(A, OLD, NOW, 6)
     assert time.now(7) == OLD, "old events are being loaded, and the next mark is not here yet"
     time.tell(0, TimeMark({A: SourceTime(end=NOW)}, {0: 6}))
     assert time.now(7) == OLD, "this one was told before"
-    time.saw("elsewhere/0", NOW, 7)
+    time.saw("elsewhere/0", NOW, NOW, 7)
     assert time.now(8) == OLD
     time.tell(0, TimeMark({A: SourceTime(end=NOW)}, {0: 8}))
     assert time.now(8) == NOW
+
+
+def test_while_a_category_is_loaded_an_empty_one_tells_nothing() -> None:
+    time = LogTime([A, B])
+    time.tell(0, TimeMark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime(end=NOW + SECOND)}))
+    assert time.now(0) is None, "what belongs to B may be loaded next"
+    time.tell(0, TimeMark({B: SourceTime(OLD - SECOND, NOW + SECOND, NOW + SECOND)}))
+    assert time.now(0) == OLD - SECOND
+    quiet = NOW + 2 * SILENCE
+    time.tell(0, TimeMark({A: SourceTime(OLD, NOW, quiet), B: SourceTime(OLD, quiet, quiet)}))
+    assert time.now(0) == OLD, "A has been silent for long, but the load goes on"
+    time.tell(0, TimeMark({A: SourceTime(OLD, NOW, quiet), B: SourceTime(NOW, NOW, quiet)}))
+    assert time.now(0) == quiet, "nothing old has come for a minute"
+
+
+def test_an_input_that_is_old_says_that_a_load_has_begun_before_any_mark_does() -> None:
+    time = LogTime([A, B])
+    time.tell(0, TimeMark({A: SourceTime(end=NOW), B: SourceTime(end=NOW)}))
+    time.saw(A, OLD, NOW, 0)
+    assert time.now(1) is None
+
+
+def test_events_that_come_hours_late_are_no_load() -> None:
+    time, hours = LogTime([A, B]), timedelta(hours=23)
+    time.tell(0, TimeMark({A: SourceTime(NOW - hours, NOW, NOW + SECOND), B: SourceTime(end=NOW + SECOND)}))
+    assert time.now(0) == NOW + SECOND - hours, "an empty partition does not stop timers for what comes late by nature"
 
 
 def test_a_mark_survives_its_record_and_nothing_else_is_one() -> None:

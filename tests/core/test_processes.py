@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leftfold import App, Cancel, Finished, Rejected, Timer, World, memory
+from leftfold.engine import log_time
 from leftfold.testing import given
 from tests.core.trade import (
     PATIENCE,
@@ -100,6 +101,58 @@ def test_timers_fire_in_the_order_of_their_times_whenever_the_clock_moves() -> N
     assert len(dropped) == 4
     orders = [e.order for e in seen(world, "orders") if isinstance(e, Dropped)]
     assert orders == ["early", "late"]
+
+
+def test_an_effect_of_a_timer_happens_when_the_timer_is_due(world: World) -> None:
+    world.client.send(PLACE)
+    world.advance(3 * PATIENCE)
+    (dropped,) = [recorded for recorded in world.events("orders") if isinstance(recorded.event, Dropped)]
+    assert dropped.time == NOW + PATIENCE
+
+
+def ends(world: World) -> list[object]:
+    return [event for event in seen(world, "orders") if isinstance(event, Confirmed | Dropped)]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_old_events_are_loaded_one_category_after_another_and_no_timer_fires_before_what_cancels_it(
+    knows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin goes by the wall clock where nothing has come yet."""
+    if not knows:
+        monkeypatch.setattr(log_time, "LOAD", timedelta.max)
+    old = NOW - timedelta(days=300)
+    with memory(app, now=NOW) as world:
+        for number in range(12):
+            at = old + number * PATIENCE
+            world.client.send(Place(order=f"o{number}", product=f"p{number}", at=at), at=at)
+        assert any(isinstance(event, Dropped) for event in ends(world)) is not knows
+        for number in range(11):
+            world.client.send(Pay(order=f"o{number}"), at=old + number * PATIENCE + timedelta(minutes=5))
+        world.advance(log_time.SILENCE - timedelta(seconds=1))
+        if knows:
+            assert len(ends(world)) == 11
+            assert all(isinstance(event, Confirmed) for event in ends(world))
+        world.advance(timedelta(seconds=1))
+    assert (ends(world).count(Dropped(order="o11", why="not paid in time")), len(ends(world))) == (1, 12)
+    assert (Dropped(order="o0", why="not paid in time") in ends(world)) is not knows
+
+
+def test_last_years_timers_fire_in_their_places_while_last_year_is_loaded() -> None:
+    one_partition, old = App("trade", partitions=1, deciders=app.deciders, processes=app.processes), NOW.replace(2025)
+    with memory(one_partition, now=NOW) as world:
+        for number, order in enumerate(("paid", "late", "next")):
+            at = old + timedelta(days=number)
+            world.client.send(Place(order=order, product=order, at=at), at=at)
+            if order != "late":
+                world.client.send(Pay(order=order), at=at + timedelta(minutes=1))
+        assert ends(world) == [
+            Confirmed(order="paid"),
+            Confirmed(order="next"),
+            Dropped(order="late", why="not paid in time"),
+        ]
+        (dropped,) = [recorded for recorded in world.events("orders") if isinstance(recorded.event, Dropped)]
+    assert dropped.time == old + timedelta(days=2), "log time, when it was known that nobody had paid"
 
 
 def test_what_is_written_after_the_end_reaches_nobody(world: World) -> None:

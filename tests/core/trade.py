@@ -129,9 +129,13 @@ payments = Decider(
 
 @dataclass(frozen=True)
 class Checkout:
+    """How far an order is; one that is dropped waits for what became of its reservation, to give it back."""
+
     product: str = ""
     reserved: bool = False
+    refused: bool = False
     paid: bool = False
+    dropped: bool = False
 
 
 Input: TypeAlias = Placed | Reserved | Paid | Dropped | Rejected[Reserve]
@@ -151,14 +155,18 @@ def react(given: Input, state: Checkout) -> Sequence[Sends | Timer[Sends] | Canc
         case Placed(order=order, product=product, at=at):
             timer = Timer(name="patience", at=at + PATIENCE, command=Drop(order=order, why="not paid in time"))
             return [Reserve(product=product, order=order), timer]
-        case Reserved(order=order):
+        case Reserved(order=order, product=product):
+            if state.dropped:
+                return [Release(product=product, order=order), Finished()]
             return [Confirm(order=order), Finished()] if state.paid else []
         case Paid(order=order):
             return [Confirm(order=order), Finished()] if state.reserved else []
         case Dropped(order=order):
-            return [Release(product=state.product, order=order), Finished()] if state.reserved else [Finished()]
+            if state.reserved:
+                return [Release(product=state.product, order=order), Finished()]
+            return [Finished()] if state.refused or not state.product else [Cancel("patience")]
         case Rejected(command=command, error=error):
-            return [Cancel("patience"), Drop(order=command.order, why=str(error))]
+            return [Finished()] if state.dropped else [Cancel("patience"), Drop(order=command.order, why=str(error))]
 
 
 def evolve(state: Checkout, given: Input) -> Checkout:
@@ -169,8 +177,10 @@ def evolve(state: Checkout, given: Input) -> Checkout:
             return replace(state, reserved=True)
         case Paid():
             return replace(state, paid=True)
-        case Dropped() | Rejected():
-            return state
+        case Dropped():
+            return replace(state, dropped=True)
+        case Rejected():
+            return replace(state, refused=True)
 
 
 def checkout_with(**other: Any) -> Process[Any, Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,35 +21,45 @@ from leftfold.position import Position
 from tests.core.trade import app
 from tests.worker.waiting import wait_until
 
-__all__ = ["Trading", "committed"]
+__all__ = ["PARTS", "Trading", "committed"]
+
+PARTS = ("orders", "stock", "payments", "checkout", "router")
 
 
 class Trading:
-    """Works while the block runs, and raises what failed meanwhile."""
+    """Works while the block runs, and raises what failed meanwhile.
 
-    def __init__(self, settings: KafkaSettings, app: App = app) -> None:
+    Args:
+        parts: which of its parts work here; a test looks after the others.
+    """
+
+    def __init__(self, settings: KafkaSettings, app: App = app, parts: Sequence[str] = PARTS) -> None:
         self.settings, self._app, self._stop = settings, app, threading.Event()
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failures: list[BaseException] = []
         self.workers = {
             name: Worker(app, name, Workshop(settings), stop=self._stop, report=self._report)
-            for name in ("orders", "stock", "payments", "checkout")
+            for name in parts
+            if name != "router"
         }
         works: list[Callable[[], None]] = [worker.run for worker in self.workers.values()]
-        self._threads = [
-            threading.Thread(target=self._run, args=(work,), daemon=True) for work in [*works, self._route]
-        ]
+        works += [self._route] if "router" in parts else []
+        self._threads = [threading.Thread(target=self._run, args=(work,), daemon=True) for work in works]
         self.client = KafkaClient(app.name, settings)
 
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
-        every = frozenset(range(app.partitions))
         wait_until(
-            lambda: not self.failures and all(worker.served == every for worker in self.workers.values()),
+            lambda: not self.failures and self.serves_all(),
             lambda: f"every partition to be served: {self.failures} {self.reports}",
         )
         return self
+
+    def serves_all(self) -> bool:
+        """Whether every partition is served here."""
+        every = frozenset(range(self._app.partitions))
+        return all(worker.served == every for worker in self.workers.values())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.client.close()
@@ -62,7 +72,7 @@ class Trading:
 
     def events(self, category: str) -> list[Event]:
         """Everything committed in a category, partition by partition."""
-        codec: MessageCodec[Event] = MessageCodec(app.decider(category).events)
+        codec: MessageCodec[Event] = MessageCodec(self._app.decider(category).events)
         found = (codec.wanted(dict(r.headers)["ce_type"], r.value) for r in self.records(names.events(category)))
         return [event for event in found if event is not None]
 
@@ -82,7 +92,8 @@ class Trading:
         self.reports.append((what, details))
 
     def _route(self) -> None:
-        route(self._app, "checkout", self.settings.aiokafka(), app.partitions, self._stop, self._report)
+        (process,) = self._app.processes
+        route(self._app, process.name, self.settings.aiokafka(), self._app.partitions, self._stop, self._report)
 
     def _run(self, work: Callable[[], None]) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from leftfold import names
@@ -22,16 +22,26 @@ __all__ = ["Deciding", "Duty", "Reacting", "Refolding", "duty_of"]
 
 
 class Refolding(Protocol):
-    """Brings the records of one partition up to a log; `changed` are those that the state topic lacks."""
+    """Brings the records of one partition up to a log."""
 
     store: StateStore
-    changed: dict[str, Any]
+
+    @property
+    def changed(self) -> Collection[str]:
+        """The keys of records that the state topic lacks."""
+
+    @property
+    def refused(self) -> int:
+        """How many records this code could not take, though they were taken once."""
 
     def add(self, record: RawRecord) -> None:
         """Folds one record of the log."""
 
     def adopt(self, key: str, record: bytes) -> None:
         """Takes over what another version's record says of answers."""
+
+    def pass_over(self, letter: RawRecord) -> None:
+        """A dead letter: the record of the log that it is about was not taken."""
 
     def take(self, most: int) -> list[tuple[str, bytes]]:
         """Up to `most` changed records for the state topic."""
@@ -40,8 +50,9 @@ class Refolding(Protocol):
 class Duty(Protocol):
     """What a worker works at: `log` is the topic its state can be folded from, `writes` what else it writes of its own.
 
-    `time` is the topic that says what time it is, '' where nobody needs to know; `adopts` says whether records of
-    another version tell what one's own log does not.
+    `time` is the topic that says what time it is, '' where nobody needs to know; `refusals` the one that says which
+    records of the log were not taken, '' where each was; `adopts` says whether records of another version tell what
+    one's own log does not.
     """
 
     name: str
@@ -49,6 +60,7 @@ class Duty(Protocol):
     log: str
     writes: tuple[str, ...]
     time: str
+    refusals: str
     adopts: bool
 
     def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
@@ -69,7 +81,7 @@ class Deciding:
 
     def __init__(self, decider: Decider[Any, Any, Any]) -> None:
         self.decider, self.name, self.version = decider, decider.name, decider.version
-        self.log, self.time, self.adopts = names.events(self.name), "", True
+        self.log, self.time, self.refusals, self.adopts = names.events(self.name), "", "", True
         self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
 
     def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
@@ -102,7 +114,8 @@ class Reacting:
     def __init__(self, process: Process[Any, Any, Any]) -> None:
         self.process, self.name, self.version = process, process.name, process.version
         self.log, self.time, self.adopts = names.commands(self.name), names.time(self.name), False
-        self.writes: tuple[str, ...] = (names.dead(self.name),)
+        self.refusals = names.dead(self.name)
+        self.writes: tuple[str, ...] = (self.refusals,)
 
     def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
         """The lane that reacts."""

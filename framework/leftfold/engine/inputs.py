@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from leftfold.codec import event_id, header
+from leftfold.codec import event_id, header, utc_text
 from leftfold.engine.batch import HeaderList, Outgoing
 from leftfold.engine.instance import Due
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, origin_of
@@ -100,8 +100,15 @@ def answer_record(
     return Outgoing(partition, key, json.dumps(body, separators=(",", ":")).encode(), headers)
 
 
-def due_record(app: str, process: str, key: str, name: str, timer: Due, partition: int) -> Outgoing:
-    """What says to an instance that its timer is due; of the timer as it was set, so that another one is not fired."""
+def due_record(
+    app: str, process: str, key: str, name: str, timer: Due, partition: int, *, at: datetime | None = None
+) -> Outgoing:
+    """What says to an instance that its timer is due; of the timer as it was set, so that another one is not fired.
+
+    Args:
+        at: log time when it fires, which may be later than what was set: what follows happens then, and a timer that
+            fires late must not look as if old events were loaded. Absent = the time that was set.
+    """
     raw, id_ = key.encode(), event_id(process, key, f"{timer.by}/{name}", 0)
     value = {"name": name, "at": timer.at, "by": timer.by}
     headers: HeaderList = [
@@ -110,7 +117,7 @@ def due_record(app: str, process: str, key: str, name: str, timer: Due, partitio
         ("ce_source", f"/{app}/{process}".encode()),
         ("ce_type", DUE),
         ("ce_subject", raw),
-        ("ce_time", timer.at.encode()),
+        ("ce_time", timer.at.encode() if at is None else utc_text(at).encode()),
         ("ce_correlationid", timer.correlation.encode()),
         ("ce_causationid", timer.by.encode()),
         CONTENT_TYPE,

@@ -1,4 +1,4 @@
-"""What time it is in the log: when timers are due (design §6, decision 27)."""
+"""What time it is in the log: when timers are due (design §6, decisions 28 and 33)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import json
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from leftfold.codec import utc_text
 from leftfold.errors import ContractError
 
-__all__ = ["SILENCE", "LogTime", "SourceTime", "TimeMark"]
+__all__ = ["LOAD", "SILENCE", "LogTime", "SourceTime", "TimeMark"]
 
 _TIMES = ("time", "appended", "end")
 SILENCE = timedelta(seconds=60)
 """A partition at its end whose last event came late says what time it is by the wall clock after so long."""
+LOAD = timedelta(days=1)
+"""Events that come so late are being loaded."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +30,34 @@ class SourceTime:
     appended: datetime | None = None
     end: datetime | None = None
 
-    def is_at(self) -> datetime | None:
+    @property
+    def late(self) -> timedelta:
+        """How late the last event came."""
+        return timedelta() if self.time is None or self.appended is None else self.appended - self.time
+
+    def is_loaded(self, clock: datetime) -> bool:
+        """Whether old events come in here, given the time by the wall clock."""
+        return self.appended is not None and self.late >= LOAD and clock - self.appended < SILENCE
+
+    def is_at(self, *, loading: bool = False) -> datetime | None:
         """What time it is there; None when nobody knows.
 
         An event that comes next is taken to come as late as the last one did: who loads last year's events is in last
         year, however slowly. Less than a minute is not late; after a minute of silence the wall clock counts, as it
         does where nothing ever came.
+
+        Args:
+            loading: old events come in somewhere: what belongs here may still have to be loaded.
         """
         if self.time is None or self.appended is None:
-            return self.end
+            return None if loading else self.end
         if self.end is None:
             return min(self.time, self.appended)
-        late = self.appended - self.time
-        return self.end if late < SILENCE or self.end - self.appended >= SILENCE else self.end - late
+        if self.late < SILENCE:
+            return self.end
+        if loading and self.late >= LOAD:
+            return min(self.end - self.late, self.time + SILENCE)
+        return self.end if self.end - self.appended >= SILENCE else self.end - self.late
 
 
 @dataclass(frozen=True)
@@ -86,32 +103,39 @@ class LogTime:
     """
 
     def __init__(self, sources: Iterable[str]) -> None:
-        self._at: dict[str, datetime | None] = dict.fromkeys(sources)
-        self._told: dict[str, deque[tuple[int, datetime | None]]] = {source: deque() for source in self._at}
+        self._at: dict[str, SourceTime] = dict.fromkeys(sources, SourceTime())
+        self._told: dict[str, deque[tuple[int, SourceTime]]] = {source: deque() for source in self._at}
         self._seen = dict.fromkeys(self._at, -1)
+        self._clock = datetime.min.replace(tzinfo=UTC)
 
     def tell(self, partition: int, mark: TimeMark) -> None:
         """Takes a mark; it counts once this partition's inputs are taken as far as the mark says."""
         needed = mark.inputs.get(partition, 0)
         for name, source in mark.sources.items():
+            self._clock = max(self._clock, source.end or self._clock)
             if name in self._at and needed > self._seen[name]:
                 told = self._told[name]
                 if told and told[-1][0] == needed:
                     told.pop()
-                told.append((needed, source.is_at()))
+                told.append((needed, source))
 
-    def saw(self, source: str, time: datetime, offset: int) -> None:
+    def saw(self, source: str, time: datetime, appended: datetime, offset: int) -> None:
         """An input of this offset came from there: it is no later than this there, whatever was said before it."""
         if source in self._at:
-            self._at[source], self._seen[source] = time, offset
+            self._at[source], self._seen[source] = SourceTime(time, appended), offset
             told = self._told[source]
             while told and told[0][0] <= offset:
                 told.popleft()
 
     def now(self, next_offset: int) -> datetime | None:
-        """The time, given the next input to be taken; None while a source has not said anything."""
+        """The time, given the next input to be taken; None while a source has not said anything.
+
+        A load is one thing: while old events come in anywhere, silence elsewhere tells nothing.
+        """
         for name, told in self._told.items():
             while told and told[0][0] <= next_offset:
                 self._at[name] = told.popleft()[1]
-        times = [at for at in self._at.values() if at is not None]
-        return min(times) if times and len(times) == len(self._at) else None
+        loading = any(source.is_loaded(self._clock) for source in self._at.values())
+        found = [source.is_at(loading=loading) for source in self._at.values()]
+        times = [at for at in found if at is not None]
+        return min(times) if times and len(times) == len(found) else None

@@ -16,7 +16,7 @@ from leftfold.engine.log_time import LogTime, TimeMark
 from leftfold.engine.reacting import Failed, Passed, Reactor, Request, timer_of
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION
 from leftfold.engine.timers import Timers
-from leftfold.errors import ContractError, InfrastructureError
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.partitioner import partition_of as murmur
 from leftfold.ports import RawRecord, StateStore
 from leftfold.process import Process
@@ -93,7 +93,7 @@ class ProcessLane(BatchLane[Input]):
     def due_at(self, partition: int, now: datetime, most: int = 1000) -> list[Outgoing]:
         """What says that timers of a partition are due at a time, the earliest first."""
         return [
-            due_record(self._app, self.name, key, name, timer, partition)
+            due_record(self._app, self.name, key, name, timer, partition, at=now)
             for key, name, timer in self.timers[partition].due(now, most)
         ]
 
@@ -109,6 +109,26 @@ class ProcessLane(BatchLane[Input]):
                 given = read_input(RawRecord("", out.partition, 0, out.key, out.value, out.headers))
                 self.timers[out.partition].fired(given.key, *timer_of(given))
 
+    def bury(self, record: RawRecord, reason: str) -> Batch:
+        """A batch that dead-letters one record; whoever folds the inputs again passes it over, too."""
+        batch = super().bury(record, reason)
+        self.finish(batch)
+        return batch
+
+    def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:
+        """Dead-letters an input, and has its instance remember that it was there, if it says whose it is."""
+        super()._bury(batch, record, error)
+        try:
+            given = self._read(record)
+        except ContractError:
+            return
+        instance = self._stream(batch, record.partition, given.key, 0.0)
+        before = instance.copy()
+        self._reactor.refuse(instance, given)
+        if len(self.streams.encode(instance)) > self._room_beside(record.key):
+            batch.streams[record.partition][given.key] = before
+        batch.changed.add((record.partition, given.key))
+
     def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
         if header(record.headers, "ce_type") != BARRIER:
             super()._one(batch, record, now, careful)
@@ -120,21 +140,21 @@ class ProcessLane(BatchLane[Input]):
         self, batch: Batch, record: RawRecord, given: Input, stream: Instance[Any], now: float, careful: bool
     ) -> None:
         if given.origin is not None:
-            at, routed = datetime.fromisoformat(given.time.decode()), datetime.fromtimestamp(record.time / 1000, UTC)
-            self.times[record.partition].saw(given.origin[0], min(at, routed) if record.time else at, record.offset)
+            at = datetime.fromisoformat(given.time.decode())
+            routed = datetime.fromtimestamp(record.time / 1000, UTC) if record.time else at
+            self.times[record.partition].saw(given.origin[0], at, routed, record.offset)
         spare = stream.copy() if careful else None
         outcome = self._reactor.take(stream, given)
         if spare is not None and (size := len(self.streams.encode(stream))) > (room := self._room_beside(record.key)):
             batch.streams[record.partition][given.key] = spare
-            self._reactor.see(spare, given)
             outcome = Failed(ContractError(f"the state would weigh {size} bytes; at most {room} fit"))
         if isinstance(outcome, Passed):
             self._count(batch, outcome.why)
             return
-        batch.changed.add((record.partition, given.key))
         if isinstance(outcome, Failed):
             self._bury(batch, record, outcome.error)
             return
+        batch.changed.add((record.partition, given.key))
         self._count(batch, "taken")
         for index, request in enumerate(outcome.commands):
             self._send(batch, record, given, request, index)

@@ -80,10 +80,19 @@ class Reactor:
         except ConfigurationError:
             raise
         except LeftfoldError as error:
-            outcome = Failed(error)
+            self.refuse(instance, given)
+            return Failed(error)
         if not isinstance(outcome, Passed):
             self.see(instance, given)
         return outcome
+
+    def refuse(self, instance: Instance[Any], given: Input) -> None:
+        """What an input that is dead-lettered leaves behind: it was there, and whatever it answers waits no more."""
+        self.see(instance, given)
+        if given.type in (ACK, NACK):
+            instance.waiting.pop(given.cause, None)
+        elif given.type == DUE and (timer := _due_timer(instance, given)):
+            del instance.timers[timer]
 
     def see(self, instance: Instance[Any], given: Input) -> None:
         """Remembers that the input was there."""
@@ -211,6 +220,15 @@ class Reactor:
         spec = command.__leftfold__
         id_ = event_id(self.process.name, given.key, given.id, number + 1)
         return Request(id_, getattr(command, spec.key), spec.category, sent)
+
+
+def _due_timer(instance: Instance[Any], given: Input) -> str:
+    """The timer that the input says is due, if it is set; '' else."""
+    try:
+        name, by = timer_of(given)
+    except ContractError:
+        return ""
+    return name if name in instance.timers and instance.timers[name].by == by else ""
 
 
 def timer_of(given: Input) -> tuple[str, str]:

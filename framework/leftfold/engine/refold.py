@@ -27,6 +27,10 @@ class Refold:
         self._events: MessageCodec[Any] = MessageCodec(decider.events)
         self._streams = StreamCodec(decider.state, decider.initial_state)
         self.changed: dict[str, Stream[Any]] = {}
+        self.refused = 0
+
+    def pass_over(self, letter: RawRecord) -> None:
+        """Nothing: commands are refused, events never."""
 
     def stream(self, key: str) -> Stream[Any]:
         """The stream as far as it is folded."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
@@ -23,10 +24,11 @@ from leftfold.kafka.offsets import Left, read_metadata
 from leftfold.ports import LogReader, RawRecord, StateStore
 from leftfold.position import Position
 
-__all__ = ["Restoration", "RestorePorts", "Restored"]
+__all__ = ["Report", "Restoration", "RestorePorts", "Restored"]
 
+Report = Callable[[str, Mapping[str, Any]], None]
 READ = 200
-ALONE_SECONDS = 25.0
+ALONE_SECONDS, TELL_SECONDS = 25.0, 5.0
 
 
 @dataclass
@@ -75,7 +77,8 @@ class Restoration:
     """Restores some partitions of one category in small steps, so that held ones go on being served.
 
     Args:
-        deadline: seconds after which a restore that is not complete refuses to serve.
+        deadline: seconds without any progress after which a restore refuses to serve; however long it takes with.
+        report: told every few seconds how far it is.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Restoration:
         ports: RestorePorts,
         *,
         deadline: float = 60.0,
+        report: Report = lambda what, details: None,
     ) -> None:
         self._app, self._ports = app, ports
         self._duty = duty_of(app, category)
@@ -94,8 +98,10 @@ class Restoration:
         self._state = names.state(category, self._duty.version)
         self.found = {p: Restored(p, self._duty.refold(new_store())) for p in partitions}
         self._began, self._deadline, self._waited = time.monotonic(), deadline, 0.0
+        self._moved = self._told = self._began
+        self._report = report
         self._log: LogReader | None = None
-        self._seen: dict[int, int] = {}
+        self._letters: dict[int, tuple[int, int]] = {}
         self._phase: Callable[[], bool] = self._committed
 
     def drop(self, partition: int) -> None:
@@ -106,16 +112,20 @@ class Restoration:
         """Does a little; True once every partition is complete.
 
         Raises:
-            InfrastructureError: not complete within the deadline, or events are missing.
+            InfrastructureError: nothing moved within the deadline, or events are missing.
         """
         if not self.found:
             return True
-        if time.monotonic() - self._began > self._deadline:
+        phase = self._phase
+        if time.monotonic() - self._moved > self._deadline:
             raise InfrastructureError(
-                f"{self._commands}{sorted(self.found)}: not restored within {self._deadline:.0f} s "
-                f"({self._phase.__name__.strip('_')}); nothing is served from a state that may be short"
+                f"{self._commands}{sorted(self.found)}: not restored, and no progress within {self._deadline:.0f} s "
+                f"({phase.__name__.strip('_')}); nothing is served from a state that may be short"
             )
-        return self._phase()
+        is_complete = phase()
+        if self._phase != phase:
+            self._moved = time.monotonic()
+        return is_complete
 
     def close(self) -> None:
         """Lets go of the reader."""
@@ -175,9 +185,30 @@ class Restoration:
                 restored.span = self._duty.span(StateMark(), restored.start, restored.events_end)
             else:
                 restored.span = self._duty.span(restored.mark or StateMark(), restored.start, restored.events_end)
+        if self._duty.refusals and any(begin < end for begin, end in (r.span for r in self.found.values())):
+            self._letters = {p: self._ends(self._duty.refusals, p) for p in self.found}
+            log.seek(Position({self._duty.refusals: {p: begin for p, (begin, _) in self._letters.items()}}))
+            self._phase = self._refusals
+        else:
+            self._fold(log)
+        return False
+
+    def _refusals(self) -> bool:
+        """Learns which records of the log were not taken, before any is folded."""
+        log = self._reader()
+        records = self._read(log)
+        for record in records:
+            if restored := self.found.get(record.partition):
+                restored.refold.pass_over(record)
+        if not self._short(log, self._duty.refusals, {p: self._letters[p][1] for p in self.found}):
+            self._fold(log)
+        elif not records:
+            self._end_hanging()
+        return False
+
+    def _fold(self, log: LogReader) -> None:
         log.seek(Position({self._log_of: {p: r.span[0] for p, r in self.found.items()}}))
         self._phase = self._event_tail
-        return False
 
     def _event_tail(self) -> bool:
         log = self._reader()
@@ -189,6 +220,7 @@ class Restoration:
         if self._short(log, self._log_of, {p: r.span[1] for p, r in self.found.items()}):
             if not records:
                 self._end_hanging()
+            self._tell(log)
             return False
         others = [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
         for topic in others if self._duty.adopts else ():
@@ -208,7 +240,7 @@ class Restoration:
                     marks[record.partition] = StateMark.decode(record.value)
                 elif record.key is not None and record.value is not None:
                     records[record.partition][record.key.decode()] = record.value
-            if time.monotonic() - self._began > self._deadline:
+            if time.monotonic() - self._moved > self._deadline:
                 raise InfrastructureError(f"{topic} was not read within {self._deadline:.0f} s")
         for partition, restored in self.found.items():
             mine, theirs = restored.mark or StateMark(), marks.get(partition, StateMark())
@@ -224,8 +256,18 @@ class Restoration:
     def _read(self, log: LogReader) -> list[RawRecord]:
         records = list(log.poll(READ, 0.02))
         if records:
-            self._waited = 0.0
+            self._waited, self._moved = 0.0, time.monotonic()
         return records
+
+    def _tell(self, log: LogReader) -> None:
+        """Says how far the log is folded; offsets have gaps, so it is about that far."""
+        if time.monotonic() - self._told < TELL_SECONDS:
+            return
+        self._told, position = time.monotonic(), log.position()
+        spans = {p: r.span for p, r in self.found.items()}
+        done = sum(min(position.next_offset(self._log_of, p), end) - begin for p, (begin, end) in spans.items())
+        whole = sum(end - begin for begin, end in spans.values())
+        self._report("folding", {"topic": self._log_of, "partitions": sorted(spans), "done": done, "of": whole})
 
     def _reader(self) -> LogReader:
         if self._log is None:

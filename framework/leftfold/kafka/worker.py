@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
@@ -21,7 +20,7 @@ from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
 from leftfold.kafka.pace import Pace
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.restorations import Restorations
-from leftfold.kafka.restore import Restored
+from leftfold.kafka.restore import Report, Restored
 from leftfold.kafka.served import Served
 from leftfold.kafka.transaction import Aborted, Committed, Result, Unknown
 from leftfold.kafka.workshop import Workshop
@@ -29,7 +28,6 @@ from leftfold.ports import RawRecord
 
 __all__ = ["Report", "Worker"]
 
-Report = Callable[[str, Mapping[str, Any]], None]
 DEATHS, CHUNK, REFOLDED, SETTLED_SECONDS = 3, 200, 2000, 5.0
 
 
@@ -63,7 +61,7 @@ class Worker:
         self._replies = workshop.replies(self.counts)
         self._times = workshop.times(duty)
         self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
-        self._restorations = Restorations(app, category, workshop, self._member)
+        self._restorations = Restorations(app, category, workshop, self._member, report)
 
     def run(self) -> None:
         """Works until told to stop, then leaves every partition clean; not after an error, which a command may cause.
@@ -110,9 +108,8 @@ class Worker:
         return frozenset(self._served)
 
     def _restore(self) -> None:
-        if complete := self._restorations.step():
-            for restored in complete:
-                self._serve(restored)
+        served = [self._serve(restored) for restored in self._restorations.step()]
+        if any(served):
             self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
 
     def _fire(self) -> None:
@@ -125,10 +122,10 @@ class Worker:
             self._begin(nexts)
             self._commit(nexts, batch, self._written(batch))
 
-    def _serve(self, restored: Restored) -> None:
-        """Writes what was folded, then starts; a partition whose write does not commit is restored again."""
+    def _serve(self, restored: Restored) -> bool:
+        """Writes some of what was folded, or starts when all is written; one that does not commit is restored again."""
         partition, refold = restored.partition, restored.refold
-        while refold.changed:
+        if refold.changed:
             records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
             known = self._duty.partly(restored.span[0], restored.start)
             commands, events = known if refold.changed else (restored.start, restored.events_end)
@@ -136,10 +133,13 @@ class Worker:
             offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
             result = self._run([(self._state, [mark, *records])], [offset])
             if not isinstance(result, Committed):
-                return
-        if self._member.serve(partition, restored.start):
+                self._restorations.drop([partition])
+            return False
+        self._restorations.drop([partition])
+        if is_served := self._member.serve(partition, restored.start):
             self._lane.hold(partition, refold.store, end=restored.events_end)
             self._served[partition] = Served(restored.start, restored.left, state_start=restored.state_start)
+        return is_served
 
     def _decide(self, messages: list[KafkaMessage]) -> None:
         lonely = {p for p, served in self._served.items() if served.lonely > 0}

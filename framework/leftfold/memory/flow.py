@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from leftfold.engine.process_lane import ProcessLane
 from leftfold.engine.router import Router
 from leftfold.errors import ConfigurationError
 from leftfold.memory.log import MemoryLog, MemoryLogReader
+from leftfold.memory.sources import Sources
 from leftfold.memory.states import MemoryStates
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
@@ -31,12 +32,15 @@ L = TypeVar("L", bound=BatchLane[Any])
 class Flow:
     """The lanes of an App over a log in memory; `run` goes on until nothing moves any more.
 
+    Args:
+        clock: what time it is outside, which is when records are appended.
+
     Raises:
         ConfigurationError: a process sends commands that nobody decides here.
     """
 
-    def __init__(self, app: App, log: MemoryLog) -> None:
-        self._app, self._log = app, log
+    def __init__(self, app: App, log: MemoryLog, clock: Callable[[], datetime]) -> None:
+        self._app, self._log, self._clock = app, log, clock
         decided, processes = [d.name for d in app.deciders], [p.name for p in app.processes]
         for name in decided:
             log.create(names.events(name), app.partitions)
@@ -50,6 +54,7 @@ class Flow:
         self.lanes = {d.name: self._held(self._lane(d)) for d in app.deciders}
         self._processes = {p.name: self._held(self._process_lane(p)) for p in app.processes}
         self._waiting: deque[RawRecord] = deque()
+        self._sources = {p.name: Sources(log, map(names.events, p.categories)) for p in app.processes}
         self._routes = [(Router(app.name, p, self._home), self._events_of(p), p.name) for p in app.processes]
 
     def take(self, record: RawRecord) -> Batch:
@@ -67,11 +72,17 @@ class Flow:
         lane.commit(batch, ends)
         return batch
 
-    def run(self, now: datetime) -> None:
-        """Routes events, takes commands and inputs, and fires what is due, the earliest timer first."""
-        while self._waiting or self._routed() or self._fired(now):
+    def run(self) -> None:
+        """Routes events, takes commands and inputs, and fires what is due by log time, the earliest timer first."""
+        while self._waiting or self._routed() or self._fired():
             while self._waiting:
                 self.take(self._waiting.popleft())
+
+    def wakes(self) -> datetime | None:
+        """When the next timer may become due by itself; None when that takes an event."""
+        now = self._clock()
+        moments = (moment for at, name, _ in self._next() for moment in self._sources[name].changes(at))
+        return min((moment for moment in moments if moment > now), default=None)
 
     def timers(self) -> Iterator[tuple[str, str, str, datetime]]:
         """Every timer that is set: process, key, name and when it is due."""
@@ -88,24 +99,31 @@ class Flow:
                     self._waiting.append(self._write(names.commands(name), routed))
         return bool(self._waiting)
 
-    def _fired(self, now: datetime) -> bool:
-        """Writes that the earliest timer is due, if one is."""
+    def _next(self) -> list[tuple[datetime, str, int]]:
+        """The earliest timer of each partition that has one: when, of which process and where."""
         found = [
-            (timers.next() or now, lane.name, partition)
+            (timers.next(), lane.name, partition)
             for lane in self._processes.values()
             for partition, timers in lane.timers.items()
         ]
-        for _, name, partition in sorted(found):
-            lane = self._processes[name]
-            due = lane.due_at(partition, now, 1)
-            if due:
-                self._waiting.extend([self._write(names.commands(name), out) for out in due])
-                lane.commit(Batch(sent={names.commands(name): due}), {})
+        return sorted((at, name, partition) for at, name, partition in found if at is not None)
+
+    def _fired(self) -> bool:
+        """Writes that the earliest timer is due, if one is."""
+        for _, name, partition in self._next():
+            lane, topic = self._processes[name], names.commands(name)
+            end = len(self._log.of(topic)[partition])
+            lane.times[partition].tell(partition, self._sources[name].mark(self._clock(), {partition: end}))
+            now = lane.times[partition].now(end)
+            if now is not None and (due := lane.due_at(partition, now, 1)):
+                self._waiting.extend([self._write(topic, out) for out in due])
+                lane.commit(Batch(sent={topic: due}), {})
                 return True
         return False
 
     def _write(self, topic: str, out: Outgoing) -> RawRecord:
-        return self._log.append(topic, out.partition, out.key, out.value, out.headers)
+        at = int(self._clock().timestamp() * 1000)
+        return self._log.append(topic, out.partition, out.key, out.value, out.headers, time=at)
 
     def _home(self, key: bytes) -> int:
         return partition_of(key, self._app.partitions)

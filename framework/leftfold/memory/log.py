@@ -21,10 +21,19 @@ class MemoryLog:
         """Makes a topic; one that exists stays as it is."""
         self.topics.setdefault(topic, [[] for _ in range(partitions)])
 
-    def append(self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers) -> RawRecord:
-        """Writes a record and returns it as it stands in the log."""
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        time: int = 0,
+    ) -> RawRecord:
+        """Writes a record, at a time in ms, and returns it as it stands in the log."""
         records = self.of(topic)[partition]
-        record = RawRecord(topic, partition, len(records), key, value, tuple(headers))
+        record = RawRecord(topic, partition, len(records), key, value, tuple(headers), time)
         records.append(record)
         return record
 

@@ -1,0 +1,40 @@
+"""What time it is at the events that a process listens to, in a log in memory: what routers say of a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+
+from leftfold.codec import header
+from leftfold.engine.log_time import SILENCE, SourceTime, TimeMark
+from leftfold.memory.log import MemoryLog
+
+__all__ = ["Sources"]
+
+
+class Sources:
+    """The partitions of some topics, all of whose events are routed."""
+
+    def __init__(self, log: MemoryLog, topics: Iterable[str]) -> None:
+        self._log, self._topics = log, tuple(topics)
+
+    def mark(self, now: datetime, inputs: Mapping[int, int]) -> TimeMark:
+        """What time it is, given the ends of the inputs."""
+        return TimeMark({name: SourceTime(at.time, at.appended, now) for name, at in self._last()}, inputs)
+
+    def changes(self, timer: datetime) -> Iterator[datetime]:
+        """The moments at which a timer may become due: its own, and those that late events make of it."""
+        yield timer
+        for _, at in self._last():
+            if at.appended is not None and at.late >= SILENCE:
+                yield timer + at.late
+                yield at.appended + SILENCE
+
+    def _last(self) -> Iterator[tuple[str, SourceTime]]:
+        for topic in self._topics:
+            for partition, records in enumerate(self._log.of(topic)):
+                at = SourceTime()
+                if records:
+                    time = datetime.fromisoformat(header(records[-1].headers, "ce_time").decode())
+                    at = SourceTime(time, datetime.fromtimestamp(records[-1].time / 1000, UTC))
+                yield f"{topic}/{partition}", at

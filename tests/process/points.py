@@ -1,0 +1,135 @@
+"""The named points of workers and routers of processes at which a test kills them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leftfold.app import App
+from leftfold.engine.batch import Outgoing
+from leftfold.engine.batch_lane import BatchLane
+from leftfold.engine.duty import Duty
+from leftfold.engine.log_time import SILENCE
+from leftfold.faust import clock, routing
+from leftfold.faust.sending import Sender
+from leftfold.faust.transport import CommittedConsumer, Progress
+from leftfold.kafka.transaction import Transactions
+from leftfold.kafka.workshop import Workshop
+from tests.worker.points import Points
+from tests.worker.shop import FaultyShop
+
+__all__ = ["ANSWERING", "ROUTER", "WORKER", "TradeShop", "pass_points"]
+
+WORKER = (
+    "marked",
+    "fetched",
+    "before state",
+    "after state",
+    "before command",
+    "after command",
+    "before timer",
+    "after timer",
+    "before send_offsets_to_transaction",
+    "after send_offsets_to_transaction",
+    "before commit_transaction",
+    "after commit_transaction",
+)
+"""Of the worker of a process; `command` is what it sends, `timer` what says that one is due."""
+ANSWERING = ("before answer", "after answer")
+"""Of a decider's worker that answers a process."""
+ROUTER = (
+    "fetched",
+    "before input",
+    "after input",
+    "input done",
+    "before acknowledged",
+    "after acknowledged",
+    "before line",
+    "after line",
+    "before time",
+    "after time",
+)
+"""Of a router; an input is done when it counts as routed, which is acknowledged later."""
+
+
+class TradeShop(FaultyShop):
+    """The workshop of a worker of the trade, whose transactions pass a point before and after each kind of record."""
+
+    def lane(self, app: App, duty: Duty) -> BatchLane[Any]:  # type: ignore[override]
+        return Workshop.lane(self, app, duty)
+
+    def transactions(self, app: App, duty: Duty) -> Transactions:
+        found, points = super().transactions(app, duty), self.points
+        produce = found._produce
+
+        def pointed(topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
+            kind = _kind(topic, duty) if records else ""
+            if kind and points.planned(f"before {kind}"):
+                points.reach(f"before {kind}")
+            produce(topic, records, ends)
+            if kind and points.planned(f"after {kind}"):
+                found._producer.flush(20.0)
+                points.reach(f"after {kind}")
+
+        found._produce = pointed  # type: ignore[method-assign]
+        return found
+
+
+def _kind(topic: str, duty: Duty) -> str:
+    """What a worker writes there."""
+    if ".state.v" in topic:
+        return "state"
+    if not topic.endswith(".commands"):
+        return topic.rpartition(".")[2]
+    if not duty.time:
+        return "answer"
+    return "timer" if topic == duty.log else "command"
+
+
+def pass_points(points: Points, session: int, group: str) -> None:
+    """Has this process's routers pass points, and not wait for time.
+
+    Args:
+        session: of their group, in ms. group: what is appended to its name.
+    """
+    _around(Sender, "draw_line", "line", points)
+    _around(Sender, "tell", "time", points)
+    send, written, fetched, made = Sender.send, Sender._written, Progress.fetched, routing._faust
+
+    async def pointed_send(self: Sender, source: Any, out: Any, done: Callable[[], None]) -> None:
+        if out is not None:
+            points.reach("before input")
+        await send(self, source, out, done)
+
+    def pointed_written(self: Sender, source: Any, sent: Any, done: Callable[[], None]) -> None:
+        points.reach("after input")
+        written(self, source, sent, done)
+        points.reach("input done")
+
+    def pointed_fetched(self: Progress, positions: Any, records: Any) -> None:
+        fetched(self, positions, records)
+        if records:
+            points.reach("fetched")
+
+    def hasty(id_: str, dialect: Any) -> Any:
+        app = made(id_ + group, dialect)
+        app.conf.broker_session_timeout, app.conf.broker_heartbeat_interval = session / 1000, session / 4000
+        return app
+
+    patched: Any = (Sender, Progress, routing, clock)
+    patched[0].send, patched[0]._written = pointed_send, pointed_written
+    patched[1].fetched, patched[2]._faust = pointed_fetched, hasty
+    _around(CommittedConsumer, "_commit", "acknowledged", points)
+    patched[3].SILENCE = SILENCE / 30
+
+
+def _around(owner: Any, name: str, called: str, points: Points) -> None:
+    method = getattr(owner, name)
+
+    async def pointed(*args: Any, **options: Any) -> Any:
+        points.reach(f"before {called}")
+        result = await method(*args, **options)
+        points.reach(f"after {called}")
+        return result
+
+    setattr(owner, name, pointed)

@@ -1,0 +1,177 @@
+"""A memory world and real servers do the same, timers and all, given the same history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from leftfold import World, memory, names
+from leftfold.codec import header
+from leftfold.engine import log_time
+from leftfold.engine.instance import Instance
+from leftfold.engine.lane import Lane
+from leftfold.engine.log_time import SourceTime, TimeMark
+from leftfold.engine.process_lane import ProcessLane
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.memory.sources import Sources
+from leftfold.messages import Command
+from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
+from tests.core.trade import Confirm, Drop, Dropped, Pay, Place, Release, Reserved, app
+from tests.process.effects import happened
+from tests.process.trading import Trading, committed
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+OLD, STEP = datetime(2017, 1, 1, tzinfo=UTC), timedelta(minutes=10)
+"""When the history begins; timers are due after whole steps, so that seconds of the real clock change nothing."""
+ORDERS, PRODUCTS = 4, 2
+Act = tuple[str, int, int]
+acts = st.one_of(
+    st.tuples(st.just("place"), st.integers(0, ORDERS - 1), st.integers(0, PRODUCTS - 1)),
+    st.tuples(st.just("pay"), st.integers(0, ORDERS - 1), st.just(0)),
+    st.tuples(st.just("drop"), st.integers(0, ORDERS - 1), st.just(0)),
+    st.tuples(st.just("wait"), st.integers(1, 5), st.just(0)),
+)
+TICKS = [next(f"tick-{n}" for n in count() if partition_of(f"tick-{n}".encode(), 4) == p) for p in range(4)]
+
+
+@dataclass
+class Both:
+    """The two worlds, which get the same commands at the same times, one at a time."""
+
+    world: World
+    trading: Trading
+    now: datetime = OLD
+    sent: int = 0
+    episodes: Iterator[int] = field(default_factory=count)
+
+    def send(self, command: Command) -> None:
+        """Has both decide it, and waits until the same has come of it."""
+        self.sent += 1
+        for client in (self.world.client, self.trading.client):
+            client.send(command, id=f"c{self.sent}", at=self.now, timeout=90)
+        self.agree()
+
+    def wait(self, steps: int) -> None:
+        """Lets log time go on, in every partition of every category."""
+        self.now += steps * STEP
+        for tick in TICKS:
+            for command in (Confirm(order=tick), Pay(order=tick), Release(product=tick, order=tick)):
+                self.sent += 1
+                for client in (self.world.client, self.trading.client):
+                    client.send(command, id=f"c{self.sent}", at=self.now, timeout=90)
+        self.agree()
+
+    def agree(self) -> None:
+        """Waits until states and timers of all instances, and versions of all streams, are the same."""
+        wait_until(lambda: self.differences() == {}, lambda: f"agreement: {self.differences()}", 90.0)
+
+    def differences(self) -> dict[str, Any]:
+        """What one world has and the other has not."""
+        lanes, workers = self.world._flow, self.trading.workers
+        pairs: list[tuple[str, Any, Any]] = [("checkout", lanes._processes["checkout"], workers["checkout"]._lane)]
+        pairs += [(name, lanes.lanes[name], workers[name]._lane) for name in ("orders", "stock", "payments")]
+        found: dict[str, Any] = {}
+        for name, one, other in pairs:
+            mine, theirs = known(one), known(other)
+            for key in mine.keys() | theirs.keys():
+                if mine.get(key) != theirs.get(key):
+                    found[f"{name} {key}"] = mine.get(key), theirs.get(key)
+        return found
+
+
+def known(lane: Lane | ProcessLane) -> dict[str, Any]:
+    """What a lane knows of each key: version, state, and of an instance its timers and what it waits for."""
+    found: dict[str, Any] = {}
+    for held in list(lane.held.values()):
+        for key, record in list(held.store.items()):
+            one = lane.streams.decode(record, 0.0)
+            rest = (one.timers, one.waiting, one.finished) if isinstance(one, Instance) else ()
+            found[key] = (one.version, one.state, *rest)
+    return found
+
+
+def asked(records: list[RawRecord]) -> Counter[tuple[bytes, bytes, bytes | None]]:
+    """Commands of the process, by id, type and value."""
+    return Counter(
+        (header(r.headers, "ce_id"), header(r.headers, "ce_type"), r.value)
+        for r in records
+        if header(r.headers, "reply_key")
+    )
+
+
+@pytest.fixture(scope="module")
+def both(settings: KafkaSettings) -> Iterator[Both]:
+    """Both worlds in an endless load of old events."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(log_time, "SILENCE", timedelta(hours=1))
+    with memory(app, now=datetime.now(UTC)) as world, Trading(settings) as trading:
+        both = Both(world, trading)
+        both.wait(0)
+        yield both
+    patch.undo()
+
+
+@examples(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(history=st.lists(acts, min_size=4, max_size=12))
+def test_random_histories_lead_to_the_same_commands_states_and_timers(both: Both, history: list[Act]) -> None:
+    episode = next(both.episodes)
+    for what, number, product in history:
+        order = f"{episode}-o{number}"
+        match what:
+            case "place":
+                both.send(Place(order=order, product=f"{episode}-p{product}", at=both.now))
+            case "pay":
+                both.send(Pay(order=order))
+            case "drop":
+                both.send(Drop(order=order, why="at will"))
+            case _:
+                both.wait(number)
+    both.wait(7)
+    world = Counter(recorded.event for d in app.deciders for recorded in both.world.events(d.name))
+    assert world == happened(both.trading.settings)
+    for decider in app.deciders:
+        topic = names.commands(decider.name)
+        mine = [record for records in both.world.log.of(topic) for record in records]
+        assert asked(mine) == asked(committed(both.trading.settings, topic))
+
+
+def test_the_histories_were_not_idle(both: Both) -> None:
+    seen = Counter(type(recorded.event).__name__ for d in app.deciders for recorded in both.world.events(d.name))
+    assert min(seen[name] for name in ("Placed", "Reserved", "Dropped", "Released", "Confirmed", "Paid")) > 3
+    due = [
+        r
+        for p in both.world.log.of("checkout.commands")
+        for r in p
+        if header(r.headers, "ce_type") == b"leftfold.due.v1"
+    ]
+    assert len(due) > 3
+    assert both.world.dead("checkout") == []
+
+
+def test_by_the_wall_clock_a_memory_world_would_do_what_servers_do_not(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin, and the last test here: the worlds have parted."""
+
+    def wall_clock(self: Sources, now: datetime, inputs: Mapping[int, int]) -> TimeMark:
+        return TimeMark({name: SourceTime(end=now) for name, _ in self._last()}, inputs)
+
+    monkeypatch.setattr(Sources, "mark", wall_clock)
+    place = Place(order="parted", product="parted", at=both.now)
+    for client in (both.world.client, both.trading.client):
+        client.send(place, id="parted", at=both.now, timeout=90)
+    both.trading.await_event("stock", Reserved(product="parted", order="parted"), 90.0)
+    assert ("checkout", "parted", "patience") not in both.world.timers(), "it has fired"
+    assert Dropped(order="parted", why="not paid in time") not in both.trading.events("orders")
