@@ -10,7 +10,7 @@ from typing import Any
 
 import aiokafka
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from leftfold import names
 from leftfold.codec import header
@@ -125,12 +125,20 @@ def test_an_event_that_cannot_be_routed_ends_the_router_and_is_not_skipped(setti
     assert routed(settings).count("broken") == before, "what comes behind it waits for it"
 
 
+NOBODY_KNOWS = {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
+"""What a new broker says until it has made the topic of offsets."""
+
+
 def acknowledged(settings: KafkaSettings, partition: int) -> int:
-    """How far routers have acknowledged a partition."""
+    """How far routers have acknowledged a partition; below zero when they have not, or nobody knows yet."""
     consumer = Consumer({**settings.librdkafka(), "group.id": GROUP, "enable.auto.commit": False})
     try:
         (place,) = consumer.committed([TopicPartition(EVENTS, partition)], 20)
         return place.offset
+    except KafkaException as error:
+        if error.args[0].code() not in NOBODY_KNOWS:
+            raise
+        return OFFSET_INVALID
     finally:
         consumer.close()
 
