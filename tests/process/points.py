@@ -15,6 +15,7 @@ from leftfold.faust.sending import Sender
 from leftfold.faust.transport import CommittedConsumer, Progress
 from leftfold.kafka.transaction import Transactions
 from leftfold.kafka.workshop import Workshop
+from leftfold.ports import RawRecord
 from tests.worker.points import Points
 from tests.worker.shop import FaultyShop
 
@@ -94,14 +95,15 @@ def pass_points(points: Points, session: int, group: str) -> None:
     """
     _around(Sender, "draw_line", "line", points)
     _around(Sender, "tell", "time", points)
-    send, written, fetched, made = Sender.send, Sender._written, Progress.fetched, routing._faust
+    patched: Any = (Sender, Progress, routing, clock)
+    send, written, fetched, made = Sender.send, Sender._written, Progress.fetched, patched[2].faust_app
 
-    async def pointed_send(self: Sender, source: Any, out: Any, done: Callable[[], None]) -> None:
+    async def pointed_send(self: Sender, source: Any, out: Any, done: Callable[[RawRecord], None]) -> None:
         if out is not None:
             points.reach("before input")
         await send(self, source, out, done)
 
-    def pointed_written(self: Sender, source: Any, sent: Any, done: Callable[[], None]) -> None:
+    def pointed_written(self: Sender, source: Any, sent: Any, done: Callable[[RawRecord], None]) -> None:
         points.reach("after input")
         written(self, source, sent, done)
         points.reach("input done")
@@ -111,14 +113,13 @@ def pass_points(points: Points, session: int, group: str) -> None:
         if records:
             points.reach("fetched")
 
-    def hasty(id_: str, dialect: Any) -> Any:
-        app = made(id_ + group, dialect)
+    def hasty(id_: str, *args: Any, **options: Any) -> Any:
+        app = made(id_ + group, *args, **options)
         app.conf.broker_session_timeout, app.conf.broker_heartbeat_interval = session / 1000, session / 4000
         return app
 
-    patched: Any = (Sender, Progress, routing, clock)
     patched[0].send, patched[0]._written = pointed_send, pointed_written
-    patched[1].fetched, patched[2]._faust = pointed_fetched, hasty
+    patched[1].fetched, patched[2].faust_app = pointed_fetched, hasty
     _around(CommittedConsumer, "_commit", "acknowledged", points)
     patched[3].SILENCE = SILENCE / 30
 
