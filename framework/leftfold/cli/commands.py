@@ -95,5 +95,5 @@ for _function, _examples in _COMMANDS:
 app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.add_typer(topics.app, name="topics")
 app.add_typer(state.state, name="state")
-app.add_typer(timers.timers, name="timers")
 app.add_typer(log.log, name="log")
+app.add_typer(timers.timers, name="timers")
