@@ -55,8 +55,6 @@ class _Routing:
         self._clock = Clock(self._sender, names.time(name))
         for category in self._process.categories:
             self._listen(names.events(category))
-        transport: Any = self._faust.transport
-        transport.whole = True  # an event that is gone must not be passed over
 
     async def until(self, stop: threading.Event) -> None:
         """Works until the event is set, then finishes what is under way."""
@@ -147,4 +145,5 @@ def _faust(id_: str, dialect: Mapping[str, Any]) -> faust.App:
     transport = CommittedTransport(app.conf.broker_consumer, app)
     transport.dialect = dialect
     app.transport = transport
+    transport.whole = True
     return app
