@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from leftfold.cli.main import run
+from leftfold.kafka import reader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
@@ -116,6 +117,16 @@ def test_a_second_record_of_an_id_is_a_duplicate_and_an_aborted_one_is_not_there
     (row,) = [row for row in rows(capsys, traded, "pay") if "duplicates" in row]
     assert (row["kind"], row["offset"]) == ("input", first.offset)
     assert [place["offset"] > first.offset for place in row["duplicates"]] == [True]
+
+
+def test_twin_that_reads_what_is_not_committed_shows_what_never_was(
+    traded: KafkaSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = reader.reader_config
+    monkeypatch.setattr(reader, "reader_config", lambda s: {**real(s), "isolation.level": "read_uncommitted"})
+    first = next(r for r in committed(traded, "checkout.commands") if ("ce_correlationid", b"place-x") in r.headers)
+    again(traded, first, commit=False)
+    assert [row["offset"] for row in rows(capsys, traded, "place-x") if "duplicates" in row] == [first.offset]
 
 
 def again(settings: KafkaSettings, record: RawRecord, *, commit: bool) -> None:

@@ -11,9 +11,10 @@ from typing import Any, Self
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.cli.console import amount
+from leftfold.cli.console import amount, note
 from leftfold.cli.failures import Usage, unknown
 from leftfold.cli.last_records import last_records
+from leftfold.codec import header
 from leftfold.connection import kafka_settings, ring
 from leftfold.engine.timer_order import Order, SetTimer, order_record
 from leftfold.engine.timer_table import TimerTable
@@ -130,6 +131,11 @@ class TimerWork:
 
     def give(self, timer: SetTimer, order: Order, seconds: float) -> Ordered:
         """Writes an order and waits until a worker has taken it, or something else has ended the timer."""
-        out = order_record(self._app.name, self._process.name, timer, order)
-        offset = ring("leftfold.kafka.inputs").write_input(self._settings, names.commands(self._process.name), out)
-        return Ordered(offset, dict(out.headers)["ce_id"].decode(), timer, self.table.await_taken(timer, seconds))
+        out, topic = order_record(self._app.name, self._process.name, timer, order), names.commands(self._process.name)
+        id_ = header(out.headers, "ce_id").decode()
+        offset = ring("leftfold.kafka.inputs").write_input(self._settings, topic, out)
+        try:
+            return Ordered(offset, id_, timer, self.table.await_taken(timer, seconds))
+        except KeyboardInterrupt:
+            note(f"interrupted; order {id_} stands in {topic}[{timer.partition}]@{offset}, and is taken like any input")
+            raise

@@ -46,16 +46,16 @@ def search(
     reading = _Reading(reader, starts, ends, watch or Stopwatch(lambda progress: None), patience)
     wanted = {id_.encode()}
     while True:
-        pairs, ids = [("ce_correlationid", one) for one in wanted], [("ce_id", one) for one in wanted]
+        pairs = {("ce_correlationid", one) for one in wanted}
+        telling = {*pairs, *(("ce_id", one) for one in wanted), _BY_REFERENCE}
         found: list[RawRecord] = []
         more: set[bytes] = set()
         for record in reading.records():
-            headers = record.headers
-            if _BY_REFERENCE in headers or any(pair in headers for pair in pairs):
-                found.append(record)
-            elif any(pair in headers for pair in ids):
-                found.append(record)
-                more = {header(headers, "ce_correlationid")} - {b""} - wanted
+            if telling.isdisjoint(record.headers):
+                continue
+            found.append(record)
+            if _BY_REFERENCE not in record.headers and pairs.isdisjoint(record.headers):
+                more = {header(record.headers, "ce_correlationid")} - {b""} - wanted
                 if more:
                     break
         if not more:

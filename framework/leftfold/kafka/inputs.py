@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.engine.batch import Outgoing
-from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.errors import LeftfoldError
 from leftfold.kafka.errors import translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.records import KafkaMessage, place
@@ -15,7 +15,7 @@ from leftfold.kafka.settings import KafkaSettings
 
 __all__ = ["write_input"]
 
-_SECONDS = 20
+_SECONDS, _PAUSE = 20, 0.1
 
 
 def write_input(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
@@ -45,9 +45,10 @@ def write_input(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
         producer.produce(topic, out.value, out.key, out.partition, headers=headers, on_delivery=told)
     except KafkaException as error:
         raise _failed(error, topic) from error
-    producer.flush(2 * _SECONDS)
-    if not offsets:
-        raise _failed(failures[0], topic) if failures else InfrastructureError(f"nothing was heard of {topic}")
+    while not offsets and not failures:
+        producer.flush(_PAUSE)  # a signal is heard in between only
+    if failures:
+        raise _failed(failures[0], topic)
     return offsets[0]
 
 
