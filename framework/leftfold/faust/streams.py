@@ -14,6 +14,7 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold import names
 from leftfold.app import App
 from leftfold.codec import MessageCodec, read_recorded
+from leftfold.engine.hole import hole, unreachable
 from leftfold.engine.streamed_rows import StreamedRows
 from leftfold.envelope import Recorded
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
@@ -203,6 +204,7 @@ class EventStreams:
 
         Raises:
             Fenced: rows lack events that are committed: Redis went back in time, and the next run begins anew.
+            LogHole: the topic was trimmed past what comes next, and no archive is read here.
         """
         if not self._rows:
             return
@@ -213,9 +215,12 @@ class EventStreams:
             places = [aiokafka.TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
             ends = await client.end_offsets(places)
             committed = {place: await client.committed(place) or 0 for place in places}
+            starts = await client.beginning_offsets(places)
         finally:
             await client.stop()
         self._ends = _position(ends)
+        if gone := unreachable(_position(starts), _position(committed)):
+            raise hole(*gone[0])
         for rows in self._rows:
             if not rows.position().covers(_position(committed)):
                 rows.discard()

@@ -14,8 +14,6 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-_LOOK = 0.005
-
 __all__ = ["CommittedConsumer", "CommittedTransport", "Progress"]
 
 
@@ -111,26 +109,6 @@ class CommittedConsumer(driver.Consumer):
         sources: frozenset[str] | None = transport.sources
         return sources is None or tp.topic in sources
 
-    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
-        """The next messages; events wait until streams take them.
-
-        When tables are restored, Faust has events read a moment before its streams go on, and these pass them over.
-        """
-        generation = self.app.consumer_generation_id
-        async for tp, message in super().getmany(timeout):
-            if not self.is_ours(tp) or await self._is_awaited(tp, generation):
-                yield tp, message
-
-    async def _is_awaited(self, tp: TP, generation: int) -> bool:
-        """Waits until streams go on; False when the partition is paused or gone meanwhile, and is read again."""
-        while not self.app.flow_control.is_active():
-            if not self.flow_active or tp not in self._get_active_partitions() or self.should_stop:
-                return False
-            if self.app.consumer_generation_id != generation:
-                return False
-            await asyncio.sleep(_LOOK)
-        return True
-
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
         return _Thread(self, loop=self.loop, beacon=self.beacon)
 
@@ -153,6 +131,26 @@ class CommittedConsumer(driver.Consumer):
         consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
         found = await self._thread.call_thread(consumer.end_offsets, partitions)
         return {TP(tp.topic, tp.partition): end for tp, end in found.items()}
+
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
+        """The next messages; events wait until streams take them.
+
+        When tables are restored, Faust has events read a moment before its streams go on, and these pass them over.
+        """
+        generation = self.app.consumer_generation_id
+        async for tp, message in super().getmany(timeout):
+            if not self.is_ours(tp) or await self._is_awaited(tp, generation):
+                yield tp, message
+
+    async def _is_awaited(self, tp: TP, generation: int) -> bool:
+        """Waits until streams go on; False when the partition is paused or gone meanwhile, and is read again."""
+        while not self.app.flow_control.is_active():
+            if not self.flow_active or tp not in self._get_active_partitions() or self.should_stop:
+                return False
+            if self.app.consumer_generation_id != generation:
+                return False
+            await asyncio.sleep(0.005)
+        return True
 
 
 class CommittedTransport(driver.Transport):
