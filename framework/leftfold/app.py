@@ -121,8 +121,7 @@ def _same_events(
     reader: View[Any, Any] | Process[Any, Any, Any] | Reaction[Any],
     deciders: Iterable[Decider[Any, Any, Any]],
 ) -> None:
-    kinds = {Process: "process", Reaction: "reaction"}
-    what = kinds.get(type(reader), "view")
+    what = "process" if isinstance(reader, Process) else "reaction" if isinstance(reader, Reaction) else "view"
     for decider in deciders:
         known = {cls.__leftfold__.name: cls for cls in decider.events}
         for cls in reader.events:

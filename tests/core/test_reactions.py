@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold import ConfigurationError, ContractError, Delivery, Reaction, memory
+from leftfold import App, ConfigurationError, ContractError, Delivery, Reaction, memory
 from leftfold.codec import header
 from leftfold.engine.pending import PendingReader
+from leftfold.lockfile import lock_of
 from leftfold.reaction import idempotency_key
 from tests.core.receipts import Left, NoAddress, Paid, Pay, Sent, app_with, paid, receipts_with
 
@@ -153,3 +154,8 @@ def test_a_newer_event_is_waited_at_and_a_broken_one_is_parked() -> None:
     assert broken is not None
     assert "no visits.Paid.v1" in str(broken.error)
     assert reader.read(paid("v", 7, type_=b"visits.Left.v1")) is None
+
+
+def test_the_lock_holds_the_schemas_of_events_that_a_reaction_acts_on() -> None:
+    app = App("mails", reactions=[receipts_with(nothing)])
+    assert list(lock_of(app).events) == ["visits.Paid.v1"]

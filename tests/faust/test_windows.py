@@ -19,9 +19,10 @@ from typing import Any, TypeAlias
 
 import aiokafka
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from leftfold import InfrastructureError, Recorded
+from leftfold import InfrastructureError, LogHole, Recorded
 from leftfold.codec import utc_text
 from leftfold.faust import EventStreams
 from leftfold.faust.transport import CommittedConsumer
@@ -245,3 +246,14 @@ def test_an_agent_that_fails_ends_the_stream_and_its_event_is_not_passed_over(ti
     with running(tills, work) as failures:
         wait_until(lambda: bool(failures) or 5001 in seen, lambda: f"what comes behind: {failures} {seen}")
     assert seen == [5000, 5001]
+
+
+def test_a_topic_that_was_trimmed_past_what_comes_next_is_refused(tills: Tills) -> None:
+    """The last test of this module: what is deleted no other could read."""
+    admin = AdminClient(tills.kafka.librdkafka())
+    for future in admin.delete_records([TopicPartition("tills.events", p, 5) for p in range(PARTITIONS)]).values():
+        future.result(20)
+    with running(tills, by(6)) as failures:
+        wait_until(lambda: bool(failures), "the refusal")  # called at once
+    assert isinstance(failures[0], LogHole)
+    assert not tills.is_live(6)

@@ -14,6 +14,7 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold import names
 from leftfold.app import App
 from leftfold.codec import MessageCodec, read_recorded
+from leftfold.engine.hole import hole, unreachable
 from leftfold.engine.streamed_rows import StreamedRows
 from leftfold.envelope import Recorded
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
@@ -33,9 +34,11 @@ _TICK_SECONDS = 0.5
 
 
 class _Typed:
-    """Whether there are no more events for an agent: Faust has stopped it."""
+    """What an agent has been given: `is_over` when Faust has stopped it, `begun` are partitions it has events of."""
 
-    is_over = False
+    def __init__(self) -> None:
+        self.is_over = False
+        self.begun: set[TP] = set()
 
 
 class EventStreams:
@@ -74,6 +77,7 @@ class EventStreams:
         self._written = Position()
         self._ends = Position()
         self._agents = 0
+        self._typings: list[_Typed] = []
 
     def agent(self, events: TypeForm[E], work: Work[E]) -> None:
         """Has `work` go through every event of a closed union, of any category; each partition in its order.
@@ -91,6 +95,7 @@ class EventStreams:
 
         async def agent(stream: Any) -> None:
             typed = _Typed()
+            self._typings.append(typed)
             try:
                 await work(self._typed(stream, codec, typed))
                 if typed.is_over:
@@ -137,6 +142,7 @@ class EventStreams:
         async for event in stream.noack().events():
             message = event.message
             record = record_of(message)
+            self._check_begun(TP(record.topic, record.partition), record.offset, told.begun)
             recorded = None if record.key == b"@" else read_recorded(codec, record)
             if recorded is not None:
                 message.timestamp = recorded.time.timestamp()
@@ -144,6 +150,22 @@ class EventStreams:
             if event.ack():
                 self._done(TP(record.topic, record.partition), record.offset)
         told.is_over = True
+
+    def _check_begun(self, tp: TP, offset: int, begun: set[TP]) -> None:
+        """Checks that nothing was passed over when the partition came.
+
+        Raises:
+            InfrastructureError: something was; it is not acknowledged, so that the next run begins there.
+        """
+        if tp in begun:
+            return
+        begun.add(tp)
+        consumer: Any = self.faust.consumer
+        first = consumer.progress.frontier(tp)
+        if first is not None and first < offset:
+            raise InfrastructureError(
+                f"Faust has passed over {tp.topic}[{tp.partition}]@{first} and begins at {offset}; run it again"
+            )
 
     def _done(self, tp: TP, offset: int) -> None:
         if self._rows:
@@ -182,6 +204,7 @@ class EventStreams:
 
         Raises:
             Fenced: rows lack events that are committed: Redis went back in time, and the next run begins anew.
+            LogHole: the topic was trimmed past what comes next, and no archive is read here.
         """
         if not self._rows:
             return
@@ -192,9 +215,12 @@ class EventStreams:
             places = [aiokafka.TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
             ends = await client.end_offsets(places)
             committed = {place: await client.committed(place) or 0 for place in places}
+            starts = await client.beginning_offsets(places)
         finally:
             await client.stop()
         self._ends = _position(ends)
+        if gone := unreachable(_position(starts), _position(committed)):
+            raise hole(*gone[0])
         for rows in self._rows:
             if not rows.position().covers(_position(committed)):
                 rows.discard()
@@ -207,6 +233,8 @@ class EventStreams:
         consumer: Any = self.faust.consumer
         consumer.progress.forget()
         self._acked.clear()
+        for typed in self._typings:
+            typed.begun.clear()
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, LeftfoldError):

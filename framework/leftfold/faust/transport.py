@@ -5,7 +5,8 @@ Faust's own consumer reads what was aborted unless it writes transactions itself
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any, ClassVar
 
 import aiokafka
@@ -147,6 +148,26 @@ class CommittedConsumer(driver.Consumer):
         consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
         found = await self._thread.call_thread(consumer.end_offsets, partitions)
         return {TP(tp.topic, tp.partition): end for tp, end in found.items()}
+
+    async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
+        """The next messages; events wait until streams take them.
+
+        When tables are restored, Faust has events read a moment before its streams go on, and these pass them over.
+        """
+        generation = self.app.consumer_generation_id
+        async for tp, message in super().getmany(timeout):
+            if not self.is_ours(tp) or await self._is_awaited(tp, generation):
+                yield tp, message
+
+    async def _is_awaited(self, tp: TP, generation: int) -> bool:
+        """Waits until streams go on; False when the partition is paused or gone meanwhile, and is read again."""
+        while not self.app.flow_control.is_active():
+            if not self.flow_active or tp not in self._get_active_partitions() or self.should_stop:
+                return False
+            if self.app.consumer_generation_id != generation:
+                return False
+            await asyncio.sleep(0.005)
+        return True
 
 
 class CommittedTransport(driver.Transport):

@@ -10,7 +10,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.engine.pending import Pending, PendingReader, parked
 from leftfold.errors import ConfigurationError
-from leftfold.memory.log import MemoryLog
+from leftfold.memory.log import MemoryLog, MemoryLogReader
 from leftfold.partitioner import partition_of
 from leftfold.position import Position
 from leftfold.reaction import Delivery, Reaction
@@ -39,7 +39,7 @@ class MemoryReactions:
                 raise ConfigurationError(f"app {app.name} has no reaction {reaction.name!r}; add it: reactions=[...]")
         self._waiting: deque[tuple[Reaction[Any], Pending]] = deque()
         self._is_running = False
-        self._readers = []
+        self._readers: list[tuple[Reaction[Any], MemoryLogReader, PendingReader]] = []
         for reaction in app.reactions:
             log.create(names.dead(reaction.name), app.partitions)
             for category in reaction.categories:
