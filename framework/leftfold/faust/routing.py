@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import faust
+from faust.types import TP
 from yarl import URL
 
 from leftfold import names
@@ -16,7 +17,7 @@ from leftfold.engine.router import Router
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.faust.clock import Clock
 from leftfold.faust.sending import Sender
-from leftfold.faust.transport import CommittedTransport
+from leftfold.faust.transport import CommittedTransport, Progress
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 
@@ -86,6 +87,7 @@ class _Routing:
     async def _route(self, event: Any) -> None:
         message = event.message
         try:
+            self._progress.began(TP(message.topic, message.partition), message.offset)
             record = RawRecord(
                 message.topic,
                 message.partition,
@@ -100,9 +102,13 @@ class _Routing:
             self._failed(error)
             await asyncio.Event().wait()
 
-    async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
+    @property
+    def _progress(self) -> Progress:
         consumer: Any = self._faust.consumer
-        consumer.progress.forget()
+        return consumer.progress  # type: ignore[no-any-return]  # ours, made by our transport
+
+    async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
+        self._progress.forget()
 
     def _done(self, event: Any, record: RawRecord) -> None:
         self._clock.routed(self._faust.consumer, record)

@@ -5,6 +5,7 @@ Faust's own consumer reads what was aborted unless it writes transactions itself
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -12,6 +13,8 @@ import aiokafka
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
+
+from leftfold.errors import InfrastructureError
 
 __all__ = ["CommittedConsumer", "CommittedTransport", "Progress"]
 
@@ -22,12 +25,32 @@ class Progress:
     def __init__(self) -> None:
         self.position: dict[TP, int] = {}
         self._open: dict[TP, set[int]] = {}
+        self._awaited: dict[TP, deque[int]] = {}
 
     def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
         """A fetch brought these records, and left the consumer at these positions."""
         for tp, found in records.items():
-            self._open.setdefault(tp, set()).update(record.offset for record in found)
+            offsets = [record.offset for record in found]
+            self._open.setdefault(tp, set()).update(offsets)
+            before = self._awaited.get(tp, ())
+            self._awaited[tp] = deque([*(offset for offset in before if offset < offsets[0]), *offsets])
         self.position.update(positions)
+
+    def began(self, tp: TP, offset: int) -> None:
+        """This record is about to be routed.
+
+        Raises:
+            InfrastructureError: one before it was fetched and never handed on. Whoever wrote the input behind it would
+                lose it: an instance takes what comes from further back for something that was there.
+        """
+        awaited = self._awaited.get(tp)
+        if not awaited or offset < awaited[0]:
+            return
+        if offset > awaited[0]:
+            raise InfrastructureError(
+                f"{tp.topic}[{tp.partition}]@{offset} came before @{awaited[0]}; the router begins again from there"
+            )
+        awaited.popleft()
 
     def done(self, tp: TP, offset: int) -> None:
         """This record is routed."""
@@ -46,6 +69,7 @@ class Progress:
         """Partitions come and go: what is not fetched anew is not known."""
         self.position.clear()
         self._open.clear()
+        self._awaited.clear()
 
 
 class _Thread(driver.AIOKafkaConsumerThread):
