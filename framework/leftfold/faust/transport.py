@@ -32,8 +32,9 @@ class Progress:
         for tp, found in records.items():
             offsets = [record.offset for record in found]
             self._open.setdefault(tp, set()).update(offsets)
-            before = self._awaited.get(tp, ())
-            self._awaited[tp] = deque([*(offset for offset in before if offset < offsets[0]), *offsets])
+            if offsets:
+                before = [offset for offset in self._awaited.get(tp, ()) if offset < offsets[0]]
+                self._awaited[tp] = deque([*before, *offsets])
         self.position.update(positions)
 
     def began(self, tp: TP, offset: int) -> None:
