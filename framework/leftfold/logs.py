@@ -25,6 +25,7 @@ _WARN = frozenset(
         "generation lost",
         "killed",
         "not left clean",
+        "refused in folding",
         "restarting",
         "transaction aborted",
         "waiting",

@@ -91,6 +91,17 @@ def test_events_that_come_hours_late_are_no_load() -> None:
     assert time.now(0) == NOW + SECOND - hours, "an empty partition does not stop timers for what comes late by nature"
 
 
+def test_log_time_is_never_later_than_the_clock_that_is_known_even_before_anything_is_at_its_end() -> None:
+    time = LogTime([A, B])
+    time.tell(0, TimeMark({A: SourceTime(OLD, OLD + SECOND), B: SourceTime(OLD + SECOND, OLD + SECOND)}))
+    assert time.now(0) == OLD
+    assert time.clock == OLD + SECOND
+    time.saw(A, OLD + SILENCE, OLD + SILENCE, 0)
+    assert time.clock == OLD + SILENCE
+    time.tell(0, TimeMark({B: SourceTime(end=NOW)}, {0: 7}))
+    assert time.clock == NOW, "what waits for inputs tells the clock at once"
+
+
 def test_a_mark_survives_its_record_and_nothing_else_is_one() -> None:
     mark = TimeMark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime()}, {0: 7, 11: 0})
     assert TimeMark.decode(mark.encode()) == mark

@@ -11,8 +11,9 @@ from leftfold.engine.batch_lane import BatchLane
 from leftfold.engine.duty import Duty
 from leftfold.engine.log_time import SILENCE
 from leftfold.faust import clock, routing
+from leftfold.faust.progress import Progress
 from leftfold.faust.sending import Sender
-from leftfold.faust.transport import CommittedConsumer, Progress
+from leftfold.faust.transport import CommittedConsumer
 from leftfold.kafka.transaction import Transactions
 from leftfold.kafka.workshop import Workshop
 from leftfold.ports import RawRecord

@@ -31,6 +31,7 @@ from tests.worker.waiting import wait_until
 pytestmark = pytest.mark.servers
 
 PACE = threading.Event()
+PARTS = ("checkout", "checkout", "checkout.router", "checkout.router", "stock")
 
 
 def meet(doomed: list[ChildProcess], orders: Orders, trading: Trading) -> None:
@@ -60,9 +61,8 @@ def test_each_step_is_taken_once_whoever_is_killed_wherever(
     monkeypatch.setattr(clock, "SILENCE", SILENCE / 30)
     with Trading(settings) as trading:
         orders = Orders(trading, "killed")
-        for points in zip_longest(WORKER, ROUTER, ANSWERING):
-            parts = zip(("checkout", "checkout.router", "stock"), points, strict=True)
-            planned = [(part, Point(at)) for part, at in parts if at]
+        for points in zip_longest(WORKER[::2], WORKER[1::2], ROUTER[::2], ROUTER[1::2], ANSWERING):
+            planned = [(part, Point(at)) for part, at in zip(PARTS, points, strict=True) if at]
             doomed = [start(Child(settings.bootstrap_servers, part, points=(point,))) for part, point in planned]
             meet(doomed, orders, trading)
         wait_until(
@@ -87,8 +87,9 @@ def test_a_router_killed_behind_a_write_has_it_done_twice_where_origins_are_not_
     inputs, commands = len(twice(routed(settings))), len(twice(sent(settings)))
     with Trading(settings) as trading:
         doomed = start(Child(settings.bootstrap_servers, "checkout.router", points=(Point("after input", nth=3),)))
-        number = count()
+        number, deadline = count(), time.monotonic() + 120.0
         while doomed.code is None:
+            assert time.monotonic() < deadline, str(doomed)
             order = f"again-{remembers}-{next(number)}"
             trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=90)
             PACE.wait(0.05)

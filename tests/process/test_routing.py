@@ -17,6 +17,7 @@ from leftfold.codec import header
 from leftfold.engine.reacting import Reactor
 from leftfold.errors import ContractError
 from leftfold.faust import route
+from leftfold.faust.progress import OrderedProgress
 from leftfold.faust.sending import Sender
 from leftfold.faust.transport import CommittedConsumer
 from leftfold.kafka.settings import KafkaSettings
@@ -111,6 +112,43 @@ def test_as_faust_reads_by_itself_an_aborted_event_would_arrive(
     monkeypatch.setattr(aiokafka, "AIOKafkaConsumer", careless)
     with routing(settings) as failures:
         wait_until(lambda: not failures and "never" in routed(settings), lambda: f"the input: {failures}")
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_an_event_that_faust_passes_over_ends_the_router_before_what_comes_behind_it(
+    settings: KafkaSettings, looks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here Faust is made to lose one; the twin does not look, and writes what comes behind it first."""
+    home = partition_of(b"passed", app.partitions)
+    keys = [f"{looks}-{n}" for n in range(200) if partition_of(f"{looks}-{n}".encode(), app.partitions) == home]
+    lost, behind = keys[:2]
+    real, left = CommittedConsumer.getmany, [lost.encode()]
+
+    async def careless(self: CommittedConsumer, timeout: float) -> Any:
+        async for tp, message in real(self, timeout):
+            found = [record for record in message.value if record.key not in left]
+            if len(found) < len(message.value):
+                left.clear()
+            if found:
+                message.value = found
+                yield tp, message
+
+    monkeypatch.setattr(CommittedConsumer, "getmany", careless)
+    if not looks:
+        monkeypatch.setattr(OrderedProgress, "began", lambda self, tp, offset: None)
+    write(settings, lost, commit=True)
+    write(settings, behind, commit=True)
+    with routing(settings) as failures:
+        wait_until(lambda: bool(failures) or behind in routed(settings), "an end, or what comes behind")
+    order = [key for key in routed(settings) if key in (lost, behind)]
+    if not looks:
+        assert order == [behind]
+        return
+    assert order == []
+    assert "came before" in str(failures[0])
+    with routing(settings) as failures:
+        wait_until(lambda: not failures and behind in routed(settings), lambda: f"both: {failures}")
+    assert [key for key in routed(settings) if key in (lost, behind)] == [lost, behind]
 
 
 def test_an_event_that_cannot_be_routed_ends_the_router_and_is_not_skipped(settings: KafkaSettings) -> None:

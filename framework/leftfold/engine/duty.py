@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from leftfold import names
@@ -22,17 +22,14 @@ __all__ = ["Deciding", "Duty", "Reacting", "Refolding", "duty_of"]
 
 
 class Refolding(Protocol):
-    """Brings the records of one partition up to a log."""
+    """Brings the records of one partition up to a log; `changed` are those that the state topic lacks, by key.
+
+    `refused` is how many records of the log this code could not take, though they were taken once.
+    """
 
     store: StateStore
-
-    @property
-    def changed(self) -> Collection[str]:
-        """The keys of records that the state topic lacks."""
-
-    @property
-    def refused(self) -> int:
-        """How many records this code could not take, though they were taken once."""
+    changed: dict[str, Any]
+    refused: int
 
     def add(self, record: RawRecord) -> None:
         """Folds one record of the log."""

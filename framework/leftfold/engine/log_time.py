@@ -106,13 +106,14 @@ class LogTime:
         self._at: dict[str, SourceTime] = dict.fromkeys(sources, SourceTime())
         self._told: dict[str, deque[tuple[int, SourceTime]]] = {source: deque() for source in self._at}
         self._seen = dict.fromkeys(self._at, -1)
-        self._clock = datetime.min.replace(tzinfo=UTC)
+        self.clock = datetime.min.replace(tzinfo=UTC)
+        """The latest time by any wall clock that was told; log time is never later."""
 
     def tell(self, partition: int, mark: TimeMark) -> None:
         """Takes a mark; it counts once this partition's inputs are taken as far as the mark says."""
         needed = mark.inputs.get(partition, 0)
         for name, source in mark.sources.items():
-            self._clock = max(self._clock, source.end or self._clock)
+            self.clock = max(self.clock, source.end or source.appended or self.clock)
             if name in self._at and needed > self._seen[name]:
                 told = self._told[name]
                 if told and told[-1][0] == needed:
@@ -123,19 +124,24 @@ class LogTime:
         """An input of this offset came from there: it is no later than this there, whatever was said before it."""
         if source in self._at:
             self._at[source], self._seen[source] = SourceTime(time, appended), offset
+            self.clock = max(self.clock, appended)
             told = self._told[source]
             while told and told[0][0] <= offset:
                 told.popleft()
+
+    def reach(self, next_offset: int) -> None:
+        """The inputs before this one are taken: marks that waited for them count."""
+        for name, told in self._told.items():
+            while told and told[0][0] <= next_offset:
+                self._at[name] = told.popleft()[1]
 
     def now(self, next_offset: int) -> datetime | None:
         """The time, given the next input to be taken; None while a source has not said anything.
 
         A load is one thing: while old events come in anywhere, silence elsewhere tells nothing.
         """
-        for name, told in self._told.items():
-            while told and told[0][0] <= next_offset:
-                self._at[name] = told.popleft()[1]
-        loading = any(source.is_loaded(self._clock) for source in self._at.values())
+        self.reach(next_offset)
+        loading = any(source.is_loaded(self.clock) for source in self._at.values())
         found = [source.is_at(loading=loading) for source in self._at.values()]
         times = [at for at in found if at is not None]
         return min(times) if times and len(times) == len(found) else None

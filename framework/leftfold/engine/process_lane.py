@@ -85,7 +85,11 @@ class ProcessLane(BatchLane[Input]):
         """What says that timers are due by log time, to be written into the process's own topic."""
         batch = Batch()
         for partition, offset in nexts.items():
-            now = self.times[partition].now(offset)
+            time, first = self.times[partition], self.timers[partition].next()
+            time.reach(offset)
+            if first is None or first > time.clock:
+                continue
+            now = time.now(offset)
             if now is not None and (due := self.due_at(partition, now)):
                 batch.sent.setdefault(self._topic, []).extend(due)
         return batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from leftfold.codec import header
@@ -29,14 +28,9 @@ class ProcessRefold:
         self.store, self.refused = store, 0
         self._reactor, self._topic = Reactor(process), f"{process.name}.commands"
         self._codec: InstanceCodec[Any] = InstanceCodec(process.state, process.initial_state)
-        self._changed: dict[str, None] = {}
+        self.changed: dict[str, None] = {}
         self._open: dict[str, Instance[Any]] = {}
         self._dead: set[int] = set()
-
-    @property
-    def changed(self) -> Collection[str]:
-        """The keys of the instances that the state topic lacks."""
-        return self._changed.keys()
 
     def pass_over(self, letter: RawRecord) -> None:
         """An input that was dead-lettered is not taken now either."""
@@ -57,10 +51,10 @@ class ProcessRefold:
             self._reactor.refuse(instance, given)
         else:
             outcome = self._reactor.take(instance, given)
-            if isinstance(outcome, Passed) and given.key not in self._changed:
+            if isinstance(outcome, Passed) and given.key not in self.changed:
                 return
             self.refused += isinstance(outcome, Failed)
-        self._changed[given.key] = None
+        self.changed[given.key] = None
         self._open[given.key] = instance
         if len(self._open) > _OPEN:
             self._close(next(iter(self._open)))
@@ -70,11 +64,11 @@ class ProcessRefold:
 
     def take(self, most: int) -> list[tuple[str, bytes]]:
         """Up to `most` changed instances as records for the state topic; they count as unchanged from then on."""
-        keys = list(self._changed)[:most]
+        keys = list(self.changed)[:most]
         records: list[tuple[str, bytes]] = []
         for key in keys:
             self._close(key)
-            del self._changed[key]
+            del self.changed[key]
             records.append((key, self.store.get(key) or b""))
         return records
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
+from leftfold.faust.progress import OrderedProgress, Progress
 from leftfold.faust.transport import CommittedConsumer, CommittedThread, CommittedTransport
 
 __all__ = ["Bundle", "BundlingTransport"]
@@ -33,6 +34,9 @@ class _Thread(CommittedThread):
 class _Consumer(CommittedConsumer):
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
         return _Thread(self, loop=self.loop, beacon=self.beacon)
+
+    def _made(self) -> Progress:
+        return OrderedProgress()
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
         """Between the ends of two bundles there is none, whatever Faust thinks; what is committed is not its count."""

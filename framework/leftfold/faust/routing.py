@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
+from faust.types import TP
+
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.bulk_log import Range
@@ -18,6 +20,7 @@ from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.faust.apps import faust_app
 from leftfold.faust.bundles import BundlingTransport
 from leftfold.faust.clock import Clock
+from leftfold.faust.progress import OrderedProgress
 from leftfold.faust.records import bundled
 from leftfold.faust.sending import Sender
 from leftfold.partitioner import partition_of
@@ -115,14 +118,19 @@ class _Routing:
 
         try:
             for record in bundled(event.message):
+                self._progress.began(TP(record.topic, record.partition), record.offset)
                 await self._sender.send(record, self._router.route(record), done)
         except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
             self._failed(error)
             await asyncio.Event().wait()
 
-    async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
+    @property
+    def _progress(self) -> OrderedProgress:
         consumer: Any = self._faust.consumer
-        consumer.progress.forget()
+        return consumer.progress  # type: ignore[no-any-return]  # ours, made by our transport
+
+    async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
+        self._progress.forget()
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, LeftfoldError):

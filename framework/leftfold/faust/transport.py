@@ -6,7 +6,7 @@ Faust's own consumer reads what was aborted unless it writes transactions itself
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar
 
 import aiokafka
@@ -15,44 +15,9 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
-__all__ = ["CommittedConsumer", "CommittedThread", "CommittedTransport", "Progress"]
+from leftfold.faust.progress import Progress
 
-
-class Progress:
-    """How far the partitions are read: `position` of each after its last fetch, and which records are not done."""
-
-    def __init__(self) -> None:
-        self.position: dict[TP, int] = {}
-        self._open: dict[TP, set[int]] = {}
-
-    def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
-        """A fetch brought these records, and left the consumer at these positions."""
-        for tp, found in records.items():
-            self._open.setdefault(tp, set()).update(record.offset for record in found)
-        self.position.update(positions)
-
-    def done(self, tp: TP, offset: int) -> None:
-        """This record is routed."""
-        if tp in self._open:
-            self._open[tp].discard(offset)
-
-    def is_through(self, tp: TP, end: int) -> bool:
-        """Whether everything before `end` is read and routed."""
-        return self.position.get(tp, -1) >= end and not self._open.get(tp)
-
-    def frontier(self, tp: TP) -> int | None:
-        """The first offset that is not routed yet; None when nothing has been fetched."""
-        return min(self._open[tp]) if self._open.get(tp) else self.position.get(tp)
-
-    def frontier_without(self, tp: TP, done: Collection[int]) -> int | None:
-        """The `frontier` once these records are done, too."""
-        still = self._open.get(tp, set()).difference(done)
-        return min(still) if still else self.position.get(tp)
-
-    def forget(self) -> None:
-        """Partitions come and go: what is not fetched anew is not known."""
-        self.position.clear()
-        self._open.clear()
+__all__ = ["CommittedConsumer", "CommittedThread", "CommittedTransport"]
 
 
 class CommittedThread(driver.AIOKafkaConsumerThread):
@@ -110,9 +75,12 @@ class CommittedConsumer(driver.Consumer):
     """A consumer of committed records; `lost` are offsets from which it should read on and cannot."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.progress = Progress()
+        self.progress = self._made()
         self.lost: dict[TP, int] = {}
         super().__init__(*args, **options)
+
+    def _made(self) -> Progress:
+        return Progress()
 
     def is_ours(self, tp: TP) -> bool:
         """Whether these are events; others, such as changelogs of tables, are Faust's business."""
