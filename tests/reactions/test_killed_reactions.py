@@ -76,14 +76,15 @@ class Fate:
     def __init__(self) -> None:
         self.refused: set[str] = set()
         self.is_mended = False
+        self._deaths = {"/before/before": [3, 8], "/after/effect": [2, 7], f"/{FORGETFUL}/effect": [2, 7]}
+        """By path the requests from which on the next sender dies, in order."""
 
     def judge(self, path: str, event: str, number: int) -> str:
-        """At two places each: before an effect, after one, and when something has just been parked."""
-        _, name, phase = path.split("/")
-        if phase == "effect" and event in self.refused and not self.is_mended:
+        """Death comes before an effect, or right behind one; what is refused has none."""
+        if path.endswith("/effect") and event in self.refused and not self.is_mended:
             return "refuse"
-        dies = {"before": ("before", (3, 8)), "after": ("effect", (2, 7)), FORGETFUL: ("effect", (2, 7))}
-        if (at := dies.get(name)) is not None and phase == at[0] and number in at[1]:
+        if (left := self._deaths.get(path)) and number >= left[0]:
+            left.pop(0)
             return "die"
         return "ok"
 
