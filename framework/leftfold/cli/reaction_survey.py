@@ -23,28 +23,28 @@ def survey_reactions(app: App, kafka: str | None, problems: list[str]) -> Iterat
         InfrastructureError: no broker answers.
     """
     settings = kafka_settings(kafka)
-    with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
-        topics: dict[str, int] = cluster.topics()
+    with ring("leftfold.kafka.groups").Groups(settings) as groups:
+        topics: dict[str, int] = groups.topics()
         for reaction in app.reactions:
             name, group = reaction.name, names.reacting(app.name, reaction.name)
-            running = cluster.owners(f"{name}.reaction").get(group, 0)
+            running = groups.owners(f"{name}.reaction").get(group, 0)
             if not running:
                 problems.append(f"nobody acts for reaction {name}; start: leftfold run {name}")
             row: Row = {"kind": "reaction", "name": name, "events": ", ".join(reaction.categories), "running": running}
             row |= {"lag": None, "parked": 0}
             if names.dead(name) in topics and names.begun(name) in topics:
-                row["lag"] = _lag(cluster, reaction, group, settings, topics)
+                row["lag"] = _lag(groups, reaction, group, topics)
                 row["parked"] = ring("leftfold.kafka.parked").ParkedEvents(name, settings).count()
             if row["parked"]:
                 problems.append(f"reaction {name} has parked {row['parked']:,}; see: leftfold reactions parked {name}")
             yield row
 
 
-def _lag(cluster: Any, reaction: Reaction[Any], group: str, settings: Any, topics: dict[str, int]) -> int | None:
+def _lag(groups: Any, reaction: Reaction[Any], group: str, topics: dict[str, int]) -> int | None:
     """How many offsets lie behind what is done; None = it has not begun."""
     found = [names.events(category) for category in reaction.categories if names.events(category) in topics]
-    ends: Position = cluster.ends(found)
-    done: Position = ring("leftfold.kafka.group_offsets").committed(settings, group, ends)
+    ends: Position = groups.ends(found)
+    done: Position = groups.committed(group, found)
     if not done.offsets:
         return None
     pairs = ((t, p, end) for t, partitions in ends.offsets.items() for p, end in partitions.items())
