@@ -6,11 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import faust
+from mode.utils.queues import FlowControlEvent
 from yarl import URL
 
 from leftfold.faust.transport import CommittedTransport
 
 __all__ = ["faust_app"]
+
+
+class _Flow(FlowControlEvent):
+    """Goes on once: Faust says so again when its tables are restored, and would forget the events that wait then."""
+
+    def resume(self) -> None:
+        """Lets events through."""
+        if not self.is_active():
+            super().resume()
 
 
 def faust_app(
@@ -37,6 +47,7 @@ def faust_app(
         "logging_config": None,
     }
     app = faust.App(id_, **{**settings, **other})
+    app.flow_control = _Flow()
     transport = kind(app.conf.broker_consumer, app)
     transport.dialect = dialect
     app.transport = transport
