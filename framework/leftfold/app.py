@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from leftfold.decider import Decider
 from leftfold.errors import ConfigurationError
@@ -15,6 +15,14 @@ from leftfold.view import View
 __all__ = ["App"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=_Named)
 
 
 class App:
@@ -62,11 +70,7 @@ class App:
         Raises:
             ConfigurationError: this App has none.
         """
-        for decider in self.deciders:
-            if decider.name == category:
-                return decider
-        known = ", ".join(d.name for d in self.deciders) or "none"
-        raise ConfigurationError(f"app {self.name} has no decider for category {category!r}; it has: {known}")
+        return _named(self.name, "decider for category", category, self.deciders)
 
     def process(self, name: str) -> Process[Any, Any, Any]:
         """The process of a name.
@@ -74,11 +78,7 @@ class App:
         Raises:
             ConfigurationError: this App has none.
         """
-        for process in self.processes:
-            if process.name == name:
-                return process
-        known = ", ".join(p.name for p in self.processes) or "none"
-        raise ConfigurationError(f"app {self.name} has no process {name!r}; it has: {known}")
+        return _named(self.name, "process", name, self.processes)
 
     def reaction(self, name: str) -> Reaction[Any]:
         """The reaction of a name.
@@ -86,11 +86,7 @@ class App:
         Raises:
             ConfigurationError: this App has none.
         """
-        for reaction in self.reactions:
-            if reaction.name == name:
-                return reaction
-        known = ", ".join(r.name for r in self.reactions) or "none"
-        raise ConfigurationError(f"app {self.name} has no reaction {name!r}; it has: {known}")
+        return _named(self.name, "reaction", name, self.reactions)
 
     def view(self, name: str) -> View[Any, Any]:
         """The view of a name.
@@ -98,14 +94,18 @@ class App:
         Raises:
             ConfigurationError: this App has none.
         """
-        for view in self.views:
-            if view.name == name:
-                return view
-        known = ", ".join(v.name for v in self.views) or "none"
-        raise ConfigurationError(f"app {self.name} has no view {name!r}; it has: {known}")
+        return _named(self.name, "view", name, self.views)
 
     def __repr__(self) -> str:
         return f"App({self.name!r}, partitions={self.partitions})"
+
+
+def _named(app: str, what: str, name: str, among: Sequence[N]) -> N:
+    for one in among:
+        if one.name == name:
+            return one
+    known = ", ".join(one.name for one in among) or "none"
+    raise ConfigurationError(f"app {app} has no {what} {name!r}; it has: {known}")
 
 
 def _distinct(app: str, what: str, names: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -59,9 +60,9 @@ class BulkRecord(Protocol):
 class ToldRecords(Sequence[BulkRecord]):
     """Records of a log that is stored by columns."""
 
+    @abstractmethod
     def told(self) -> Iterable[tuple[Any, ...]] | None:
         """ce_type, ce_time, ce_sequence, key, value of each record; None when headers are not as lanes write them."""
-        raise NotImplementedError
 
 
 class BulkLog(Protocol):

@@ -108,6 +108,7 @@ class _Routing:
 
     async def _route(self, event: Any) -> None:
         left = len(event.message.value)
+        progress, tp = self._progress, TP(event.message.topic, event.message.partition)
 
         def done(record: RawRecord) -> None:
             nonlocal left
@@ -118,7 +119,7 @@ class _Routing:
 
         try:
             for record in bundled(event.message):
-                self._progress.began(TP(record.topic, record.partition), record.offset)
+                progress.began(tp, record.offset)
                 await self._sender.send(record, self._router.route(record), done)
         except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
             self._failed(error)
