@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
 if TYPE_CHECKING:
     from leftfold.app import App
+    from leftfold.cli.project import Project
     from leftfold.lockfile import Finding
 
 __all__ = ["EXAMPLES", "check"]
@@ -25,7 +26,7 @@ EXAMPLES = examples(
 
 def check(
     write: Annotated[bool, typer.Option("--write", help="Write leftfold.lock.")] = False,
-    app: AppOption = "",
+    app: AppsOption = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
@@ -38,33 +39,49 @@ def check(
     SQL of query views is checked on Spark; how each of them is kept depends on its topics, too, which are asked if they
     answer. Exit code 1 when something differs.
     """
+    from leftfold.cli.project import find_project, load_apps
+
+    project, asked = find_project(), _Asked(archive, kafka, redis, write, as_json)
+    well = [_is_well(one, spec, project, asked) for spec, one in load_apps(app or []).items()]
+    if not all(well):
+        raise typer.Exit(1)
+
+
+class _Asked(NamedTuple):
+    """What was typed besides the App."""
+
+    archive: str | None
+    kafka: str | None
+    redis: str | None
+    write: bool
+    as_json: bool
+
+
+def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
+    """Tells how an App compares with its lock and its topics, and whether nothing differs."""
     from leftfold.cli.checking import compared, query_findings, topic_findings
     from leftfold.cli.console import emit, note, say
-    from leftfold.cli.project import find_project, load_app
 
-    project = find_project()
-    whole = load_app(app, project)
-    lock = project.lock_of(whole, app)
-    findings, accepted = compared(whole, lock, write=write)
+    lock = project.lock_of(app, spec)
+    findings, accepted = compared(app, lock, write=asked.write)
     if lock != project.lock:
-        findings, accepted = ([_meant(finding, lock.name, app) for finding in found] for found in (findings, accepted))
-    topics, remark = topic_findings(whole, kafka, archive)
-    queries, kept = query_findings(whole, kafka, redis)
+        findings, accepted = ([_meant(finding, lock.name, spec) for finding in found] for found in (findings, accepted))
+    topics, remark = topic_findings(app, asked.kafka, asked.archive)
+    queries, kept = query_findings(app, asked.kafka, asked.redis)
     for finding in [*accepted, *findings, *queries, *topics]:
-        if as_json:
-            emit(
-                {"about": finding.about, "message": finding.message, "wrong": finding.wrong and finding not in accepted}
-            )
+        if asked.as_json:
+            wrong = finding.wrong and finding not in accepted
+            emit({"about": finding.about, "message": finding.message, "wrong": wrong})
         else:
             say(_line(finding, accepted=finding in accepted))
     for line in [*kept, *filter(None, [remark])]:
         note(line)
-    if write:
+    if asked.write:
         note(f"wrote {_near(lock)}; commit it")
-    if topics or queries or findings:
-        raise typer.Exit(1)
-    if not write and not as_json:
-        say(f"{typer.style('ok', fg='green')}: {_counted(whole)}, as in {_near(lock)}")
+    differs = bool(topics or queries or findings)
+    if not (asked.write or asked.as_json or differs):
+        say(f"{typer.style('ok', fg='green')}: {_counted(app)}, as in {_near(lock)}")
+    return not differs
 
 
 def _meant(finding: Finding, lock: str, app: str) -> Finding:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from leftfold.cli.options import AppOption, KafkaOption, LogsOption, RedisOption, examples
+from leftfold.cli.options import AppsOption, KafkaOption, LogsOption, RedisOption, examples
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLES", "dev"]
 
-EXAMPLES = examples("leftfold dev", "leftfold send AddItem '{...}'     in a second terminal")
+EXAMPLES = examples(
+    "leftfold dev",
+    "leftfold send AddItem '{...}'     in a second terminal",
+    "leftfold dev --app shop.orders:app --app shop.stock:app     Apps that react to each other",
+)
 
 
 def dev(
-    app: AppOption = "",
+    app: AppsOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     json_logs: LogsOption = None,
 ) -> None:
-    """Start servers, run the App, reload on change.
+    """Start servers, run the App or several, reload on change.
 
     Ctrl-C stops everything that this command started. Servers that run already are used and left alone.
     """
@@ -40,7 +44,7 @@ def dev(
     with _servers(kafka, redis, report):
         if not stopping.event.is_set():
             logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]
-            arguments = [*logs, f"--app={app}"] if app else logs
+            arguments = [*logs, *(f"--app={one}" for one in app or ())]
             Reloading(project.root, arguments, environment, stop=stopping.event, report=report).run()
     report("stopped", {})
     raise typer.Exit(stopping.code)

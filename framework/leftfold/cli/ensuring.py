@@ -1,8 +1,9 @@
-"""An App's topics, made when they are missing, and its reactions, begun when they have never run."""
+"""Topics of Apps, made when they are missing, and reactions, begun when they have never run."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 
 from leftfold.app import App
@@ -15,22 +16,27 @@ from leftfold.logs import Report
 __all__ = ["begin_reactions", "ensure_topics"]
 
 
-def ensure_topics(app: App, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
+def ensure_topics(apps: Iterable[App], settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
     """Makes what is missing and checks what is there, however long no broker answers or another App is awaited.
+
+    Each makes its own before it asks for those of others, so that they may be given in any order.
 
     Raises:
         ConfigurationError: a topic is not as the App says.
     """
     ensure = ring("leftfold.kafka.topics").ensure
-    trouble = Trouble(report, stop)
-    while not stop.is_set():
-        try:
-            ensure(app, settings)
-        except InfrastructureError as error:
-            trouble.met(error)
-            continue
-        trouble.told("")
-        return
+    trouble, left = Trouble(report, stop), list(apps)
+    while left and not stop.is_set():
+        refused: dict[str, InfrastructureError] = {}
+        for app in left:
+            try:
+                ensure(app, settings)
+            except InfrastructureError as error:
+                refused[app.name] = error
+        if len(refused) == len(left):
+            trouble.met(next(iter(refused.values())))
+        left = [app for app in left if app.name in refused]
+    trouble.told("")
 
 
 def begin_reactions(app: App, settings: KafkaSettings) -> None:

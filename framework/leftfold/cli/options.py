@@ -8,8 +8,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 __all__ = [
-    "EVERY", "MAX_PARKED", "AppOption", "ArchiveOption", "JsonOption", "KafkaOption", "LogsOption", "MasterOption",
-    "MaxParkedOption", "PyFilesOption", "RedisOption", "examples",
+    "EVERY", "MAX_PARKED", "AppOption", "AppsOption", "ArchiveOption", "JsonOption", "KafkaOption", "LogsOption",
+    "MasterOption", "MaxParkedOption", "PyFilesOption", "RedisOption", "examples",
 ]  # fmt: skip
 
 MAX_PARKED = 100
@@ -24,6 +24,16 @@ AppOption: TypeAlias = Annotated[
         envvar="LEFTFOLD_APP",
         metavar="MODULE:NAME",
         help="The App to use; else `app` under [tool.leftfold] in the nearest pyproject.toml.",
+    ),
+]
+AppsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--app",
+        envvar="LEFTFOLD_APP",
+        metavar="MODULE:NAME",
+        help="An App to run; may be repeated. Else all that `app` under [tool.leftfold] in the nearest pyproject.toml "
+        "names.",
     ),
 ]
 KafkaOption: TypeAlias = Annotated[

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from leftfold.app import App
 from leftfold.cli.failures import Usage, unknown
 from leftfold.supervisor import Part
 
-__all__ = ["QUERIES", "STREAM", "TAIL", "chosen", "parts_of"]
+__all__ = ["QUERIES", "STREAM", "TAIL", "chosen", "chosen_of", "parts_of"]
 
 TAIL, STREAM, QUERIES = "tail", "stream", "queries"
 """What folds views, either of the two, and what computes those that are queries; parts are called after their kind."""
@@ -21,14 +21,32 @@ def chosen(app: App, names: Sequence[str]) -> App:
     Raises:
         Usage: a name is none of them.
     """
-    known = {d.name for d in app.deciders} | {p.name for p in app.processes} | {r.name for r in app.reactions}
-    known |= {v.name for v in app.views}
+    return next(iter(chosen_of({"": app}, names).values()))
+
+
+def chosen_of(apps: Mapping[str, App], names: Sequence[str]) -> dict[str, App]:
+    """The same of several Apps; one in which nothing is wanted is left out.
+
+    Raises:
+        Usage: a name is in none of them.
+    """
+    members, called = {spec: _members(app) for spec, app in apps.items()}, ", ".join(a.name for a in apps.values())
+    known = set().union(*members.values())
     for name in names:
         if name not in known:
-            raise unknown(f"decider, process, reaction or view in app {app.name} called", name, known)
+            raise unknown(f"decider, process, reaction or view in app {called} called", name, known)
     if not known:
-        raise Usage(f"app {app.name} has no deciders, processes, reactions or views; there is nothing to run")
+        raise Usage(f"app {called} has no deciders, processes, reactions or views; there is nothing to run")
     wanted = set(names) or known
+    return {spec: _only(app, wanted) for spec, app in apps.items() if wanted & members[spec]}
+
+
+def _members(app: App) -> set[str]:
+    found = {d.name for d in app.deciders} | {p.name for p in app.processes} | {r.name for r in app.reactions}
+    return found | {v.name for v in app.views}
+
+
+def _only(app: App, wanted: Container[str]) -> App:
     return App(
         app.name,
         partitions=app.partitions,
@@ -40,13 +58,20 @@ def chosen(app: App, names: Sequence[str]) -> App:
 
 
 def parts_of(
-    app: App, workers: int, arguments: Sequence[str], environment: Mapping[str, str], *, views_by: str = TAIL
+    app: App,
+    workers: int,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    views_by: str = TAIL,
+    alone: bool = True,
 ) -> list[Part]:
     """The processes that run everything in an App.
 
     Args:
         workers: how many per decider, process, router and reaction; they share its partitions.
         arguments: handed on to each part. environment: of each part, besides ours. views_by: what folds views.
+        alone: whether no other App is run beside it, whose parts for views have names of the same kind.
     """
 
     def part(name: str, kind: str, names: Sequence[str]) -> Part:
@@ -63,5 +88,5 @@ def parts_of(
         parts += [part(name, kind, [of]) for name in named]
     for name, folded in ((views_by, True), (QUERIES, False)):
         if views := [view.name for view in app.views if view.folded is folded and not view.streamed]:
-            parts.append(part(name, name, views))
+            parts.append(part(name if alone else f"{app.name}.{name}", name, views))
     return parts

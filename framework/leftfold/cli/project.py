@@ -6,6 +6,7 @@ import importlib
 import sys
 import tomllib
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -13,16 +14,21 @@ from types import ModuleType
 from leftfold.app import App
 from leftfold.errors import ConfigurationError, LeftfoldError
 
-__all__ = ["Project", "find_project", "load_app"]
+__all__ = ["Project", "find_project", "load_app", "load_apps"]
 
 
 @dataclass(frozen=True)
 class Project:
-    """A directory, and the App and the archive that its pyproject.toml names, '' when it names none."""
+    """A directory, and the Apps and the archive that its pyproject.toml names, '' when it names none."""
 
     root: Path
-    app: str
+    apps: tuple[str, ...] = ()
     archive: str = ""
+
+    @property
+    def app(self) -> str:
+        """The App that is meant when nobody says which: the first."""
+        return next(iter(self.apps), "")
 
     @property
     def data(self) -> Path:
@@ -56,8 +62,16 @@ def find_project(start: Path | None = None) -> Project:
             except (OSError, ValueError) as error:
                 raise ConfigurationError(f"{file} cannot be read: {error}") from error
             if told is not None:
-                return Project(place, str(told.get("app", "")), _from(place, str(told.get("archive", ""))))
-    return Project(here, "")
+                return Project(place, _apps_of(file, told), _from(place, str(told.get("archive", ""))))
+    return Project(here)
+
+
+def _apps_of(file: Path, told: Mapping[str, object]) -> tuple[str, ...]:
+    found = told.get("app", [])
+    apps = [found] if isinstance(found, str) else found
+    if not isinstance(apps, list) or not all(isinstance(app, str) for app in apps):
+        raise ConfigurationError(f"{file}: app = {found!r} under [tool.leftfold] is one module:name, or a list of them")
+    return tuple(filter(None, apps))
 
 
 def _from(root: Path, archive: str) -> str:
@@ -88,6 +102,24 @@ def load_app(spec: str = "", project: Project | None = None) -> App:
     found = getattr(module, name, None)
     if not isinstance(found, App):
         raise ConfigurationError(f"{module_name} has no App {name!r}; {_apps(module)}")
+    return found
+
+
+def load_apps(specs: Sequence[str]) -> dict[str, App]:
+    """The Apps that are meant, each by what it was asked for: those given, else all of the project's.
+
+    Raises:
+        ConfigurationError: as `load_app`, or two of them have one name.
+    """
+    project = find_project()
+    found = {spec: load_app(spec, project) for spec in tuple(filter(None, specs)) or project.apps or ("",)}
+    called: dict[str, str] = {}
+    for spec, app in found.items():
+        if other := called.get(app.name):
+            raise ConfigurationError(
+                f"{other} and {spec} are both called {app.name!r}; groups and topics go by the name"
+            )
+        called[app.name] = spec
     return found
 
 

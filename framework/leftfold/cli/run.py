@@ -1,4 +1,4 @@
-"""`leftfold run`: an App at work, deciders and views alike."""
+"""`leftfold run`: Apps at work, deciders and views alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leftfold.cli.handover import handover, logs_of, spark_handover
 from leftfold.cli.options import (
     EVERY,
     MAX_PARKED,
-    AppOption,
+    AppsOption,
     ArchiveOption,
     KafkaOption,
     LogsOption,
@@ -37,6 +37,7 @@ _BY = {Engine.TAIL: "tail", Engine.SPARK: "stream"}
 
 EXAMPLES = examples(
     "leftfold run                          everything in the App",
+    "leftfold run --app shop.orders:app --app shop.stock:app     several Apps, which may react to each other",
     "leftfold run baskets --workers 2      one decider, two processes sharing its partitions",
     "leftfold run basket_summary           one view",
     "leftfold run basket_summary --engine spark --trigger 5     by Spark streaming, every 5 s",
@@ -49,7 +50,7 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[NAME]...", help="Deciders, processes, reactions and views; else all."),
     ] = None,
-    app: AppOption = "",
+    app: AppsOption = None,
     workers: Annotated[
         int, typer.Option("--workers", metavar="N", min=1, help="How many per decider, process, router and reaction.")
     ] = 1,
@@ -70,7 +71,7 @@ def run(
     json_logs: LogsOption = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
-    """Run deciders, processes, reactions and views until Ctrl-C.
+    """Run the deciders, processes, reactions and views of an App, or of several, until Ctrl-C.
 
     Makes missing topics, starts a worker for each decider and for each process, which has a router of events besides,
     one part for each reaction, one for all folded views and one with Spark for all query views, starts again whatever
@@ -81,8 +82,8 @@ def run(
     from leftfold.cli.ensuring import begin_reactions, ensure_topics
     from leftfold.cli.failures import Usage
     from leftfold.cli.part import end_with_parent
-    from leftfold.cli.parts import chosen, parts_of
-    from leftfold.cli.project import load_app
+    from leftfold.cli.parts import chosen_of, parts_of
+    from leftfold.cli.project import load_apps
     from leftfold.cli.stopping import Stopping
     from leftfold.connection import kafka_settings, redis_settings
     from leftfold.logs import open_report
@@ -90,21 +91,29 @@ def run(
 
     if engine is Engine.TAIL and (master or py_files or trigger):
         raise Usage("--master, --py-files and --trigger are Spark's; say --engine spark, too")
-    whole = load_app(app)
-    wanted = chosen(whole, names or [])
+    apps = load_apps(app or [])
+    wanted = chosen_of(apps, names or [])
     settings = kafka_settings(kafka)
-    if wanted.views:
+    if any(one.views for one in wanted.values()):
         redis_settings(redis)
-    told = [f"--app={app}", f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
+    told = [f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
     told += [f"--max-parked={max_parked}", *(["--no-archive"] if archive == "" else [])]
     environment = handover(kafka=kafka, redis=redis, archive=archive) | spark_handover(master, py_files or ())
-    parts = parts_of(wanted, workers, told, environment, views_by=_BY[engine])
+    parts = [
+        part
+        for spec, one in wanted.items()
+        for part in parts_of(
+            one, workers, [f"--app={spec}", *told], environment, views_by=_BY[engine], alone=len(apps) == 1
+        )
+    ]
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)
-    ensure_topics(whole, settings, stopping.event, report)
-    begin_reactions(wanted, settings)
-    report("starting", {"app": whole.name, "parts": ", ".join(part.name for part in parts)})
+    ensure_topics(apps.values(), settings, stopping.event, report)
+    for one in wanted.values():
+        begin_reactions(one, settings)
+    called = ", ".join(one.name for one in wanted.values())
+    report("starting", {"app": called, "parts": ", ".join(part.name for part in parts)})
     code = Supervisor(parts, stop=stopping.event, report=report).run()
     report("stopped", {})
     raise typer.Exit(code or stopping.code)

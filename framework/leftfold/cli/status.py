@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
-
-if TYPE_CHECKING:
-    from leftfold.app import App
+from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
 __all__ = ["EXAMPLES", "status"]
 
@@ -53,7 +50,7 @@ _COLUMNS = {
 
 
 def status(
-    app: AppOption = "",
+    app: AppsOption = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
@@ -70,19 +67,14 @@ def status(
     """
     from leftfold.cli.archives import archive_of
     from leftfold.cli.console import emit, note
-    from leftfold.cli.project import find_project, load_app
+    from leftfold.cli.project import find_project, load_apps
     from leftfold.cli.survey import Survey
 
     survey = Survey(kafka, redis, archive_of(archive))
-    whole: App | None = load_app(app) if app or find_project().app else None
-    servers = survey.servers()
-    rows: list[dict[str, Any]] = [
-        *servers,
-        *(survey.deciders(whole) if whole else ()),
-        *(survey.processes(whole) if whole else ()),
-        *(survey.reactions(whole) if whole else ()),
-        *(survey.views(whole) if whole else ()),
-    ]
+    apps = list(load_apps(app or []).values()) if app or find_project().app else []
+    rows: list[dict[str, Any]] = survey.servers()
+    for one in apps:
+        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one), *survey.views(one, among=apps)]
     if as_json:
         for row in rows:
             emit(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +127,8 @@ class Survey:
         except LeftfoldError as error:
             self._met(error)
 
-    def views(self, app: App) -> Iterator[Row]:
-        """Each generation of each view."""
+    def views(self, app: App, *, among: Iterable[App] = ()) -> Iterator[Row]:
+        """Each generation of each view; a view that none of the Apps `among` it declares is a problem."""
         if not app.views:
             return
         try:
@@ -148,7 +148,8 @@ class Survey:
                         raise
                     except LeftfoldError as error:  # what is wrong with one view keeps nobody from the others
                         self.problems.append(str(error))
-                others = undeclared(store, [view.name for view in app.views], _LONGEST_LOOK)
+                declared = {view.name for one in (app, *among) for view in one.views}
+                others = undeclared(store, declared, _LONGEST_LOOK)
                 self.problems += (other.way_out(app.name) for other in others if not other.tails)
         except LeftfoldError as error:
             self._met(error)

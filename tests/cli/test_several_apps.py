@@ -1,0 +1,147 @@
+"""Several Apps at work by one command: they react to each other, and may be named in any order."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from leftfold import ConfigurationError
+from leftfold.cli.failures import Usage
+from leftfold.cli.parts import chosen_of
+from leftfold.cli.project import find_project, load_apps
+from tests.cli.shell import Shell, Typed
+
+MODULE = """
+from dataclasses import dataclass
+from leftfold import App, Command, Decider, Event, FoldView, Process
+
+class Asked(Event, category="questions", key="name"):
+    name: str
+
+class Answered(Event, category="answers", key="name"):
+    name: str
+
+class Ask(Command, category="questions", key="name"):
+    name: str
+
+class Answer(Command, category="answers", key="name"):
+    name: str
+
+@dataclass(frozen=True)
+class Count:
+    number: int = 0
+
+def ask(command: Ask, state: Count) -> list[Asked]:
+    return [Asked(name=command.name)]
+
+def answer(command: Answer, state: Count) -> list[Answered]:
+    return [Answered(name=command.name)]
+
+def more(state: Count | None, event: Event) -> Count:
+    return Count((state or Count()).number + 1)
+
+def whose(given: Asked) -> str:
+    return given.name
+
+def react(given: Asked, state: Count) -> list[Answer]:
+    return [Answer(name=given.name)]
+
+kept = {"state": Count, "initial_state": Count(), "evolve": more}
+questions = Decider("questions", commands=Ask, events=Asked, decide=ask, **kept)
+answers = Decider("answers", commands=Answer, events=Answered, decide=answer, **kept)
+clerk = Process("clerk", inputs=Asked, sends=Answer, correlate=whose, react=react, **kept)
+asked = FoldView("asked", events=Asked, row=Count, evolve=more)
+answered = FoldView("answered", events=Answered, row=Count, evolve=more)
+asking = App("asking", partitions=2, deciders=[questions], views=[asked])
+answering = App("answering", partitions=2, deciders=[answers], views=[answered])
+between = App("between", partitions=2, processes=[clerk])
+again = App("asking")
+"""
+APPS = ("between", "answering", "asking")
+WAIT = 90.0
+
+
+def project(place: Path, *apps: str) -> None:
+    (place / "several.py").write_text(MODULE, "utf-8")
+    named = ", ".join(f'"several:{app}"' for app in apps)
+    (place / "pyproject.toml").write_text(f"[tool.leftfold]\napp = [{named}]\n", "utf-8")
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Shell]:
+    """A project whose Apps are run by one command, the process before those that it speaks with."""
+    project(tmp_path, *APPS)
+    shell = Shell(tmp_path)
+    assert shell("up").code == 0
+    process = shell.start(["run", "--plain-logs"])
+    try:
+        yield shell
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        shell("down")
+    assert process.returncode == 130
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+def test_apps_that_react_to_each_other_run_by_one_command(
+    running: Shell, wait_until: Callable[[Callable[[], object], str], None]
+) -> None:
+    wait_until(lambda: running.said().count(" following ") == 2 and " routing " in running.said(), "the Apps at work")
+    sent = running("send", "Ask", '{"name": "why"}', "--app", "several:asking")
+    assert sent.code == 0, sent.err
+    view = ("get", "answered", "why", "--app", "several:answering")
+    wait_until(lambda: running(*view).code == 0, "the answer in the view of the other App")
+    assert re.search(r"number\s+1", running(*view).out)
+    told = running("status").out
+    assert all(name in told for name in ("clerk", "questions", "answers", "asked", "answered"))
+    assert "does not declare" not in told
+    starting = next(line for line in running.said().splitlines() if " starting " in line)
+    assert all(name in starting for name in ("clerk.router", "answering.tail", "asking.tail"))
+
+
+def test_all_apps_of_the_project_are_meant_and_the_first_where_there_can_be_one(place: Path) -> None:
+    project(place, *APPS)
+    assert find_project().app == "several:between"
+    assert [app.name for app in load_apps([]).values()] == list(APPS)
+    assert [app.name for app in load_apps(["several:asking"]).values()] == ["asking"]
+
+
+def test_each_of_them_is_checked_against_a_lock_of_its_own(place: Path, typed: Callable[..., Typed]) -> None:
+    project(place, "asking", "answering")
+    assert typed("check", "--write").code == 0
+    assert sorted(path.name for path in place.glob("*.lock")) == ["leftfold.answering.lock", "leftfold.lock"]
+    assert typed("check").out.count("ok: 1 decider, 1 event, 1 view") == 2
+    (place / "leftfold.answering.lock").unlink()
+    assert typed("check").code == 1
+
+
+def test_a_name_is_looked_for_in_all_apps_and_those_without_it_are_left_out(place: Path) -> None:
+    project(place, *APPS)
+    apps = load_apps([])
+    assert {spec: one.processes for spec, one in chosen_of(apps, ["clerk"]).items()} == {
+        "several:between": apps["several:between"].processes
+    }
+    with pytest.raises(Usage, match="in app between, answering, asking called 'clerc'; did you mean clerk"):
+        chosen_of(apps, ["clerc"])
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ('["several:asking", "several:again"]', "several:asking and several:again are both called 'asking'"),
+        ('["several:asking", 3]', "is one module:name, or a list of them"),
+        ("3", "is one module:name, or a list of them"),
+    ],
+    ids=["one name", "a number among them", "a number"],
+)
+def test_a_wrong_list_of_apps_is_explained(place: Path, told: str, message: str) -> None:
+    project(place)
+    (place / "pyproject.toml").write_text(f"[tool.leftfold]\napp = {told}\n", "utf-8")
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        load_apps([])
