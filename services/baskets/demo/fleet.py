@@ -1,4 +1,4 @@
-"""The running App as a user starts it, `leftfold run`, and the pids of its parts, to be killed."""
+"""Running Apps as a user starts them, `leftfold run`, and the pids of its parts, to be killed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ LEFTFOLD = (sys.executable, "-m", "leftfold.cli")
 
 
 class Fleet:
-    """`leftfold run` of an App, or of the project's own, as a child process; its log goes to a file."""
+    """`leftfold run` of some Apps, or of the project's own, as a child process; its log goes to a file."""
 
-    def __init__(self, log: Path, app: str = "") -> None:
-        self.log, self._app, self._killed = log, app, set[int]()
+    def __init__(self, log: Path, *apps: str) -> None:
+        self.log, self._apps, self._killed = log, apps, set[int]()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self.log.unlink(missing_ok=True)
-        self._start(self._app)
+        self._start(*self._apps)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -37,9 +37,9 @@ class Fleet:
         self._stop()
         self._start(app)
 
-    def _start(self, app: str) -> None:
+    def _start(self, *apps: str) -> None:
         with self.log.open("ab") as out:
-            command = [*LEFTFOLD, "run", *(["--app", app] if app else [])]
+            command = [*LEFTFOLD, "run", *(f"--app={app}" for app in apps)]
             self._process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
     def _stop(self) -> None:

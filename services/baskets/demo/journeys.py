@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -21,7 +21,9 @@ from services.inventory.commands import Receive
 
 __all__ = ["PAID", "journeys", "other_services"]
 
-SERVICES = ("payments", "loyalty", "inventory", "checkout", "replenishment")
+SERVICES = tuple(
+    f"services.{name}.app:app" for name in ("payments", "loyalty", "inventory", "checkout", "replenishment")
+)
 STORE, HOUSEHOLD = "367", "900"
 PRICES = {"1082185": Decimal("1.29"), "6534178": Decimal("160.00")}
 PAID, DECLINED = "tonight-1", "tonight-2"
@@ -31,10 +33,8 @@ BASKETS = {PAID: (("1082185",), Method.CARD), DECLINED: (("1082185", "6534178"),
 @contextmanager
 def other_services(logs: Path) -> Iterator[None]:
     """The other services at work, each an App of its own; their routers first read all that has happened so far."""
-    say(f"The other services start, each with leftfold run --app services.NAME.app:app: {', '.join(SERVICES)}.")
-    with ExitStack() as stack:
-        for name in SERVICES:
-            stack.enter_context(Fleet(logs / f"{name}.log", f"services.{name}.app:app"))
+    say(f"The other services start: leftfold run {' '.join(f'--app {name}' for name in SERVICES)}")
+    with Fleet(logs / "services.log", *SERVICES):
         yield
 
 
