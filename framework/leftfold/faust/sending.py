@@ -15,8 +15,8 @@ from leftfold.ports import RawRecord
 
 __all__ = ["Sender"]
 
-_MOST, _BATCH = 5000, 262_144
-"""Records under way, and bytes of a batch."""
+_MOST, _BATCH, _LEAVE_SECONDS = 5000, 262_144, 10.0
+"""Records under way, bytes of a batch, and how long what is under way may take when the router ends."""
 
 
 class Sender:
@@ -43,7 +43,12 @@ class Sender:
         await self._producer.start()
 
     async def stop(self) -> None:
-        """Writes what is under way."""
+        """Writes what is under way, unless something was not written or no broker takes it."""
+        if not self._is_broken:
+            flush = asyncio.ensure_future(self._producer.flush())
+            await asyncio.wait({flush}, timeout=_LEAVE_SECONDS)
+            if not flush.done():
+                self._give_up(InfrastructureError(f"inputs are not written to {self._topic}: no broker takes them"))
         await self._producer.stop()
 
     async def draw_line(self) -> None:
@@ -77,9 +82,21 @@ class Sender:
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or error is not None:
             where = f"{source.topic}[{source.partition}]@{source.offset}"
-            self._is_broken = True
-            self._failed(InfrastructureError(f"the input for {where} is not written to {self._topic}: {error}"))
+            failure = InfrastructureError(f"the input for {where} is not written to {self._topic}: {error}")
+            if not self._is_broken:
+                self._give_up(failure)
+            self._failed(failure)
             return
         place = written.result()
         self.ends[place.partition] = max(place.offset + 1, self.ends.get(place.partition, 0))
         done(source)
+
+    def _give_up(self, failure: InfrastructureError) -> None:
+        """Nothing that waits behind what was not written may be: whoever saw it would take that for a duplicate later.
+
+        The numbers that a producer gives its batches do not prevent it: of one that has not written to a partition yet,
+        or not for a day, brokers take any.
+        """
+        self._is_broken = True
+        self._producer._sender.sender_task.cancel()  # noqa: SLF001  # no public way ends it without writing on
+        self._producer._message_accumulator.fail_all(failure)  # noqa: SLF001
