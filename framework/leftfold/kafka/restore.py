@@ -20,6 +20,7 @@ from leftfold.engine.duty import Duty, Refolding, duty_of
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.hanging import Hanging
+from leftfold.kafka.marks import last_mark
 from leftfold.kafka.offsets import Left, read_metadata
 from leftfold.ports import LogReader, RawRecord, StateStore
 from leftfold.position import Position
@@ -145,9 +146,20 @@ class Restoration:
             return False
         for tp in stable:
             restored = self.found[tp.partition]
-            restored.committed, restored.left = max(tp.offset, 0), read_metadata(tp.metadata)
+            restored.left = read_metadata(tp.metadata)
+            restored.committed = max(tp.offset, 0 if self._duty.adopts else self._taken(tp.partition))
         self._phase = self._watermarks
         return False
+
+    def _taken(self, partition: int) -> int:
+        """The next record to take as other versions know it: brokers forget the offsets of a group that nobody uses."""
+        places = [TopicPartition(topic, partition) for topic in self._others()]
+        marks = [mark for place in places if (mark := last_mark(self._ports.stable, place))]
+        return max((StateMark.decode(mark).commands for mark in marks), default=0)
+
+    def _others(self) -> list[str]:
+        """The state topics of other versions."""
+        return [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
 
     def _watermarks(self) -> bool:
         start: dict[int, int] = {}
@@ -222,8 +234,7 @@ class Restoration:
                 self._end_hanging()
             self._tell(log)
             return False
-        others = [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
-        for topic in others if self._duty.adopts else ():
+        for topic in self._others() if self._duty.adopts else ():
             self._adopt(topic)
         return True
 
