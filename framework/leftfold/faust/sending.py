@@ -9,7 +9,7 @@ from typing import Any
 import aiokafka
 
 from leftfold.engine.batch import Outgoing
-from leftfold.engine.inputs import BARRIER
+from leftfold.engine.inputs import NO_INPUT
 from leftfold.errors import InfrastructureError
 from leftfold.ports import RawRecord
 
@@ -56,7 +56,7 @@ class Sender:
 
         The end of a partition would not do: it lies behind markers, where no reader of records ever gets.
         """
-        headers: Any = [("ce_specversion", b"1.0"), ("ce_type", BARRIER)]
+        headers: Any = NO_INPUT
         for partition in range(self._partitions):
             place = await self._producer.send_and_wait(self._topic, b"{}", b"@", partition=partition, headers=headers)
             self.ends[partition] = max(place.offset + 1, self.ends.get(partition, 0))

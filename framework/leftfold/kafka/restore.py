@@ -12,20 +12,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.engine.duty import Duty, Refolding, duty_of
+from leftfold.engine.duty import Refolding, duty_of
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.marks import last_mark
 from leftfold.kafka.offsets import Left, read_metadata
+from leftfold.kafka.restore_ports import RestorePorts
 from leftfold.ports import LogReader, RawRecord, StateStore
 from leftfold.position import Position
 
-__all__ = ["Report", "Restoration", "RestorePorts", "Restored"]
+__all__ = ["Report", "Restoration", "Restored"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 READ = 200
@@ -50,28 +50,6 @@ class Restored:
     def start(self) -> int:
         """The first command to decide."""
         return max(self.committed, self.mark.commands if self.mark else 0)
-
-
-@dataclass(frozen=True)
-class RestorePorts:
-    """What a restoration reads with: the member's own consumer, two that are no members and see stable and uncommitted
-    ends, and a log reader.
-    """
-
-    member: Consumer
-    stable: Consumer
-    uncommitted: Consumer
-    open_log: Callable[[], LogReader]
-    topics: Callable[[], Mapping[str, int]]
-    producer: Callable[[str], Producer]
-
-    def hanging(self, app: App, duty: Duty) -> Hanging:
-        """What looks after open transactions on the topics of a category."""
-        name = duty.name
-        mine = names.state(name, duty.version)
-        states = (mine, *(t for t in self.topics() if t != mine and t.startswith(f"{name}.state.v")))
-        commands = names.commands(name)
-        return Hanging(self.stable, self.uncommitted, self.producer, commands, states, duty.writes, app.partitions)
 
 
 class Restoration:
