@@ -15,8 +15,8 @@ from leftfold.ports import RawRecord
 
 __all__ = ["Sender"]
 
-_MOST, _BATCH, _LEAVE_SECONDS = 5000, 262_144, 10.0
-"""Records under way, bytes of a batch, and how long what is under way may take when the router ends."""
+_MOST, _BATCH = 5000, 262_144
+"""Records under way, and bytes of a batch."""
 
 
 class Sender:
@@ -43,12 +43,7 @@ class Sender:
         await self._producer.start()
 
     async def stop(self) -> None:
-        """Writes what is under way, unless something was not written or no broker takes it."""
-        if not self._is_broken:
-            flush = asyncio.ensure_future(self._producer.flush())
-            await asyncio.wait({flush}, timeout=_LEAVE_SECONDS)
-            if not flush.done():
-                self._give_up(InfrastructureError(f"inputs are not written to {self._topic}: no broker takes them"))
+        """Writes what is under way, unless something was not written."""
         await self._producer.stop()
 
     async def draw_line(self) -> None:
