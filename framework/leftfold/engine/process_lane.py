@@ -147,6 +147,12 @@ class ProcessLane(BatchLane[Input]):
         if spare is not None and (size := len(self.streams.encode(stream))) > (room := self._room_beside(record.key)):
             batch.streams[record.partition][given.key] = spare
             outcome = Failed(ContractError(f"the state would weigh {size} bytes; at most {room} fit"))
+        if isinstance(outcome, Passed) and outcome.why == "foreign":
+            # A router sends what its own code listens to: passed over here, it would never reach the process.
+            what = given.type.decode(errors="replace")
+            outcome = Failed(
+                ContractError(f"process {self.name} does not listen to {what}; a router of other code does")
+            )
         if isinstance(outcome, Passed):
             self._count(batch, outcome.why)
             return
