@@ -6,8 +6,10 @@ from decimal import Decimal
 import pytest
 
 from leftfold.codec import event_id
+from leftfold.engine.inputs import NO_INPUT
 from leftfold.memory import MemoryStates
 from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
 from tests.core.bench import PARTITIONS, LaneBench, header, headers
 from tests.core.shop import Add, Added, CheckOut, Open
 
@@ -50,6 +52,13 @@ def test_events_carry_the_headers_of_the_format(bench: LaneBench) -> None:
     }
     assert header(first, "ce_decision") == b"1/2"
     assert (first.key, first.partition) == (b"b", partition_of(b"b", PARTITIONS))
+
+
+def test_a_record_that_says_that_it_is_no_command_is_passed_over(bench: LaneBench) -> None:
+    """What ends a transaction that a broker forgot is one."""
+    none = RawRecord("baskets.commands", 0, 7, b"@", b"{}", NO_INPUT)
+    assert bench.lane.process([none]).counts == {}
+    assert bench.lane.process([none._replace(headers=())]).counts == {"dead": 1}
 
 
 def test_nothing_has_happened_until_a_batch_is_committed(bench: LaneBench) -> None:

@@ -111,6 +111,19 @@ def test_a_timer_or_an_answer_that_killed_its_worker_is_over() -> None:
     assert bench.folded() == bench.state()
 
 
+def test_an_event_that_only_the_router_listens_to_is_not_lost_without_a_word() -> None:
+    """A router of newer code was there before this worker ended; the newer worker does not take it for taken."""
+    bench = Taken()
+    bench.take(bench.event(PLACED, 1))
+    record = bench.event(PLACED, 2)
+    newer = [(name, b"orders.Shipped.v1" if name == "ce_type" else value) for name, value in record.headers]
+    assert bench.take(record._replace(headers=newer)) == {"dead": 1}
+    (letter,) = bench.letters
+    assert b"does not listen to orders.Shipped.v1" in dict(letter.headers)["dead_reason"]
+    assert bench.folded() == bench.state()
+    assert bench.take(record._replace(headers=newer)) == {"duplicates": 1}
+
+
 def test_what_newer_code_cannot_take_is_counted() -> None:
     bench = Taken()
     bench.take(bench.event(PLACED, 1), bench.event(PAID, 1, "payments.events"))

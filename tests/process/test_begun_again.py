@@ -34,11 +34,10 @@ pytestmark = pytest.mark.servers
 SECOND = timedelta(seconds=1)
 
 
-def raised() -> App:
+def raised(version: int = 2) -> App:
     """The same App, in which the process has another version."""
-    return App(
-        "trade", partitions=app.partitions, deciders=[orders, stock, payments], processes=[checkout_with(version=2)]
-    )
+    process = checkout_with(version=version)
+    return App("trade", partitions=app.partitions, deciders=[orders, stock, payments], processes=[process])
 
 
 def forget_time(settings: KafkaSettings) -> None:

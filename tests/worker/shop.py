@@ -15,7 +15,7 @@ from leftfold.engine.batch import Batch, Outgoing
 from leftfold.engine.duty import Duty
 from leftfold.engine.lane import Lane
 from leftfold.kafka.member import Member
-from leftfold.kafka.restore import RestorePorts
+from leftfold.kafka.restore_ports import RestorePorts
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.transaction import Transactions
 from leftfold.kafka.workshop import Workshop

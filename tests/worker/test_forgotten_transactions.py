@@ -24,6 +24,8 @@ pytestmark = pytest.mark.servers
 Decided = Literal["commit", "abort"]
 TOUCHED = (1, 2)
 FORGETS_SECONDS = 15.0
+SOURCE = b"/bank/answers"
+"""Who answers a process, which here has the bank's own topic of commands."""
 _OPEN: list[Consumer] = []
 
 
@@ -43,6 +45,9 @@ def test_it_ends_as_it_was_decided_on_every_partition_and_in_the_offsets(
     assert hanging.end([0, 2, 3]) == [], "the owner of partition 1 ends it"
     assert hanging.end([1]) == [writer]
     assert not hanging.holds(range(PARTITIONS))
+    wait_until(lambda: _is_stable(broker, bank), "the answer to be seen, or never to be")
+    answers = [record.value for record in broker.records(names.commands(bank.name)) if record.key != MARK]
+    assert answers == ([b"answer"] if decided == "commit" else [])
     events = [record.value for record in broker.records(names.events(bank.name)) if record.key != MARK]
     states = [record.value for record in broker.records(bank.state) if record.key != MARK]
     left = broker.left(bank)
@@ -64,6 +69,15 @@ def test_taking_over_alone_leaves_it_hanging(broker: Broker, proxy: Proxy) -> No
     producer.commit_transaction(SECONDS)
     assert [record.value for record in broker.records(names.events(bank.name))] == [b"elsewhere"]
     assert hanging.holds(TOUCHED)
+
+
+def test_what_was_sent_elsewhere_hangs_on_unless_it_is_looked_for(broker: Broker, proxy: Proxy) -> None:
+    """The twin ends what lies on its own partitions: a process never hears what has become of its command."""
+    bank, writer, hanging = _forgotten(broker, proxy, "commit", sent=False)
+    assert hanging.end([1]) == [writer]
+    assert not hanging.holds(range(PARTITIONS))
+    time.sleep(2.0)  # the condition is that nothing happens
+    assert not _is_stable(broker, bank)
 
 
 @pytest.mark.parametrize("states", [10, 1000])
@@ -107,17 +121,22 @@ def test_the_outcome_of_the_last_decided_transaction_is_found(broker: Broker) ->
     observer.close()
 
 
-def _forgotten(broker: Broker, proxy: Proxy, decided: Decided) -> tuple[Bank, str, Hanging]:
+def _is_stable(broker: Broker, bank: Bank) -> bool:
+    stable, ends = (broker.ends(names.commands(bank.name), committed=committed) for committed in (True, False))
+    return stable == ends
+
+
+def _forgotten(broker: Broker, proxy: Proxy, decided: Decided, *, sent: bool = True) -> tuple[Bank, str, Hanging]:
     """A bank with a forgotten transaction, its writer, and who ends it.
 
     Not every broker forgets: some look again, and some have written a marker or two before they are dead.
     """
     for number in range(10):
-        bank, writer = broker.bank(), f"dead.writer.{decided}.{number}"
-        hanging = _hanging(broker, bank)
+        bank, writer = broker.bank(), f"dead.writer.{decided}.{sent}.{number}"
+        hanging = _hanging(broker, bank, sent=sent)
         _forget(broker, proxy, bank, writer, decided)
         time.sleep(2.0)  # the condition is that nothing happens
-        if hanging.holds(TOUCHED) and not _marked(broker, bank):
+        if hanging.holds(TOUCHED) and not _marked(broker, bank) and not _is_stable(broker, bank):
             return bank, writer, hanging
     raise AssertionError("no broker of ten has forgotten its transaction")
 
@@ -139,6 +158,7 @@ def _forget(broker: Broker, proxy: Proxy, bank: Bank, writer: str, decided: Deci
         producer.produce(bank.state, StateMark(7, 0, writer).encode(), MARK, partition)
         producer.produce(bank.state, b"state", b"k", partition)
         producer.produce(names.events(bank.name), b"event", b"k", partition)
+    producer.produce(names.commands(bank.name), b"answer", b"k", 0, headers=[("ce_source", SOURCE)])
     with Consumer({**broker.settings.librdkafka(), "group.id": bank.group}) as nobody:
         offsets = [TopicPartition(names.commands(bank.name), p, 7, "token") for p in TOUCHED]
         producer.send_offsets_to_transaction(offsets, nobody.consumer_group_metadata(), SECONDS)
@@ -165,7 +185,7 @@ def _answers(broker: Broker, bank: Bank) -> bool:
     return True
 
 
-def _hanging(broker: Broker, bank: Bank) -> Hanging:
+def _hanging(broker: Broker, bank: Bank, *, sent: bool = True) -> Hanging:
     config = {**broker.settings.librdkafka(), "group.id": bank.group, "enable.partition.eof": True, "log_level": 0}
     levels = ("read_committed", "read_uncommitted")
     stable, uncommitted = (Consumer({**config, "isolation.level": level}) for level in levels)
@@ -178,6 +198,8 @@ def _hanging(broker: Broker, bank: Bank) -> Hanging:
         (bank.state,),
         (names.events(bank.name), names.dead(bank.name)),
         PARTITIONS,
+        {names.commands(bank.name): PARTITIONS} if sent else {},
+        SOURCE,
     )
 
 

@@ -17,7 +17,8 @@ from leftfold.engine.refold import Refold
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.envelope import Receipt
 from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.restore import Restoration, RestorePorts
+from leftfold.kafka.restore import Restoration
+from leftfold.kafka.restore_ports import RestorePorts
 from leftfold.memory.states import MemoryStates
 from leftfold.partitioner import partition_of
 from tests.worker.audit import audit

@@ -35,9 +35,9 @@ def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
     places = ", ".join(map(str, found[:_NAMED])) + (f" and {more} more" if more > 0 else "")
     raise InfrastructureError(
         f"a transaction has been open for {seconds:g} s at {places}, and nobody reads what is behind it. Workers end "
-        f"those on their own states when they start again: leftfold run. Else end it by Kafka's own tool: "
-        f"kafka-transactions.sh --bootstrap-server {settings.bootstrap_servers} abort --topic {first.topic} "
-        f"--partition {first.partition} --start-offset {first.offset}"
+        f"those on their own states when they start again: leftfold run. Else Kafka's own tool aborts it, even what "
+        f"was decided to be committed: kafka-transactions.sh --bootstrap-server {settings.bootstrap_servers} abort "
+        f"--topic {first.topic} --partition {first.partition} --start-offset {first.offset}"
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from leftfold.codec import header
 from leftfold.engine.batch import Batch, HeaderList, Outgoing, Reply
 from leftfold.engine.held import Held, HeldCodec
-from leftfold.engine.inputs import answer_record
+from leftfold.engine.inputs import BARRIER, answer_record
 from leftfold.engine.log_time import TimeMark
 from leftfold.engine.received import CONTENT_TYPE
 from leftfold.engine.reply import nack
+from leftfold.engine.statemark import MARK
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord, StateStore
@@ -143,6 +144,8 @@ class BatchLane(ABC, Generic[G]):
         """Takes what was read, and adds what it makes to the batch."""
 
     def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
+        if record.key == MARK and header(record.headers, "ce_type") == BARRIER:
+            return
         try:
             given = self._read(record)
         except ContractError as error:

@@ -13,11 +13,13 @@ from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, origin_of
 from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 
-__all__ = ["ACK", "BARRIER", "CANCEL", "DUE", "NACK", "Input", "answer_record", "due_record", "read_input"]
+__all__ = ["ACK", "BARRIER", "CANCEL", "DUE", "NACK", "NO_INPUT", "Input", "answer_record", "due_record", "read_input"]
 
 _LARGE, _LONGEST = 100_000, 2000
 BARRIER = b"leftfold.barrier.v1"
-"""The type of a record with the key `@` that a router writes when it begins: it is no input."""
+"""The type of a record with the key `@` that a router writes when it begins: it is no input, and no command."""
+NO_INPUT: HeaderList = [("ce_specversion", b"1.0"), ("ce_type", BARRIER)]
+"""The headers of such a record."""
 ACK, NACK, DUE = b"leftfold.ack.v1", b"leftfold.nack.v1", b"leftfold.due.v1"
 CANCEL = b"leftfold.cancel.v1"
 """The type of what an operator writes to end a timer; one that fires it early is `DUE`, as if its time had come."""

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leftfold import names
-from leftfold.codec import header
 from leftfold.engine.batch import Batch, HeaderList, Outgoing
 from leftfold.engine.batch_lane import OVERHEAD, BatchLane, Partitioner, Partitions
-from leftfold.engine.inputs import BARRIER, Input, due_record, read_input
+from leftfold.engine.inputs import Input, due_record, read_input
 from leftfold.engine.instance import Instance, InstanceCodec
 from leftfold.engine.log_time import LogTime, TimeMark
 from leftfold.engine.reacting import Failed, Passed, Reactor, Request, timer_of
@@ -133,10 +132,6 @@ class ProcessLane(BatchLane[Input]):
             batch.streams[record.partition][given.key] = before
         batch.changed.add((record.partition, given.key))
 
-    def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
-        if header(record.headers, "ce_type") != BARRIER:
-            super()._one(batch, record, now, careful)
-
     def _read(self, record: RawRecord) -> Input:
         return read_input(record)
 
@@ -152,6 +147,12 @@ class ProcessLane(BatchLane[Input]):
         if spare is not None and (size := len(self.streams.encode(stream))) > (room := self._room_beside(record.key)):
             batch.streams[record.partition][given.key] = spare
             outcome = Failed(ContractError(f"the state would weigh {size} bytes; at most {room} fit"))
+        if isinstance(outcome, Passed) and outcome.why == "foreign":
+            # A router sends what its own code listens to: passed over here, it would never reach the process.
+            what = given.type.decode(errors="replace")
+            outcome = Failed(
+                ContractError(f"process {self.name} does not listen to {what}; a router of other code does")
+            )
         if isinstance(outcome, Passed):
             self._count(batch, outcome.why)
             return

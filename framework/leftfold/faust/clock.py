@@ -25,10 +25,9 @@ class Clock:
         self._ahead: dict[TP, dict[int, SourceTime]] = {}
 
     def routed(self, consumer: Any, record: RawRecord) -> None:
-        """An event is routed, or concerns nobody."""
+        """An event is routed, or concerns nobody; of a partition that went to another router it tells nothing."""
         tp = TP(record.topic, record.partition)
-        consumer.progress.done(tp, record.offset)
-        if time := header(record.headers, "ce_time"):
+        if consumer.progress.done(tp, record.offset) and (time := header(record.headers, "ce_time")):
             appended = datetime.fromtimestamp(record.time / 1000, UTC)
             at = SourceTime(datetime.fromisoformat(time.decode()), appended)
             self._ahead.setdefault(tp, {})[record.offset] = at
@@ -40,8 +39,9 @@ class Clock:
         if sources - self._since.keys():
             await self._sender.draw_line()
         self._since = {tp: self._since.get(tp, now) for tp in sources}
-        for tp in self._last.keys() - sources:
-            del self._last[tp]
+        for known in (self._last, self._ahead):
+            for tp in known.keys() - sources:
+                del known[tp]
         if not sources:
             return
         ends = await consumer.ends(sources)

@@ -26,10 +26,12 @@ class Progress:
             self._open.setdefault(tp, set()).update(record.offset for record in found)
         self.position.update(positions)
 
-    def done(self, tp: TP, offset: int) -> None:
-        """This record is routed."""
-        if tp in self._open:
-            self._open[tp].discard(offset)
+    def done(self, tp: TP, offset: int) -> bool:
+        """This record is routed; False when it was fetched before partitions came and went."""
+        if offset not in (still := self._open.get(tp, set())):
+            return False
+        still.remove(offset)
+        return True
 
     def is_through(self, tp: TP, end: int) -> bool:
         """Whether everything before `end` is read and routed."""

@@ -9,7 +9,7 @@ from typing import Any
 import aiokafka
 
 from leftfold.engine.batch import Outgoing
-from leftfold.engine.inputs import BARRIER
+from leftfold.engine.inputs import NO_INPUT
 from leftfold.errors import InfrastructureError
 from leftfold.ports import RawRecord
 
@@ -43,7 +43,7 @@ class Sender:
         await self._producer.start()
 
     async def stop(self) -> None:
-        """Writes what is under way."""
+        """Writes what is under way, unless something was not written."""
         await self._producer.stop()
 
     async def draw_line(self) -> None:
@@ -51,7 +51,7 @@ class Sender:
 
         The end of a partition would not do: it lies behind markers, where no reader of records ever gets.
         """
-        headers: Any = [("ce_specversion", b"1.0"), ("ce_type", BARRIER)]
+        headers: Any = NO_INPUT
         for partition in range(self._partitions):
             place = await self._producer.send_and_wait(self._topic, b"{}", b"@", partition=partition, headers=headers)
             self.ends[partition] = max(place.offset + 1, self.ends.get(partition, 0))
@@ -77,9 +77,21 @@ class Sender:
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or error is not None:
             where = f"{source.topic}[{source.partition}]@{source.offset}"
-            self._is_broken = True
-            self._failed(InfrastructureError(f"the input for {where} is not written to {self._topic}: {error}"))
+            failure = InfrastructureError(f"the input for {where} is not written to {self._topic}: {error}")
+            if not self._is_broken:
+                self._give_up(failure)
+            self._failed(failure)
             return
         place = written.result()
         self.ends[place.partition] = max(place.offset + 1, self.ends.get(place.partition, 0))
         done(source)
+
+    def _give_up(self, failure: InfrastructureError) -> None:
+        """Nothing that waits behind what was not written may be: whoever saw it would take that for a duplicate later.
+
+        The numbers that a producer gives its batches do not prevent it: of one that has not written to a partition yet,
+        or not for a day, brokers take any.
+        """
+        self._is_broken = True
+        self._producer._sender.sender_task.cancel()  # noqa: SLF001  # no public way ends it without writing on
+        self._producer._message_accumulator.fail_all(failure)  # noqa: SLF001

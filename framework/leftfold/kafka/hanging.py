@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from leftfold.engine.inputs import NO_INPUT
 from leftfold.engine.statemark import MARK, SETTLED, StateMark
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, translated
-from leftfold.kafka.marks import last_mark, mark_at
+from leftfold.kafka.marks import is_written_by, last_mark, mark_at
 from leftfold.kafka.offsets import new_token
 from leftfold.kafka.outcomes import Outcome, last_outcome
 
@@ -44,6 +45,8 @@ class Hanging:
         commands: the topic whose offsets are committed. states: every version's state topic, the worker's own first.
         others: the other topics that a worker writes, events first.
         partitions: how many each of them has.
+        sent: topics into which a worker may have sent commands and answers, and how many partitions each has.
+        source: the `ce_source` of what it sends.
     """
 
     stable: Consumer
@@ -53,6 +56,8 @@ class Hanging:
     states: tuple[str, ...]
     others: tuple[str, ...]
     partitions: int
+    sent: Mapping[str, int] = field(default_factory=dict)
+    source: bytes = b""
 
     def end(self, mine: Collection[int], *, alone: bool = False) -> list[str]:
         """Ends what hangs on these partitions; returns the transactional ids that were taken over.
@@ -122,12 +127,27 @@ class Hanging:
             value, headers = (hung.marks[place.partition], None) if is_state else (b"{}", SETTLED)
             told: Any = headers
             producer.produce(place.topic, value, MARK, place.partition, headers=told)
+        for place in self._sent():
+            told = NO_INPUT
+            producer.produce(place.topic, b"{}", MARK, place.partition, headers=told)
         if producer.flush(_SECONDS):
             raise InfrastructureError(f"what ends a transaction of {writer} was not delivered within {_SECONDS:.0f} s")
         if outcome is Outcome.COMMIT:
             producer.commit_transaction(_SECONDS)
         else:
             producer.abort_transaction(_SECONDS)
+
+    def _sent(self) -> list[TopicPartition]:
+        """Where commands and answers of this category's workers wait; those of another transaction wait on."""
+        places = [TopicPartition(topic, p) for topic, count in self.sent.items() for p in range(count)]
+        found = []
+        for place in places:
+            stable = self._end_of(place, stable=True)
+            if stable < self._end_of(place, stable=False) and is_written_by(
+                self.uncommitted, place, stable, self.source
+            ):
+                found.append(place)
+        return found
 
     def _outcome(self, writer: str, hung: _Hung) -> Outcome:
         what = f"a transaction of {writer} hangs on partitions {sorted(hung.marks)} of {self.commands}"

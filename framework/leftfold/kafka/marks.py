@@ -1,12 +1,16 @@
-"""Finds `@` records in a state partition."""
+"""Finds `@` records in a state partition, and who has written what waits behind the stable end of any."""
 
 from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from leftfold.engine.statemark import MARK
+from leftfold.kafka.records import KafkaMessage
 
-__all__ = ["last_mark", "mark_at"]
+__all__ = ["is_written_by", "last_mark", "mark_at"]
 
 _FIRST_STEP = 200
 _PATIENCE = 5.0
@@ -34,13 +38,30 @@ def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
         step *= 10
 
 
+def is_written_by(consumer: Consumer, place: TopicPartition, start: int, source: bytes) -> bool:
+    """Whether a record from an offset on has this `ce_source`."""
+    with closing(_records(consumer, place, start, _end(consumer, place))) as records:
+        return any(dict(message.headers() or ()).get("ce_source") == source for message in records)
+
+
 def _end(consumer: Consumer, place: TopicPartition) -> int:
     return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
 
 
 def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, first: bool) -> list[bytes]:
-    """The marks between two offsets; the last offsets may be markers of transactions, which end in PARTITION_EOF."""
+    """The marks between two offsets, or only the first one."""
     found: list[bytes] = []
+    with closing(_records(consumer, place, start, end)) as records:
+        for message in records:
+            if message.key() == MARK and (value := message.value()):
+                found.append(value)
+                if first:
+                    break
+    return found
+
+
+def _records(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Generator[KafkaMessage]:
+    """What lies between two offsets; the last ones may be markers of transactions, which end in PARTITION_EOF."""
     here = TopicPartition(place.topic, place.partition, start)
     consumer.assign([here])
     try:
@@ -56,10 +77,6 @@ def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, f
                 raise KafkaException(error)
             if (message.offset() or 0) >= end:
                 break
-            if message.key() == MARK and (value := message.value()):
-                found.append(value)
-                if first:
-                    break
+            yield message
     finally:
         consumer.unassign()
-    return found

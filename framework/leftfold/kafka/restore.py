@@ -12,19 +12,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.engine.duty import Duty, Refolding, duty_of
+from leftfold.engine.duty import Refolding, duty_of
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.hanging import Hanging
+from leftfold.kafka.marks import last_mark
 from leftfold.kafka.offsets import Left, read_metadata
+from leftfold.kafka.restore_ports import RestorePorts
 from leftfold.ports import LogReader, RawRecord, StateStore
 from leftfold.position import Position
 
-__all__ = ["Report", "Restoration", "RestorePorts", "Restored"]
+__all__ = ["Report", "Restoration", "Restored"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 READ = 200
@@ -49,28 +50,6 @@ class Restored:
     def start(self) -> int:
         """The first command to decide."""
         return max(self.committed, self.mark.commands if self.mark else 0)
-
-
-@dataclass(frozen=True)
-class RestorePorts:
-    """What a restoration reads with: the member's own consumer, two that are no members and see stable and uncommitted
-    ends, and a log reader.
-    """
-
-    member: Consumer
-    stable: Consumer
-    uncommitted: Consumer
-    open_log: Callable[[], LogReader]
-    topics: Callable[[], Mapping[str, int]]
-    producer: Callable[[str], Producer]
-
-    def hanging(self, app: App, duty: Duty) -> Hanging:
-        """What looks after open transactions on the topics of a category."""
-        name = duty.name
-        mine = names.state(name, duty.version)
-        states = (mine, *(t for t in self.topics() if t != mine and t.startswith(f"{name}.state.v")))
-        commands = names.commands(name)
-        return Hanging(self.stable, self.uncommitted, self.producer, commands, states, duty.writes, app.partitions)
 
 
 class Restoration:
@@ -145,9 +124,20 @@ class Restoration:
             return False
         for tp in stable:
             restored = self.found[tp.partition]
-            restored.committed, restored.left = max(tp.offset, 0), read_metadata(tp.metadata)
+            restored.left = read_metadata(tp.metadata)
+            restored.committed = max(tp.offset, 0 if self._duty.adopts else self._taken(tp.partition))
         self._phase = self._watermarks
         return False
+
+    def _taken(self, partition: int) -> int:
+        """The next record to take as other versions know it: brokers forget the offsets of a group that nobody uses."""
+        places = [TopicPartition(topic, partition) for topic in self._others()]
+        marks = [mark for place in places if (mark := last_mark(self._ports.stable, place))]
+        return max((StateMark.decode(mark).commands for mark in marks), default=0)
+
+    def _others(self) -> list[str]:
+        """The state topics of other versions."""
+        return [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
 
     def _watermarks(self) -> bool:
         start: dict[int, int] = {}
@@ -222,8 +212,7 @@ class Restoration:
                 self._end_hanging()
             self._tell(log)
             return False
-        others = [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
-        for topic in others if self._duty.adopts else ():
+        for topic in self._others() if self._duty.adopts else ():
             self._adopt(topic)
         return True
 

@@ -116,7 +116,8 @@ class Worker:
         """Writes that timers are due, in a transaction that takes nothing."""
         for mark in self._times.poll() if self._times else ():
             self._lane.tell(mark)
-        batch = self._lane.due({p: served.next for p, served in self._served.items()})
+        # A commit without progress would forget how often the next input has killed a worker; that one comes first.
+        batch = self._lane.due({p: served.next for p, served in self._served.items() if not served.attempts})
         nexts = {out.partition: self._served[out.partition].next for sent in batch.sent.values() for out in sent}
         if nexts:
             self._begin(nexts)

@@ -22,7 +22,7 @@ from leftfold.kafka.errors import translated
 from leftfold.kafka.member import Member
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.replies import Replies
-from leftfold.kafka.restore import RestorePorts
+from leftfold.kafka.restore_ports import RestorePorts
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.time_marks import TimeMarks
 from leftfold.kafka.transaction import Transactions

@@ -1,0 +1,112 @@
+"""How often an input has killed its worker is not forgotten because timers are due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from leftfold import names
+from leftfold.engine.batch import Batch
+from leftfold.engine.inputs import due_record
+from leftfold.engine.instance import Due
+from leftfold.engine.log_time import TimeMark
+from leftfold.engine.process_lane import ProcessLane
+from leftfold.faust import clock
+from leftfold.kafka.inputs import write_input
+from leftfold.kafka.member import Member
+from leftfold.kafka.offsets import attempt
+from leftfold.kafka.records import KafkaMessage
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from leftfold.kafka.worker import Worker
+from leftfold.partitioner import partition_of
+from tests.process.alarms import Wind, app
+from tests.process.trading import Trading, committed
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+TOPIC = names.commands("alarm")
+
+
+def taken(settings: KafkaSettings, partition: int, *, deaths: int = 0) -> int:
+    """The next input of a partition; `deaths` leaves it as so many workers do that died of it, taken alone."""
+    group = {"group.id": names.group(app.name, "alarm"), "enable.auto.commit": False}
+    consumer = Consumer({**settings.librdkafka(), **group})
+    try:
+        (at,) = consumer.committed([TopicPartition(TOPIC, partition)], 20)
+        if deaths:
+            consumer.commit(offsets=[TopicPartition(TOPIC, partition, at.offset, attempt(deaths))], asynchronous=False)
+        return at.offset
+    finally:
+        consumer.close()
+
+
+def is_told(settings: KafkaSettings, partition: int) -> bool:
+    """Whether the time is known everywhere, by all that is taken."""
+    mark = TimeMark.decode(committed(settings, names.time("alarm"))[-1].value or b"")
+    return (
+        len(mark.sources) == 4
+        and all(s.end for s in mark.sources.values())
+        and (taken(settings, partition) >= mark.inputs[partition])
+    )
+
+
+def inputs(settings: KafkaSettings, bell: str) -> int:
+    """How many inputs a bell was given."""
+    return sum(record.key == bell.encode() for record in committed(settings, TOPIC))
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
+    settings: KafkaSettings, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin writes that a timer is due first, and takes the input for one that never killed anybody."""
+    ensure(app, settings)
+    monkeypatch.setattr(clock, "SILENCE", timedelta(seconds=2))
+    past, bell = datetime.now(UTC) - timedelta(hours=1), f"bell-{counts}"
+    home = partition_of(bell.encode(), 4)
+    deadly = due_record("belfry", "alarm", bell, "another", Due("2026-01-01T00:00:00Z", "", "", "c", "nobody"), home)
+    due, fetch, commit = ProcessLane.due, Member.fetch, Member.commit
+    tried: list[str] = []
+    asked: list[bool] = []
+
+    def noted(self: Member, offsets: Mapping[int, tuple[int, str]]) -> None:
+        if self.topic == TOPIC and home in offsets:
+            tried.append(offsets[home][1])
+        commit(self, offsets)
+
+    def told(self: ProcessLane, nexts: Mapping[int, int]) -> Batch:
+        time = self.times.get(home)
+        asked.append(time is not None and time.now(there) is not None)
+        return due(self, nexts if counts or home not in self.held else {home: there, **nexts})
+
+    def late(self: Member, limit: int, wait: float) -> list[KafkaMessage]:
+        messages = fetch(self, limit, wait)
+        if self.topic != TOPIC or not messages or any(asked):
+            return messages
+        self.rewind(dict(self._served))
+        return []
+
+    with Trading(settings, app, parts=("bells", "router")) as trading:
+        with monkeypatch.context() as patch:
+            patch.setattr(Worker, "_fire", lambda self: None)
+            with Trading(settings, app, parts=("alarm",)):
+                trading.client.send(Wind(bell=bell, at=past))
+                wait_until(
+                    lambda: any(r.key == bell.encode() for r in committed(settings, names.state("alarm", 1))),
+                    "the timer to be set",
+                )
+                wait_until(lambda: is_told(settings, home), "routers to know the time")
+        write_input(settings, TOPIC, deadly)  # routers know nothing of it, as of answers that a process is given
+        there = taken(settings, home, deaths=2)
+        monkeypatch.setattr(Member, "commit", noted)
+        monkeypatch.setattr(Member, "fetch", late)
+        monkeypatch.setattr(ProcessLane, "due", told)
+        with Trading(settings, app, parts=("alarm",)):
+            wait_until(lambda: inputs(settings, bell) == 3, "the timer to fire")
+            wait_until(lambda: any(metadata.startswith("a:") for metadata in tried), "the input to be taken")
+    assert (attempt(3) in tried) is counts
