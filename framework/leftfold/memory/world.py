@@ -122,7 +122,12 @@ class World:
             reply_to=b"memory",
         )
         partition = partition_of(key, self.app.partitions)
-        record = self.log.append(names.commands(spec.category), partition, key, lane.commands.encode(command), headers)
+        topic, value, time = (
+            names.commands(spec.category),
+            lane.commands.encode(command),
+            int(self.now.timestamp() * 1000),
+        )
+        record = self.log.append(topic, partition, key, value, headers, time=time)
         if self._flow.left(record):
             return OutcomeUnknown(header(headers, "ce_id").decode())
         (reply,) = self._flow.take(record).replies
