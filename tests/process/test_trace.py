@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.cli import tracing
 from leftfold.cli.main import run
-from leftfold.engine.received import command_id
-from leftfold.engine.trace_search import Found, search
-from leftfold.faust import clock
 from leftfold.kafka import reader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
-from tests.core.trade import PATIENCE, Confirmed, Dropped, Pay, Place, Released, app
+from tests.core.trade import Confirmed, Dropped, Pay, Place, app
 from tests.process.trading import Trading, committed
 from tests.worker.waiting import wait_until
 
@@ -162,32 +158,6 @@ def test_only_what_is_new_enough_is_looked_at(
     told = capsys.readouterr().err
     assert "no command, event or correlation has the id 'place-paid'; searched 0 records of checkout.commands" in told
     assert "say a longer --since" in told.lower()
-
-
-def test_what_is_older_than_an_id_is_not_looked_at_and_its_timer_is_found(
-    traded: KafkaSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[Found] = []
-
-    def noted(*given: Any, **more: Any) -> Found:
-        found.append(search(*given, **more))
-        return found[-1]
-
-    monkeypatch.setattr(tracing, "search", noted)
-    monkeypatch.setattr(clock, "SILENCE", timedelta(seconds=2))
-    id_ = command_id()
-    with Trading(traded) as trading:
-        at = datetime.now(UTC) - PATIENCE + timedelta(seconds=3)
-        trading.client.send(Place(order="dated", product="dated", at=at), id=id_, timeout=60)
-        trading.await_event("stock", Released(product="dated", order="dated"), 90.0)
-        trading.client.send(Place(order="behind", product="behind", at=datetime.now(UTC)), timeout=60)
-    whole = rows(capsys, traded, id_)
-    assert "due" in {row["kind"] for row in whole}
-    monkeypatch.setattr(tracing, "ASTRAY", timedelta(seconds=0.5))
-    for row in whole:
-        bounded = rows(capsys, traded, row["id"])
-        assert [(one["id"], one["depth"]) for one in bounded] == [(one["id"], one["depth"]) for one in whole]
-        assert found[-1].looked < found[0].looked
 
 
 @pytest.mark.parametrize(("since", "said"), [("soon", "neither an age"), ("2026-01-01", "no time zone")])
