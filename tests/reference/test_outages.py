@@ -184,6 +184,22 @@ def test_what_is_paid_is_shipped_however_late() -> None:
     assert wrong(world) == []
 
 
+@pytest.mark.parametrize("down", ["inventory", "loyalty", "payments", ""])
+def test_somebody_ends_a_checkout_before_its_deadline_by_firing_it(down: str) -> None:
+    world = begin(chain)
+    if down:
+        world.stop(down)
+    world.client.send_many(list(shop("b", "milk", points=5, method=Method.CHECK)))
+    world.timers.fire("checkout", "b/1", "deadline", reason="the household left")
+    if down:
+        world.start(down)
+    (reopened,) = ends(world)
+    assert isinstance(reopened, BasketReopened)
+    assert world.now == AT, "nobody has waited"
+    assert wrong(world) == []
+    assert world.dead("checkout") == []
+
+
 def test_without_a_deadline_a_basket_waits_as_long_as_the_service_is_down() -> None:
     world = begin(careless.patient)
     world.stop("inventory")
