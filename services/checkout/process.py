@@ -1,7 +1,7 @@
 """The checkout as a saga: reserve, redeem, authorise, capture, and then pay and ship; or give everything back.
 
-One instance for each checkout of a basket. Every step is caused by the one before, so the state only has to count what
-was reserved: all of it has to be answered before anything is undone.
+One instance for each checkout of a basket. `evolve` says which stage follows, and `react` what is sent on entering it.
+A checkout ends where its money does: taken once or never. So its deadline is a `Void`, whatever it waits for then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from events.loyalty import PointsRedeemed
 from events.payments import Method, PaymentAuthorised, PaymentCaptured, PaymentVoided
 from leftfold import Cancel, Finished, Process, Rejected, Timer
 from services.baskets.commands import ConfirmPayment, ReopenBasket
-from services.checkout.progress import Input, Progress, evolve
+from services.checkout.progress import Input, Progress, Stage, evolve
 from services.inventory.commands import Release, Reserve, Ship
 from services.loyalty.commands import EarnPoints, GiveBackPoints, RedeemPoints
 from services.payments.commands import Authorise, Capture, Void
@@ -24,7 +24,7 @@ from services.payments.commands import Authorise, Capture, Void
 __all__ = ["PATIENCE", "Effect", "Sends", "checkout", "correlate", "react"]
 
 PATIENCE = timedelta(minutes=15)
-"""How long a bank has to clear a check; the household stands at the register."""
+"""How long all services and a bank have to come to an end; the household stands at the register."""
 
 Sends: TypeAlias = (
     Reserve
@@ -56,28 +56,12 @@ def correlate(given: Input) -> str | None:
 
 
 def react(given: Input, state: Progress) -> Sequence[Effect]:
-    """The next step."""
+    """The next step; where the stage stays, as behind an answer that comes too late, there is none."""
     after = evolve(state, given)
-    match given:
-        case BasketCheckedOut():
-            return _reserve(given) or _go_on(after, given.at)
-        case StockReserved():
-            return _go_on(after, given.at)
-        case PointsRedeemed():
-            return [_authorise(after, given.at)]
-        case PaymentAuthorised(payment_id=payment, at=at):
-            void = Void(payment_id=payment, at=at + PATIENCE, reason="not captured in time")
-            return [Capture(payment_id=payment, at=at), Timer(name="capture", at=at + PATIENCE, command=void)]
-        case PaymentCaptured():
-            return [Cancel("capture"), *_settle(after, given.at)]
-        case PaymentVoided():
-            return [Cancel("capture"), *_undo(after, given.at)]
-        case BasketPaid() | BasketReopened():
-            return [Finished()]
-        case Rejected(command=Capture() | Void()):
-            return []  # the other of the two was faster, and says so itself
-        case Rejected(command=command):
-            return _go_on(after, command.at)
+    begun = _begin(given) if isinstance(given, BasketCheckedOut) else []
+    if after.stage is state.stage:
+        return begun
+    return [*begun, *_enter(after, given.command.at if isinstance(given, Rejected) else given.at)]
 
 
 checkout = Process(
@@ -89,13 +73,15 @@ checkout = Process(
     correlate=correlate,
     react=react,
     evolve=evolve,
+    version=2,
 )
 
 
-def _reserve(receipt: BasketCheckedOut) -> list[Effect]:
-    """One command for each line that has units; a line without is a correction or a coupon alone."""
-    name = checkout_id(receipt.basket_id, receipt.attempt)
-    return [
+def _begin(receipt: BasketCheckedOut) -> list[Effect]:
+    """The deadline, and one command for each line that has units; one without is a correction or a coupon alone."""
+    name, late = checkout_id(receipt.basket_id, receipt.attempt), receipt.at + PATIENCE
+    void = Void(payment_id=name, at=late, household_id=receipt.household_id, reason="not paid in time")
+    reserve = [
         Reserve(
             stock_id=stock_id(receipt.store_id, line.product_id),
             at=receipt.at,
@@ -105,27 +91,31 @@ def _reserve(receipt: BasketCheckedOut) -> list[Effect]:
         for line in receipt.lines
         if line.quantity
     ]
+    return [Timer(name="deadline", at=late, command=void), *reserve]
 
 
-def _go_on(after: Progress, at: datetime) -> list[Effect]:
-    """What follows when the last line is reserved, or when something was refused and nothing is open any more."""
-    if after.unanswered:
-        return []
-    if after.why:
-        return _undo(after, at)
-    if not after.points:
-        return [_authorise(after, at)]
-    redeem = RedeemPoints(household_id=after.household_id, at=at, checkout_id=after.checkout_id, points=after.points)
-    return [redeem]
-
-
-def _authorise(after: Progress, at: datetime) -> Authorise:
-    return Authorise(
-        payment_id=after.checkout_id, at=at, household_id=after.household_id, amount=after.due, method=after.method
-    )
+def _enter(after: Progress, at: datetime) -> list[Effect]:
+    """What is sent on entering a stage."""
+    name, household = after.checkout_id, after.household_id
+    match after.stage:
+        case Stage.NEW | Stage.RESERVING:
+            return []
+        case Stage.REDEEMING:
+            return [RedeemPoints(household_id=household, at=at, checkout_id=name, points=after.points)]
+        case Stage.AUTHORISING:
+            return [Authorise(payment_id=name, at=at, household_id=household, amount=after.due, method=after.method)]
+        case Stage.CAPTURING:
+            return [Capture(payment_id=name, at=at)]
+        case Stage.SETTLING:
+            return [Cancel("deadline"), *_settle(after, at)]
+        case Stage.UNDOING:
+            return [Cancel("deadline"), *_undo(after, at)]
+        case Stage.OVER:
+            return [Finished()]
 
 
 def _settle(after: Progress, at: datetime) -> list[Effect]:
+    """What is paid is owed: this waits for its services as long as it takes."""
     name = after.checkout_id
     return [
         *(Ship(stock_id=stock, at=at, checkout_id=name) for stock in after.reserved),
@@ -135,6 +125,7 @@ def _settle(after: Progress, at: datetime) -> list[Effect]:
 
 
 def _undo(after: Progress, at: datetime) -> list[Effect]:
+    """Gives back; commands for one key are decided as they were sent, so what is still under way comes before this."""
     name = after.checkout_id
     back: list[Effect] = [Release(stock_id=stock, at=at, checkout_id=name) for stock in after.reserved]
     if after.redeemed:

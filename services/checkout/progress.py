@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from enum import Enum
 from typing import TypeAlias
 
 from events.baskets import BasketCheckedOut, BasketPaid, BasketReopened, checkout_id
 from events.inventory import StockReserved, stock_id
 from events.loyalty import PointsRedeemed
 from events.payments import Method, PaymentAuthorised, PaymentCaptured, PaymentVoided
-from leftfold import Rejected
-from services.inventory.commands import Reserve
-from services.loyalty.commands import RedeemPoints
-from services.payments.commands import Authorise, Capture, Void
+from leftfold import DomainError, Rejected
+from services.inventory.commands import Release, Reserve
+from services.loyalty.commands import GiveBackPoints, RedeemPoints
+from services.payments.commands import Authorise, Capture, PaymentVoid, Void
 
-__all__ = ["Input", "Progress", "evolve"]
+__all__ = ["Input", "Progress", "Stage", "evolve"]
 
 Input: TypeAlias = (
     BasketCheckedOut
@@ -27,17 +28,36 @@ Input: TypeAlias = (
     | PaymentCaptured
     | PaymentVoided
     | Rejected[Reserve]
+    | Rejected[Release]
     | Rejected[RedeemPoints]
+    | Rejected[GiveBackPoints]
     | Rejected[Authorise]
     | Rejected[Capture]
     | Rejected[Void]
 )
 
 
+class Stage(Enum):
+    """What a checkout waits for."""
+
+    NEW = "new"
+    RESERVING = "reserving"
+    REDEEMING = "redeeming"
+    AUTHORISING = "authorising"
+    CAPTURING = "capturing"
+    SETTLING = "settling"
+    UNDOING = "undoing"
+    OVER = "over"
+
+
 @dataclass(frozen=True)
 class Progress:
-    """What a checkout has to remember: what it is about, what is reserved and redeemed, and why it came to nothing."""
+    """What a checkout has to remember: what it is about, what has to be given back, and why it came to nothing.
 
+    `reserved` and `redeemed` are what was asked for and not refused.
+    """
+
+    stage: Stage = Stage.NEW
     basket_id: str = ""
     attempt: int = 0
     household_id: str = ""
@@ -56,26 +76,35 @@ class Progress:
 
 
 def evolve(state: Progress, given: Input) -> Progress:
-    """The progress after one more input."""
+    """The progress after one more input; an answer that nobody waits for any more changes nothing."""
     match given:
         case BasketCheckedOut():
-            return _begun(given)
-        case StockReserved(stock_id=stock):
-            return replace(state, unanswered=state.unanswered - {stock}, reserved=(*state.reserved, stock))
-        case PointsRedeemed():
-            return replace(state, redeemed=True)
-        case PaymentVoided(reason=reason):
-            return replace(state, why=reason)
-        case Rejected(command=Reserve(stock_id=stock), error=error):
-            return replace(state, unanswered=state.unanswered - {stock}, why=state.why or str(error))
-        case Rejected(command=RedeemPoints() | Authorise(), error=error):
-            return replace(state, why=str(error))
-        case Rejected() | PaymentAuthorised() | PaymentCaptured() | BasketPaid() | BasketReopened():
+            return _go_on(_begun(given))
+        case StockReserved(stock_id=stock) if stock in state.unanswered:
+            return _go_on(replace(_answered(state, stock), reserved=(*state.reserved, stock)))
+        case Rejected(command=Reserve(stock_id=stock), error=error) if stock in state.unanswered:
+            return _go_on(replace(_answered(state, stock), why=state.why or str(error)))
+        case PointsRedeemed() if state.stage is Stage.REDEEMING:
+            return replace(state, stage=Stage.AUTHORISING)
+        case Rejected(command=RedeemPoints(), error=error) if state.stage is Stage.REDEEMING:
+            return replace(_undone(state, error), redeemed=False)
+        case PaymentAuthorised() if state.stage is Stage.AUTHORISING:
+            return replace(state, stage=Stage.CAPTURING)
+        case Rejected(command=Authorise(), error=error) if not isinstance(error, PaymentVoid):
+            return _undone(state, error)
+        case PaymentCaptured() if state.stage is Stage.CAPTURING:
+            return replace(state, stage=Stage.SETTLING)
+        case PaymentVoided(reason=reason) if state.stage not in (Stage.UNDOING, Stage.OVER):
+            return _undone(state, reason)
+        case BasketPaid() | BasketReopened():
+            return replace(state, stage=Stage.OVER)
+        case _:
             return state
 
 
 def _begun(receipt: BasketCheckedOut) -> Progress:
     return Progress(
+        Stage.RESERVING,
         receipt.basket_id,
         receipt.attempt,
         receipt.household_id,
@@ -84,3 +113,22 @@ def _begun(receipt: BasketCheckedOut) -> Progress:
         receipt.points,
         frozenset(stock_id(receipt.store_id, line.product_id) for line in receipt.lines if line.quantity),
     )
+
+
+def _answered(state: Progress, stock: str) -> Progress:
+    return replace(state, unanswered=state.unanswered - {stock})
+
+
+def _go_on(state: Progress) -> Progress:
+    """What follows when the last line has answered."""
+    if state.unanswered:
+        return state
+    if state.why:
+        return _undone(state, state.why)
+    return replace(state, stage=Stage.REDEEMING if state.points else Stage.AUTHORISING, redeemed=state.points > 0)
+
+
+def _undone(state: Progress, why: str | DomainError) -> Progress:
+    """What is still under way counts as reserved: it is given back behind its answer."""
+    reserved = (*state.reserved, *sorted(state.unanswered))
+    return replace(state, stage=Stage.UNDOING, unanswered=frozenset(), reserved=reserved, why=state.why or str(why))

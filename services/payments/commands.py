@@ -50,7 +50,7 @@ class AlreadyCaptured(DomainError, message="payment {payment_id} is captured"):
 
 
 class PaymentVoid(DomainError, message="payment {payment_id} is void"):
-    """Nothing is taken for a payment that is void."""
+    """Nothing is authorised or taken for a payment that is void."""
 
     payment_id: str
 
@@ -66,7 +66,7 @@ class _PaymentCommand(Command, category="payments", key="payment_id"):
     at: datetime
 
 
-class Authorise(_PaymentCommand, rejects=(PaymentDeclined, AlreadyAuthorised)):
+class Authorise(_PaymentCommand, rejects=(PaymentDeclined, AlreadyAuthorised, PaymentVoid)):
     """May the household pay so much this way?"""
 
     household_id: str
@@ -83,9 +83,10 @@ class Clear(_PaymentCommand, rejects=(NotAuthorised, NotRequested, AlreadyCaptur
 
 
 class Void(_PaymentCommand, rejects=(NotAuthorised, AlreadyCaptured, PaymentVoid)):
-    """Never take the money."""
+    """Never take the money; with a household, not even where nobody has asked yet, and asking is too late then."""
 
     reason: str
+    household_id: str = ""
 
 
 PaymentCommand = Authorise | Capture | Clear | Void

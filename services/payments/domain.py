@@ -76,7 +76,7 @@ def decide(command: PaymentCommand, state: Payment) -> Sequence[PaymentEvent]:
                 raise NotRequested(payment_id=command.payment_id)
             return [_taken(command, payment)]
         case Void():
-            return [_void(command, _open(command, state))]
+            return [_void(command, state)]
 
 
 def evolve(state: Payment, event: PaymentEvent) -> Payment:
@@ -104,6 +104,8 @@ payments = Decider(
 
 
 def _authorise(command: Authorise, payment: Payment) -> PaymentAuthorised:
+    if payment.stage is Stage.VOID:
+        raise PaymentVoid(payment_id=command.payment_id)
     if payment.stage is not Stage.NEW:
         raise AlreadyAuthorised(payment_id=command.payment_id)
     if command.amount > (most := MOST[command.method]):
@@ -143,10 +145,12 @@ def _requested(command: Capture, payment: Payment) -> CaptureRequested:
 
 
 def _void(command: Void, payment: Payment) -> PaymentVoided:
+    if payment.stage is not Stage.NEW or not command.household_id:
+        payment = _open(command, payment)
     return PaymentVoided(
         payment_id=command.payment_id,
         at=command.at,
-        household_id=payment.household_id,
+        household_id=payment.household_id or command.household_id,
         amount=payment.amount,
         reason=command.reason,
     )

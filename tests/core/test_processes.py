@@ -61,19 +61,19 @@ def test_what_happened_in_one_service_leads_to_commands_in_others(world: World) 
     assert seen(world, "stock") == [Reserved(product="p", order="o")]
     world.client.send(Pay(order="o"))
     assert seen(world, "orders") == [PLACED, Confirmed(order="o")]
-    assert world.timers() == {}, "whoever is finished has no timers any more"
+    assert world.timers.list() == {}, "whoever is finished has no timers any more"
 
 
 def test_a_rejection_comes_back_to_whoever_sent_the_command(world: World) -> None:
     for order in ("a", "b", "o"):
         world.client.send(Place(order=order, product="p", at=NOW))
     assert Dropped(order="o", why="no p left") in seen(world, "orders")
-    assert set(world.timers()) == {("checkout", "a", "patience"), ("checkout", "b", "patience")}
+    assert set(world.timers.list()) == {("checkout", "a", "patience"), ("checkout", "b", "patience")}
 
 
 def test_a_timer_fires_when_its_time_has_come_and_not_before(world: World) -> None:
     world.client.send(PLACE)
-    assert world.timers() == {("checkout", "o", "patience"): NOW + PATIENCE}
+    assert world.timers.list() == {("checkout", "o", "patience"): NOW + PATIENCE}
     world.advance(PATIENCE - timedelta(seconds=1))
     assert seen(world, "orders") == [PLACED]
     world.advance(timedelta(seconds=1))

@@ -6,15 +6,18 @@ import json
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import count
+from uuid import UUID
 
 import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from leftfold import memory
+from leftfold.engine import trace_search
 from leftfold.engine.step import Place, Step, step_of
 from leftfold.engine.trace import Node, Trace
-from leftfold.engine.trace_search import search
+from leftfold.engine.trace_search import Found, made_at, search
 from leftfold.memory.log import MemoryLog
 from leftfold.ports import RawRecord
 from leftfold.position import Position
@@ -197,3 +200,101 @@ def test_every_id_of_a_trace_leads_to_the_whole_of_it(log: MemoryLog) -> None:
 
 def test_an_id_that_nobody_has_finds_nothing(log: MemoryLog) -> None:
     assert traced(log, "nobody").roots == []
+
+
+ASTRAY = timedelta(days=1)
+NUMBERS = count(1)
+
+
+def made(at: datetime) -> str:
+    """An id as a client makes it at a time."""
+    return str(UUID(int=int(at.timestamp() * 1000) << 80 | 0x7 << 76 | 0b10 << 62 | next(NUMBERS)))
+
+
+def since(log: MemoryLog, id_: str) -> Position:
+    """The first records since a day before an id was made."""
+    first = (made_at(id_) or 0) - ASTRAY // timedelta(milliseconds=1)
+    return Position(
+        {
+            topic: {p: sum(r.time < first for r in records) for p, records in enumerate(partitions)}
+            for topic, partitions in log.topics.items()
+        }
+    )
+
+
+def bounded(log: MemoryLog, id_: str) -> Found:
+    """What is found by whoever begins where an id says."""
+    reader, topics = log.reader(), list(log.topics)
+    starts = Position({topic: dict.fromkeys(range(app.partitions), 0) for topic in topics})
+    return search(reader, id_, starts, reader.ends(topics), begun=lambda id_: since(log, id_))
+
+
+def tree(found: Found) -> Trace:
+    return Trace(step for record in found.records if (step := step_of(record)) is not None)
+
+
+def days(ahead: timedelta, again: timedelta | None = None) -> tuple[MemoryLog, str]:
+    """Ten days of orders, and one among them that nobody pays for; its id is of a clock that is ahead."""
+    with memory(app, now=NOW) as world:
+        for day in range(10):
+            if day == 5:
+                id_, late = made(world.now + ahead), PlaceOrder(order="late", product="late", at=world.now)
+                world.client.send(late, id=id_)
+                if again is not None:
+                    world.advance(again)
+                    world.client.send(late, id=id_, at=NOW + timedelta(days=5))
+            order = PlaceOrder(order=f"o{day}", product=f"p{day}", at=world.now)
+            world.client.send(order, id=made(world.now))
+            world.client.send(Pay(order=f"o{day}"), id=made(world.now))
+            world.advance(NOW + timedelta(days=day + 1) - world.now)
+        return world.log, id_
+
+
+def test_what_was_written_before_an_id_was_made_is_not_looked_at_and_a_timer_much_later_is_found() -> None:
+    log, id_ = days(timedelta())
+    everything = sum(len(records) for partitions in log.topics.values() for records in partitions)
+    whole = traced(log, id_)
+    assert any(node.step and node.step.kind == "due" for node, _ in whole.walk())
+    for node, _ in whole.walk():
+        found = bounded(log, node.id)
+        assert shape(tree(found)) == shape(whole)
+        assert found.looked < everything * 0.7
+
+
+@pytest.mark.parametrize(
+    ("ahead", "again"),
+    [
+        (timedelta(days=3), None),
+        (timedelta(days=1, minutes=30), None),
+        (timedelta(days=-3), None),
+        (timedelta(days=1, minutes=10), timedelta(minutes=20)),
+    ],
+    ids=["nothing is there", "the end is there", "behind", "sent again"],
+)
+def test_an_id_of_a_clock_that_is_wrong_has_its_whole_trace_all_the_same(
+    ahead: timedelta, again: timedelta | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin believes the clock."""
+    log, id_ = days(ahead, again)
+    whole = traced(log, id_)
+    assert len(list(whole.walk())) > 8
+    assert shape(tree(bounded(log, id_))) == shape(whole)
+    monkeypatch.setattr(trace_search, "_is_whole", lambda records, begin, starts: True)
+    assert (shape(tree(bounded(log, id_))) == shape(whole)) is (ahead < timedelta())
+
+
+def test_a_cause_that_is_gone_is_looked_for_and_said_to_be_gone() -> None:
+    log, id_ = days(timedelta())
+    (partition,) = {r.partition for rs in log.of("orders.commands") for r in rs if ("ce_id", id_.encode()) in r.headers}
+    records = log.of("orders.commands")[partition]
+    records[:] = [r for r in records if ("ce_id", id_.encode()) not in r.headers]
+    found = bounded(log, id_)
+    assert shape(tree(found)) == shape(traced(log, id_))
+    assert tree(found).roots[0].step is None
+
+
+@pytest.mark.parametrize(
+    ("id_", "at"), [(made(NOW), int(NOW.timestamp() * 1000)), ("place-o1", None), (str(UUID(int=0)), None)]
+)
+def test_an_id_of_a_client_says_when_it_was_made(id_: str, at: int | None) -> None:
+    assert made_at(id_) == at

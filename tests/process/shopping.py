@@ -37,19 +37,20 @@ class Shopping:
 
     @classmethod
     def of(cls, baskets: int, patience: timedelta) -> Shopping:
-        """The first baskets of the year; who pays by check and is not cleared has as much patience left from now."""
-        at = datetime.now(UTC) - PATIENCE + patience
+        """The first baskets of the year, bought now; who pays by check has only so much patience left."""
+        now = datetime.now(UTC)
         found: dict[str, list[BasketCommand]] = {}
         for _, command in history(weeks=[1]):
             if len(found) == baskets and command.basket_id not in found:
                 break
             found.setdefault(command.basket_id, []).append(command)
-        commands = [
-            (f"{basket}-{number}", _paying(command, given).model_copy(update={"at": at}))
-            for basket, given in found.items()
-            for number, command in enumerate(given)
-        ]
-        return cls(_deliveries(found.values(), at), commands, baskets)
+        commands = []
+        for basket, given in found.items():
+            paying = [_paying(command, given) for command in given]
+            by_check = any(isinstance(one, CheckOut) and one.method is Method.CHECK for one in paying)
+            at = now - PATIENCE + patience if by_check else now
+            commands += [(f"{basket}-{n}", one.model_copy(update={"at": at})) for n, one in enumerate(paying)]
+        return cls(_deliveries(found.values(), now), commands, baskets)
 
 
 def _deliveries(baskets: Iterable[Sequence[BasketCommand]], at: datetime) -> list[Receive]:

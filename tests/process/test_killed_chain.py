@@ -18,7 +18,7 @@ from leftfold import App, connect
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
-from leftfold.local import Servers, embedded
+from leftfold.local import LocalSettings, Servers, embedded
 from leftfold.testing import fold
 from tests.process.shopping import Log, Shopping, send
 from tests.reference import careless
@@ -35,7 +35,8 @@ ROOT = Path(__file__).parents[2]
 def running(app: App, module: str, place: Path) -> Iterator[tuple[psutil.Process, Servers]]:
     """`leftfold run` with everything in the App, on servers of its own."""
     path = {"PYTHONPATH": os.pathsep.join([str(ROOT / "framework"), str(ROOT)])}
-    with embedded(place / "servers") as servers, (place / "log").open("wb") as log:
+    short = LocalSettings(kafka_properties={"group.min.session.timeout.ms": "500"})
+    with embedded(place / "servers", settings=short) as servers, (place / "log").open("wb") as log:
         ensure(app, KafkaSettings(bootstrap_servers=servers.kafka))
         words = ["run", "--plain-logs", "--app", f"{module}:chain"]
         words += ["--kafka", servers.kafka, "--redis", servers.redis]

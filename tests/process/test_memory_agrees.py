@@ -15,6 +15,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from leftfold import World, memory, names
+from leftfold.cli.main import run
 from leftfold.codec import header
 from leftfold.engine import log_time
 from leftfold.engine.instance import Instance
@@ -147,6 +148,22 @@ def test_random_histories_lead_to_the_same_commands_states_and_timers(both: Both
         assert asked(mine) == asked(committed(both.trading.settings, topic))
 
 
+@pytest.mark.parametrize("action", ["fire", "cancel"])
+def test_timers_by_hand_lead_to_the_same_as_those_of_the_shell(both: Both, action: str) -> None:
+    order = f"by-hand-{action}"
+    both.send(Place(order=order, product=order, at=both.now))
+    timer = ("checkout", order, "patience")
+    assert timer in both.world.timers.list()
+    getattr(both.world.timers, action)(*timer)
+    where = ["--app", "tests.core.trade:app", "--kafka", both.trading.settings.bootstrap_servers]
+    assert run(["timers", action, *timer, "--reason", "a test", "--timeout", "90s", *where]) == 0
+    both.agree()
+    both.wait(7)
+    dropped = Dropped(order=order, why="not paid in time")
+    world = Counter(recorded.event for recorded in both.world.events("orders"))
+    assert world[dropped] == happened(both.trading.settings)[dropped] == (action == "fire")
+
+
 def test_the_histories_were_not_idle(both: Both) -> None:
     seen = Counter(type(recorded.event).__name__ for d in app.deciders for recorded in both.world.events(d.name))
     assert min(seen[name] for name in ("Placed", "Reserved", "Dropped", "Released", "Confirmed", "Paid")) > 3
@@ -173,5 +190,5 @@ def test_by_the_wall_clock_a_memory_world_would_do_what_servers_do_not(
     for client in (both.world.client, both.trading.client):
         client.send(place, id="parted", at=both.now, timeout=90)
     both.trading.await_event("stock", Reserved(product="parted", order="parted"), 90.0)
-    assert ("checkout", "parted", "patience") not in both.world.timers(), "it has fired"
+    assert ("checkout", "parted", "patience") not in both.world.timers.list(), "it has fired"
     assert Dropped(order="parted", why="not paid in time") not in both.trading.events("orders")

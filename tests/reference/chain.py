@@ -38,10 +38,10 @@ def chain_with(partitions: int = 4, **other: Any) -> App:
 chain = chain_with()
 
 
-def stock(*products: str, units: int = 10, at: datetime = AT) -> Iterator[Receive]:
-    """Fills the shelves of store s with some products."""
+def stock(*products: str, units: int = 10, at: datetime = AT, store: str = "s") -> Iterator[Receive]:
+    """Fills the shelves of a store with some products."""
     for product in products:
-        yield Receive(stock_id=stock_id("s", product), at=at, quantity=units)
+        yield Receive(stock_id=stock_id(store, product), at=at, quantity=units)
 
 
 def shop(
@@ -52,8 +52,10 @@ def shop(
     method: Method = Method.CARD,
     points: int = 0,
     at: datetime = AT,
+    household: str = "h",
+    store: str = "s",
 ) -> Sequence[BasketCommand]:
-    """Household h takes two units of some products in store s and checks them out; a coupon is for the first."""
+    """A household takes two units of some products in a store and checks them out; a coupon is for the first."""
     items = [
         AddItem(basket_id=basket, at=at, product_id=product, quantity=2, sales_value=Decimal(price))
         for product in products
@@ -63,7 +65,7 @@ def shop(
         for product in products[:1]
         if coupon
     ]
-    opened = OpenBasket(basket_id=basket, at=at, household_id="h", store_id="s")
+    opened = OpenBasket(basket_id=basket, at=at, household_id=household, store_id=store)
     return [opened, *items, *coupons, CheckOut(basket_id=basket, at=at, method=method, points=points)]
 
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from events.baskets import BasketPaid, BasketReopened, CouponReturned
-from events.inventory import StockOrdered, StockReleased, StockReserved, StockShipped
+from events.inventory import StockOrdered, StockReceived, StockReleased, StockReserved, StockShipped
 from events.loyalty import PointsEarned, PointsGivenBack, PointsRedeemed
 from events.payments import CaptureRequested, Method, PaymentAuthorised, PaymentCaptured, PaymentVoided
 from leftfold import Command, World, memory
@@ -17,6 +17,7 @@ from services.baskets.commands import BasketClosed, CheckOut
 from services.checkout.process import PATIENCE
 from services.loyalty.commands import EarnPoints
 from services.payments.commands import Clear, PaymentVoid
+from services.replenishment.supplier import DELIVERY
 from tests.reference.chain import AT, chain, of, shop, stock
 
 
@@ -36,7 +37,7 @@ def buy(world: World, *commands: Command) -> None:
 
 def dead(world: World) -> list[object]:
     """What nobody could take."""
-    return [world.dead(name) for name in ("checkout", "replenishment") if world.dead(name)]
+    return [world.dead(name) for name in ("checkout", "replenishment", "supplier") if world.dead(name)]
 
 
 def test_a_card_pays_a_basket_at_once(world: World) -> None:
@@ -46,7 +47,7 @@ def test_a_card_pays_a_basket_at_once(world: World) -> None:
     assert [captured.amount for captured in of(world, "payments", PaymentCaptured)] == [Decimal("9.00")]
     assert {shipped.stock_id for shipped in of(world, "inventory", StockShipped)} == {"s/milk", "s/bread"}
     assert [earned.points for earned in of(world, "loyalty", PointsEarned)] == [9]
-    assert (world.timers(), dead(world)) == ({}, [])
+    assert (world.timers.list(), dead(world)) == ({}, [])
     with pytest.raises(BasketClosed):
         buy(world, CheckOut(basket_id="b", at=AT))
 
@@ -99,7 +100,7 @@ def test_points_that_a_household_does_not_have_undo_the_checkout(world: World) -
 def test_a_check_that_its_bank_clears_in_time_pays(world: World) -> None:
     buy(world, *shop("b", "milk", method=Method.CHECK))
     assert len(of(world, "payments", CaptureRequested)) == 1
-    assert world.timers() == {("checkout", "b/1", "capture"): AT + PATIENCE}
+    assert world.timers.list() == {("checkout", "b/1", "deadline"): AT + PATIENCE}
     world.advance(PATIENCE - timedelta(seconds=1))
     buy(world, Clear(payment_id="b/1", at=world.now))
     world.advance(PATIENCE)
@@ -111,8 +112,8 @@ def test_a_check_that_is_not_cleared_in_time_is_void_and_everything_goes_back(wo
     buy(world, *shop("b", "milk", "eggs", method=Method.CHECK))
     world.advance(PATIENCE)
     (voided,) = of(world, "payments", PaymentVoided)
-    assert (voided.reason, voided.at) == ("not captured in time", AT + PATIENCE)
-    assert [event.reason for event in of(world, "baskets", BasketReopened)] == ["not captured in time"]
+    assert (voided.reason, voided.at) == ("not paid in time", AT + PATIENCE)
+    assert [event.reason for event in of(world, "baskets", BasketReopened)] == ["not paid in time"]
     assert len(of(world, "inventory", StockReleased)) == 2
     assert len(of(world, "payments", PaymentAuthorised)) == 1
     with pytest.raises(PaymentVoid):
@@ -130,3 +131,22 @@ def test_what_runs_out_is_ordered_once_until_it_comes(world: World) -> None:
     assert len(of(world, "inventory", StockOrdered)) == 1, "three are left after what came"
     buy(world, *shop("last", "milk"))
     assert len(of(world, "inventory", StockOrdered)) == 2
+
+
+def test_what_was_ordered_comes_a_day_later_unless_somebody_sends_it_back(world: World) -> None:
+    buy(
+        world,
+        *(command for product in ("milk", "eggs") for n in range(4) for command in shop(f"{product}-{n}", product)),
+    )
+    assert world.timers.list("supplier") == {
+        ("supplier", "s/milk", "order-1"): AT + DELIVERY,
+        ("supplier", "s/eggs", "order-1"): AT + DELIVERY,
+    }
+    world.timers.cancel("supplier", "s/eggs", "order-1", reason="too many eggs")
+    world.advance(DELIVERY - timedelta(seconds=1))
+    assert len(of(world, "inventory", StockReceived)) == 3, "what was there at first"
+    world.advance(timedelta(seconds=1))
+    (received,) = [event for event in of(world, "inventory", StockReceived) if event.at > AT]
+    assert (received.stock_id, received.quantity, received.at) == ("s/milk", 12, AT + DELIVERY)
+    buy(world, *shop("again", "milk", at=world.now))
+    assert len(of(world, "inventory", StockOrdered)) == 2, "eight and more are left"

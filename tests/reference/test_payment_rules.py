@@ -85,6 +85,16 @@ def test_what_was_not_taken_can_be_void(history: tuple[PaymentEvent, ...]) -> No
     given(payments, *history).when(void).then(voided)
 
 
+def test_what_nobody_asked_for_yet_can_be_void_for_a_household_and_is_never_authorised_then() -> None:
+    early = void.model_copy(update={"household_id": "h"})
+    never = voided.model_copy(update={"amount": Decimal("0.00")})
+    given(payments).when(early).then(never)
+    given(payments, never).when(ask()).then_rejected(PaymentVoid(payment_id="p"))
+    given(payments, never).when(early).then_rejected(PaymentVoid(payment_id="p"))
+    given(payments, by_card).when(early).then(voided)
+    given(payments, by_card, captured).when(early).then_rejected(AlreadyCaptured(payment_id="p"))
+
+
 @pytest.mark.parametrize("command", [capture, clear, void], ids=repr)
 @pytest.mark.parametrize(
     ("history", "error"),

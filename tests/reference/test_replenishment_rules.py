@@ -1,13 +1,15 @@
-"""When shelves are filled, and that nothing is ordered twice."""
+"""When shelves are filled, that nothing is ordered twice, and that each order comes."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 from events.inventory import StockOrdered, StockReceived, StockReserved
+from leftfold import Timer
 from leftfold.testing import check_redelivery, given
-from services.inventory.commands import OrderStock
+from services.inventory.commands import OrderStock, Receive
 from services.replenishment.process import replenishment
+from services.replenishment.supplier import DELIVERY, supplier
 
 AT = datetime(2017, 3, 1, 12, tzinfo=UTC)
 
@@ -44,3 +46,15 @@ def test_what_came_may_run_out_again() -> None:
 
 def test_what_is_delivered_again_orders_nothing() -> None:
     check_redelivery(replenishment, [taken(1, left=2), ordered, received, taken(1, left=0)])
+
+
+def delivery(number: int, quantity: int = 12) -> Timer[Receive]:
+    """What comes a day later."""
+    at = AT + DELIVERY
+    return Timer(name=f"order-{number}", at=at, command=Receive(stock_id="s/milk", at=at, quantity=quantity))
+
+
+def test_each_order_comes_a_day_later() -> None:
+    given(supplier).when(ordered).then(delivery(1))
+    given(supplier, ordered).when(ordered).then(delivery(2))
+    check_redelivery(supplier, [ordered, ordered])

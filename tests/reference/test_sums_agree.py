@@ -136,8 +136,9 @@ def told(world: World) -> dict[str, list[Event]]:
 def test_all_services_agree_whatever_happens(happenings: list[Happening]) -> None:
     world = live(chain, happenings)
     assert disagreements(told(world)) == []
-    assert world.timers() == {}
-    assert [world.dead(name) for name in (*SERVICES, "checkout", "replenishment") if world.dead(name)] == []
+    assert world.timers.list("checkout") == {}
+    names = (*SERVICES, "checkout", "replenishment", "supplier")
+    assert [world.dead(name) for name in names if world.dead(name)] == []
 
 
 def everything(seed: int, count: int = 60) -> list[Happening]:

@@ -15,14 +15,18 @@ from leftfold.connection import kafka_settings, ring
 from leftfold.engine.moment import place_at
 from leftfold.engine.rebuild_progress import Stopwatch
 from leftfold.engine.step import Step, step_of
-from leftfold.engine.trace_search import search
+from leftfold.engine.trace_search import made_at, search
 from leftfold.position import Position
 from leftfold.wholelog import open_archive, open_reader
 
-__all__ = ["traced"]
+__all__ = ["ASTRAY", "traced"]
+
+ASTRAY = timedelta(days=1)
+"""Clocks are trusted to be less wrong than this; where one is not, the search begins at the beginning."""
 
 _KINDS = (names.commands(""), names.events(""), names.dead(""))
 _NAMED = 12
+_LATEST = 1 << 47
 _AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dhm])")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
@@ -41,12 +45,19 @@ def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") ->
     settings = kafka_settings(kafka)
     with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
         topics = sorted(topic for topic in cluster.topics() if topic.endswith(_KINDS))
-        starts = _Beginning(cluster, archive).of(topics, begin)
+        beginning = _Beginning(cluster, archive)
+        starts = beginning.of(topics, begin)
         ends: Position = cluster.ends(topics)
-    with closing(open_reader(settings, archive)()) as reader, shown("trace") as report:
-        watch = Stopwatch(report)
-        found = search(reader, id_, starts, ends, watch=watch)
-        watch.end()
+
+        def begun(id_: str) -> Position:
+            """Where to begin for an id that tells when it was made."""
+            made = made_at(id_) if begin is None else None
+            return starts if made is None else beginning.of(topics, min(_utc(made), datetime.now(UTC)) - ASTRAY)
+
+        with closing(open_reader(settings, archive)()) as reader, shown("trace") as report:
+            watch = Stopwatch(report)
+            found = search(reader, id_, starts, ends, begun=begun, watch=watch)
+            watch.end()
     if found.is_short:
         note("some of the newest records could not be read: no broker answers, or a transaction is open before them")
     steps = [step for record in found.records if (step := step_of(record)) is not None]
@@ -88,6 +99,10 @@ def _unknown(id_: str, looked: int, topics: list[str], since: str | None) -> Usa
         f"no command, event or correlation has the id {id_!r}; searched {where}. {wider[0].upper()}{wider[1:]}; ids "
         f"are told by: leftfold events CATEGORY --json"
     )
+
+
+def _utc(milliseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(milliseconds, _LATEST))
 
 
 def _moment(text: str) -> datetime:

@@ -148,8 +148,6 @@ class Reactor:
         error = to_error(body, type(command))
         del instance.waiting[given.cause]
         name = type(command).__name__
-        if instance.finished:
-            raise ContractError(f"{name} was refused behind the end of {self.process.name} {given.key!r}: {error}")
         if not isinstance(error, DomainError):
             raise ContractError(f"{name} was not decided: {type(error).__name__}: {error}")
         if not self.process.hears(type(command)):

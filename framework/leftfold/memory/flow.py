@@ -15,6 +15,7 @@ from leftfold.engine.batch_lane import BatchLane
 from leftfold.engine.lane import Lane
 from leftfold.engine.process_lane import ProcessLane
 from leftfold.engine.router import Router
+from leftfold.engine.timer_order import SetTimer
 from leftfold.errors import ConfigurationError
 from leftfold.memory.log import MemoryLog, MemoryLogReader
 from leftfold.memory.sources import Sources
@@ -54,6 +55,7 @@ class Flow:
         self.lanes = {d.name: self._held(self._lane(d)) for d in app.deciders}
         self._processes = {p.name: self._held(self._process_lane(p)) for p in app.processes}
         self._waiting: deque[RawRecord] = deque()
+        self._stopped: dict[str, list[RawRecord]] = {}
         self._sources = {p.name: Sources(log, map(names.events, p.categories)) for p in app.processes}
         self._routes = [(Router(app.name, p, self._home), self._events_of(p), p.name) for p in app.processes]
 
@@ -76,7 +78,31 @@ class Flow:
         """Routes events, takes commands and inputs, and fires what is due by log time, the earliest timer first."""
         while self._waiting or self._routed() or self._fired():
             while self._waiting:
-                self.take(self._waiting.popleft())
+                record = self._waiting.popleft()
+                if not self.left(record):
+                    self.take(record)
+
+    def left(self, record: RawRecord) -> bool:
+        """Whether a record stays in its topic because who takes it is stopped."""
+        behind = self._stopped.get(record.topic.removesuffix(names.commands("")))
+        if behind is not None:
+            behind.append(record)
+        return behind is not None
+
+    def stop(self, name: str) -> None:
+        """Has a decider or process take nothing for now.
+
+        Raises:
+            ConfigurationError: there is none of that name.
+        """
+        if name not in self.lanes and name not in self._processes:
+            known = ", ".join([*self.lanes, *self._processes])
+            raise ConfigurationError(f"app {self._app.name} has no decider or process {name!r}; there are: {known}")
+        self._stopped.setdefault(name, [])
+
+    def start(self, name: str) -> None:
+        """Has it go on with what has come meanwhile."""
+        self._waiting.extend(self._stopped.pop(name, []))
 
     def wakes(self) -> datetime | None:
         """When the next timer may become due by itself; None when that takes an event."""
@@ -84,12 +110,22 @@ class Flow:
         moments = (moment for at, name, _ in self._next() for moment in self._sources[name].changes(at))
         return min((moment for moment in moments if moment > now), default=None)
 
-    def timers(self) -> Iterator[tuple[str, str, str, datetime]]:
-        """Every timer that is set: process, key, name and when it is due."""
+    def timers(self) -> Iterator[tuple[str, SetTimer]]:
+        """Every timer that is set, with its process."""
         for name, lane in self._processes.items():
-            for timers in lane.timers.values():
+            for partition, timers in lane.timers.items():
                 for key, timer, due in timers.items():
-                    yield name, key, timer, datetime.fromisoformat(due.at)
+                    yield name, SetTimer(partition, key, timer, due)
+
+    def time(self, name: str, partition: int) -> datetime | None:
+        """What time it is in the log for a partition of a process; None while nobody knows."""
+        end, time = len(self._log.of(names.commands(name))[partition]), self._processes[name].times[partition]
+        time.tell(partition, self._sources[name].mark(self._clock(), {partition: end}))
+        return time.now(end)
+
+    def give(self, name: str, out: Outgoing) -> None:
+        """Writes an input of a process, to be taken as any other."""
+        self._waiting.append(self._write(names.commands(name), out))
 
     def _routed(self) -> bool:
         for router, reader, name in self._routes:
@@ -104,6 +140,7 @@ class Flow:
         found = [
             (timers.next(), lane.name, partition)
             for lane in self._processes.values()
+            if lane.name not in self._stopped
             for partition, timers in lane.timers.items()
         ]
         return sorted((at, name, partition) for at, name, partition in found if at is not None)
@@ -112,9 +149,7 @@ class Flow:
         """Writes that the earliest timer is due, if one is."""
         for _, name, partition in self._next():
             lane, topic = self._processes[name], names.commands(name)
-            end = len(self._log.of(topic)[partition])
-            lane.times[partition].tell(partition, self._sources[name].mark(self._clock(), {partition: end}))
-            now = lane.times[partition].now(end)
+            now = self.time(name, partition)
             if now is not None and (due := lane.due_at(partition, now, 1)):
                 self._waiting.extend([self._write(topic, out) for out in due])
                 lane.commit(Batch(sent={topic: due}), {})

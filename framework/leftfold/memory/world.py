@@ -9,17 +9,18 @@ from typing import Any, TypeVar
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.codec import read_recorded, utc_text
+from leftfold.codec import header, read_recorded, utc_text
 from leftfold.engine.received import command_headers, command_id
 from leftfold.engine.reply import to_error
 from leftfold.engine.tail import Tail
 from leftfold.envelope import Receipt, Recorded
-from leftfold.errors import ConfigurationError, LeftfoldError
+from leftfold.errors import ConfigurationError, LeftfoldError, OutcomeUnknown
 from leftfold.memory.client import MemoryClient
 from leftfold.memory.flow import Flow
 from leftfold.memory.log import MemoryLog
 from leftfold.memory.queries import FoldedViews
 from leftfold.memory.reactions import Acts, MemoryReactions
+from leftfold.memory.timers import MemoryTimers
 from leftfold.memory.views import MemoryViewStore
 from leftfold.messages import Command, Event
 from leftfold.partitioner import partition_of
@@ -33,7 +34,7 @@ E = TypeVar("E", bound=Event)
 
 
 class World:
-    """An App in memory: `client` and `views` as in production, `now` and `advance` for its clock.
+    """An App in memory: `client` and `views` as in production, `now` and `advance` for its clock, `timers` by hand.
 
     After each command everything that follows from it has happened: processes have reacted, and views are folded.
     """
@@ -48,6 +49,7 @@ class World:
         self._reactions = MemoryReactions(app, self.log, acts or {})
         self._tail = Tail(app.views, self.log.reader, self.store, look=0.0)
         self.settle()
+        self.timers = MemoryTimers(app.name, self._flow, lambda: self.now, self.settle)
         self.client = MemoryClient(self.decide, self.settle)
         self.views = FoldedViews(self.store)
 
@@ -64,9 +66,18 @@ class World:
         self.now = until
         self.settle()
 
-    def timers(self) -> dict[tuple[str, str, str], datetime]:
-        """When each timer that is set is due, by process, business key and name."""
-        return {(process, key, name): at for process, key, name, at in self._flow.timers()}
+    def stop(self, name: str, /) -> None:
+        """Takes the worker of a decider or process away, as in an outage: what is sent to it waits in its topic.
+
+        Raises:
+            ConfigurationError: the App has none of that name.
+        """
+        self._flow.stop(name)
+
+    def start(self, name: str, /) -> None:
+        """Brings it back; it goes on where it was."""
+        self._flow.start(name)
+        self.settle()
 
     def events(self, category: str) -> list[Recorded[Any]]:
         """Everything written in a category, partition by partition.
@@ -111,7 +122,14 @@ class World:
             reply_to=b"memory",
         )
         partition = partition_of(key, self.app.partitions)
-        record = self.log.append(names.commands(spec.category), partition, key, lane.commands.encode(command), headers)
+        topic, value, time = (
+            names.commands(spec.category),
+            lane.commands.encode(command),
+            int(self.now.timestamp() * 1000),
+        )
+        record = self.log.append(topic, partition, key, value, headers, time=time)
+        if self._flow.left(record):
+            return OutcomeUnknown(header(headers, "ce_id").decode())
         (reply,) = self._flow.take(record).replies
         if reply.error is not None:
             return to_error(reply.error, type(command))

@@ -1,0 +1,48 @@
+"""`leftfold log trace` reads nothing that is older than the id that it is asked for, on a real broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from leftfold.cli import tracing
+from leftfold.engine.received import command_id
+from leftfold.engine.trace_search import Found, search
+from leftfold.faust import clock
+from leftfold.kafka.settings import KafkaSettings
+from tests.core.trade import PATIENCE, Place, Released, Reserved
+from tests.process.test_trace import rows
+from tests.process.trading import Trading
+
+pytestmark = pytest.mark.servers
+
+
+def test_what_is_older_than_an_id_is_not_looked_at_and_its_timer_is_found(
+    settings: KafkaSettings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Found] = []
+
+    def noted(*given: Any, **more: Any) -> Found:
+        found.append(search(*given, **more))
+        return found[-1]
+
+    monkeypatch.setattr(tracing, "search", noted)
+    monkeypatch.setattr(clock, "SILENCE", timedelta(seconds=2))
+    with Trading(settings) as trading:
+        for number in range(20):
+            trading.client.send(Place(order=f"{number}", product=f"{number}", at=datetime.now(UTC)), timeout=60)
+        trading.await_event("stock", Reserved(product="19", order="19"), 60.0)
+        id_ = command_id()
+        at = datetime.now(UTC) - PATIENCE + timedelta(seconds=3)
+        trading.client.send(Place(order="dated", product="dated", at=at), id=id_, timeout=60)
+        trading.await_event("stock", Released(product="dated", order="dated"), 90.0)
+        trading.client.send(Place(order="behind", product="behind", at=datetime.now(UTC)), timeout=60)
+    whole = rows(capsys, settings, id_)
+    assert "due" in {row["kind"] for row in whole}
+    monkeypatch.setattr(tracing, "ASTRAY", timedelta())
+    for row in whole:
+        bounded = rows(capsys, settings, row["id"])
+        assert [(one["id"], one["depth"]) for one in bounded] == [(one["id"], one["depth"]) for one in whole]
+        assert found[-1].looked < found[0].looked
