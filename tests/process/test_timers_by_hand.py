@@ -41,7 +41,8 @@ def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing
 
     def type_(*words: str, of: str = "tests.core.trade:app") -> tuple[int, list[dict[str, Any]], str]:
         capsys.readouterr()
-        code = run(["timers", *words, "--app", of, "--kafka", settings.bootstrap_servers, "--json"])
+        sure = [] if words[0] == "list" else ["--yes"]
+        code = run(["timers", *words, *sure, "--app", of, "--kafka", settings.bootstrap_servers, "--json"])
         out, err = capsys.readouterr()
         return code, [json.loads(line) for line in out.splitlines()], err
 

@@ -28,7 +28,7 @@ reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look 
 def begin(
     name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
     since: Annotated[str, typer.Option("--since", metavar="TIME", help="end, start, or when events were appended.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -38,15 +38,14 @@ def begin(
     Whatever lies behind that place is acted on, again if it was before, with the same idempotency keys; whatever lies
     before it never is. Nobody may be acting meanwhile.
     """
+    from leftfold.cli.agreeing import agreed
     from leftfold.cli.console import emit, say
-    from leftfold.cli.failures import Usage
     from leftfold.cli.project import load_app
     from leftfold.connection import kafka_settings, ring
 
     whole, meant = load_app(app), _since(since)
     beginnings = ring("leftfold.kafka.beginnings").Beginnings(whole, _named(whole, name), kafka_settings(kafka))
-    if not yes and not typer.confirm(f"{name} goes on at {since}: what lies behind it is acted on. Sure?", err=True):
-        raise Usage("nothing was changed; say --yes where nobody can be asked")
+    agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
     offsets: dict[tuple[str, int], int] = beginnings.again(meant)
     if as_json:
         emit({"reaction": name, "offsets": {f"{topic}/{p}": offset for (topic, p), offset in offsets.items()}})

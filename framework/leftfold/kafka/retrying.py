@@ -67,7 +67,7 @@ class Retry:
         try:
             if pending.error is not None:
                 raise pending.error
-            self._reaction.act(pending.event, pending.next_delivery())
+            self._reaction.call(pending.event, pending.next_delivery())
         except Exception as error:  # noqa: BLE001  # whatever it is, the event is not done
             pending.tries += 1
             self._parking.park(pending, error)
