@@ -22,14 +22,16 @@ def doctor(
     """
     from leftfold.cli.console import emit, say
     from leftfold.cli.examination import Examination
+    from leftfold.cli.hints import for_app
 
     wrong = False
     for finding in Examination(app, kafka, redis).run():
         wrong = wrong or not finding.well
+        message = for_app(finding.message, app)
         if as_json:
-            emit({"about": finding.about, "well": finding.well, "message": finding.message})
+            emit({"about": finding.about, "well": finding.well, "message": message})
         else:
             mark = typer.style("ok   ", fg="green") if finding.well else typer.style("wrong", fg="red")
-            say(f"{mark} {finding.about:<10} {finding.message}")
+            say(f"{mark} {finding.about:<10} {message}")
     if wrong:
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ import typer
 from leftfold.cli.agreeing import agreed
 from leftfold.cli.console import emit, note, say
 from leftfold.cli.failures import Usage
+from leftfold.cli.hints import for_app
 from leftfold.cli.project import load_app
 from leftfold.cli.timing import Ordered, TimerWork, process_of
 from leftfold.engine.timer_order import Action, Order, SetTimer
@@ -55,10 +56,8 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
         done = work.give(timer, order, wanted.timeout)
     _tell(wanted, order, done, as_json=as_json)
     if not done.taken:
-        note(
-            f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. Start "
-            f"one: leftfold run {wanted.process}"
-        )
+        start = for_app(f"leftfold run {wanted.process}", app)
+        note(f"no worker has taken it within {wanted.timeout:g} s; it counts once one does. Start one: {start}")
         raise typer.Exit(_NOT_TAKEN)
 
 

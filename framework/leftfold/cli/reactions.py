@@ -63,6 +63,7 @@ def parked(
 ) -> None:
     """List events that nobody could act on, and why. Exit code 1 when there are some."""
     from leftfold.cli.console import emit, note, table
+    from leftfold.cli.hints import for_app
     from leftfold.cli.project import load_app
     from leftfold.codec import header
     from leftfold.connection import kafka_settings, ring
@@ -81,7 +82,8 @@ def parked(
             emit(row)
     else:
         table(rows, ("event", "type", "key", "tries", "why"))
-        note("nothing is parked" if not rows else f"when what is wrong is mended: leftfold retry {name}")
+        again = for_app(f"leftfold retry {name}", app)
+        note(f"when what is wrong is mended: {again}" if rows else "nothing is parked")
     raise typer.Exit(1 if rows else 0)
 
 

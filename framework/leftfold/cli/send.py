@@ -103,7 +103,7 @@ def _accepted(command: Command, id_: str, receipt: Receipt, *, as_json: bool) ->
     stream = f"{spec.category} {getattr(command, spec.key)}"
     say(
         f"{typer.style('accepted:', fg='green')} {stream} is at version {receipt.version}"
-        f" ({amount(receipt.events, 'event')}), position {receipt.position}"
+        f" ({amount(receipt.events, 'event')}), position {receipt.position}, id {id_}"
     )
 
 

@@ -70,6 +70,7 @@ def status(
     """
     from leftfold.cli.archives import archive_of
     from leftfold.cli.console import emit, note
+    from leftfold.cli.hints import for_app
     from leftfold.cli.project import find_project, load_app
     from leftfold.cli.survey import Survey
 
@@ -89,7 +90,7 @@ def status(
     else:
         _show(rows)
     for problem in survey.problems:
-        note(f"{typer.style('!', fg='yellow')} {problem}")
+        note(f"{typer.style('!', fg='yellow')} {for_app(problem, app)}")
     if survey.missing:
         raise typer.Exit(69)
 

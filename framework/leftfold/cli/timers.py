@@ -46,6 +46,7 @@ def list_(
     routers tell it. A timer of which that time has come, and which is still there, is overdue.
     """
     from leftfold.cli.console import emit, note, table
+    from leftfold.cli.hints import for_app
     from leftfold.cli.project import load_app
     from leftfold.cli.timerline import row_of, shown, told_of
     from leftfold.cli.timing import TimerWork, process_of
@@ -62,7 +63,7 @@ def list_(
             for row in rows:
                 emit(row)
             continue
-        note(told_of(process.name, len(rows), told, workers))
+        note(for_app(told_of(process.name, len(rows), told, workers), app))
         table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
 
 

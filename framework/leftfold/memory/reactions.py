@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.pending import Pending, PendingReader, parked
+from leftfold.engine.reason import reason_of
 from leftfold.errors import ConfigurationError
 from leftfold.memory.log import MemoryLog, MemoryLogReader
 from leftfold.partitioner import partition_of
@@ -92,5 +93,5 @@ class MemoryReactions:
         if failure is not None:
             home = partition_of(pending.record.key or b"", self._app.partitions)
             out = parked(pending, failure, home)
-            _LOGGER.warning("%s: parked after %d tries: %r", reaction.name, pending.tries, failure)
+            _LOGGER.warning("%s: parked after %d tries: %s", reaction.name, pending.tries, reason_of(failure))
             self._log.append(names.dead(reaction.name), out.partition, out.key, out.value, out.headers)
