@@ -183,6 +183,7 @@ def test_what_is_not_there_is_told_with_what_is(typed: Typing, words: tuple[str,
 
 
 def test_a_version_that_never_ran_has_no_timers(typed: Typing) -> None:
-    code, _, err = typed("list", "checkout", of="tests.process.test_timers_by_hand:never")
+    spec = "tests.process.test_timers_by_hand:never"
+    code, _, err = typed("list", "checkout", of=spec)
     assert code == 69
-    assert "process checkout has never run in version 9; start it: leftfold run checkout" in err
+    assert f"process checkout has never run in version 9; start it: leftfold run --app {spec} checkout" in err

@@ -10,6 +10,8 @@ __all__ = ["EXAMPLES", "doctor"]
 
 EXAMPLES = examples("leftfold doctor")
 
+_ABOUT = len("transactions")
+
 
 def doctor(
     app: AppOption = "", kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
@@ -32,6 +34,7 @@ def doctor(
             emit({"about": finding.about, "well": finding.well, "message": message})
         else:
             mark = typer.style("ok   ", fg="green") if finding.well else typer.style("wrong", fg="red")
-            say(f"{mark} {finding.about:<10} {message}")
+            told = message.replace("\n", "\n" + " " * (len("wrong ") + _ABOUT + 1))
+            say(f"{mark} {finding.about:<{_ABOUT}} {told}")
     if wrong:
         raise typer.Exit(1)

@@ -57,7 +57,10 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
     _tell(wanted, order, done, as_json=as_json)
     if not done.taken:
         start = for_app(f"leftfold run {wanted.process}", app)
-        note(f"no worker has taken it within {wanted.timeout:g} s; it counts once one does. Start one: {start}")
+        note(
+            f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. Start "
+            f"one: {start}"
+        )
         raise typer.Exit(_NOT_TAKEN)
 
 

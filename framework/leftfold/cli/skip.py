@@ -44,7 +44,7 @@ def skip(
         for topic, partition, start, end in lost:
             note(f"{topic}[{partition}]: offsets {start} to {end - 1} are gone")
         if lost:
-            agreed(f"these events will never reach process {name}; have its routers pass over them?", yes=yes)
+            agreed(f"these events will never reach the process; have the routers of {name} pass over them?", yes=yes)
             _check_idle(groups, whole.name, name)
             groups.move(whole.name, name, Position.union(Position.at(topic, p, end) for topic, p, _, end in lost))
     if as_json:
