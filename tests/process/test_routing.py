@@ -255,6 +255,6 @@ def test_a_broker_that_takes_too_long_ends_the_router_in_a_sentence(
     """It is made again then; what has no name of ours would end its process with a traceback."""
     monkeypatch.setattr("leftfold.faust.routing._TICK_MOST", 1e-9)
     with routing(settings) as failures:
-        wait_until(lambda: failures, lambda: "the router to give up")
+        wait_until(lambda: bool(failures), lambda: "the router to give up")
     assert isinstance(failures[0], InfrastructureError)
     assert str(failures[0]).startswith("no broker answered the router of checkout within 1e-09 s (TimeoutError")
