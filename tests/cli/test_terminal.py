@@ -134,6 +134,21 @@ def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, own: Servers)
     assert "nothing is gone" in tower(*words).err
 
 
+@pytest.mark.servers
+def test_ctrl_c_while_servers_are_being_made_is_no_failure_of_theirs(tmp_path: Path) -> None:
+    """It reaches their Java, too, whose end was told as an error."""
+    shell = Shell(tmp_path)
+    assert shell("new", "shop").code == 0
+    shell = Shell(tmp_path / "shop")
+    with typing(shell, "dev") as terminal:
+        terminal.wait_shown("formatting the broker's storage\n")
+        terminal.type(CTRL_C)
+        assert terminal.ended() == 130
+        assert "stopping in order; Ctrl-C again does not wait" in terminal.shown
+        assert terminal.shown.endswith("stopped\n")
+        assert "error:" not in terminal.shown
+
+
 @pytest.fixture
 def slow_imports(tmp_path: Path) -> dict[str, str]:
     """An environment in which importing pydantic, the first thing that `leftfold` does, never ends."""
