@@ -47,6 +47,13 @@ class App:
         self.name, self.partitions = name, partitions
         self.deciders, self.processes, self.views = tuple(deciders), tuple(processes), tuple(views)
         self.reactions = tuple(reactions)
+        for what, kind, given in (
+            ("deciders", Decider, self.deciders),
+            ("processes", Process, self.processes),
+            ("reactions", Reaction, self.reactions),
+            ("views", View, self.views),
+        ):
+            _of_kind(name, what, kind, given)
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
         if not 1 <= partitions <= 4096:
@@ -106,6 +113,12 @@ def _named(app: str, what: str, name: str, among: Sequence[N]) -> N:
             return one
     known = ", ".join(one.name for one in among) or "none"
     raise ConfigurationError(f"app {app} has no {what} {name!r}; it has: {known}")
+
+
+def _of_kind(app: str, what: str, kind: type, given: Sequence[object]) -> None:
+    for one in given:
+        if not isinstance(one, kind):
+            raise ConfigurationError(f"app {app}: {what}= holds {one!r}, which is no {kind.__name__}")
 
 
 def _distinct(app: str, what: str, names: Iterable[str]) -> None:

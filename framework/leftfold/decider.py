@@ -8,6 +8,7 @@ from typing import Generic
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError
+from leftfold.functions import check_function
 from leftfold.messages import Command, Event
 from leftfold.storage import Storage
 from leftfold.unions import members, missing_arms
@@ -51,7 +52,10 @@ class Decider(Generic[C, S, E]):
         self.commands = members(commands, Command, f"decider {name}")
         self.events = members(events, Event, f"decider {name}")
         self.state: Storage[S] = Storage(state, f"decider {name}: state", canonical=False)
-        self.initial_state, self.decide, self.evolve, self.version = initial_state, decide, evolve, version
+        check_function(decide, f"decider {name}: decide", "command", "state")
+        check_function(evolve, f"decider {name}: evolve", "state", "event")
+        self.initial_state = self.state.initial(initial_state)
+        self.decide, self.evolve, self.version = decide, evolve, version
         if version < 1:
             raise ConfigurationError(f"decider {name}: version={version} must be 1 or more")
         classes: tuple[type[Command | Event], ...] = (*self.commands, *self.events)

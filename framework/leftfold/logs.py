@@ -66,8 +66,10 @@ def open_report(
         level = "error" if what in _FAIL else "warning" if what in _WARN or "exc_info" in details else "info"
         getattr(log, level)(what, **details)
 
-    logger = logging.getLogger("leftfold")
-    logger.handlers, logger.propagate = [_Handler(report, leaving)], False
+    handler = _Handler(report, leaving)
+    for name in ("leftfold", "aiokafka"):  # the driver of routers has no handler, and Python would print bare lines
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
     return report
 
 

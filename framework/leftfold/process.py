@@ -15,6 +15,7 @@ from typing import Any, Generic, get_args, get_origin
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError, DomainError
+from leftfold.functions import check_function
 from leftfold.messages import Command, Event
 from leftfold.storage import Storage
 from leftfold.unions import checked, flat, members, missing_arms
@@ -100,7 +101,7 @@ class Process(Generic[I, S, C]):
             raise ConfigurationError(f"{where}: version={version} must be 1 or more")
         self.name, self.version = name, version
         self.sends: tuple[type[Command], ...] = members(sends, Command, f"{where}: sends")
-        kinds = tuple(dict.fromkeys(flat(inputs)))
+        kinds = tuple(flat(inputs))
         self.rejected = _rejected(where, kinds, self.sends)
         self.events: tuple[type[Event], ...] = checked(
             [kind for kind in kinds if not _is_rejected(kind)], Event, f"{where}: inputs"
@@ -108,7 +109,10 @@ class Process(Generic[I, S, C]):
         if not self.events:
             raise ConfigurationError(f"{where}: no event is among its inputs, so that nothing ever begins it")
         self.state: Storage[S] = Storage(state, f"{where}: state", canonical=False)
-        self.initial_state = initial_state
+        self.initial_state = self.state.initial(initial_state)
+        check_function(correlate, f"{where}: correlate", "event")
+        check_function(react, f"{where}: react", "input", "state")
+        check_function(evolve, f"{where}: evolve", "state", "input")
         self.correlate, self.react, self.evolve = correlate, react, evolve
         self._check_arms()
 
@@ -168,7 +172,7 @@ def _rejected(where: str, kinds: Iterable[object], sends: Sequence[type[Command]
             raise ConfigurationError(
                 f"{where}: inputs hold Rejected[{name}], but {name} declares no errors; add them to its rejects="
             )
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def _first(sends: Sequence[type[Command]]) -> str:

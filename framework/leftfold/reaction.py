@@ -5,6 +5,7 @@ The only place of an App where users reach out of it. It may be repeated, with t
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from uuid import NAMESPACE_URL, uuid5
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError, DomainError
+from leftfold.functions import check_function
 from leftfold.messages import Event
 from leftfold.position import Position
 from leftfold.unions import members, missing_arms
@@ -92,12 +94,16 @@ class Reaction(Generic[E]):
     ) -> None:
         self.name, self.act = name, act
         self.attempts, self.backoff, self.longest = attempts, backoff, longest
+        if not isinstance(gives_up, (tuple, list)):
+            one = getattr(gives_up, "__name__", gives_up)
+            raise ConfigurationError(f"reaction {name}: gives_up={one} is no tuple; write gives_up=({one},)")
         self.gives_up: tuple[type[Exception], ...] = (DomainError, *gives_up)
         self.timeout, self.at_once, self.since = timeout, at_once, since
         where = f"reaction {name}"
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"{where}: a name is lower case letters, digits, _ and -, such as 'receipts'")
         self._check_numbers(where)
+        check_function(act, f"{where}: act", "event", "delivery")
         self.events: tuple[type[Event], ...] = members(events, Event, f"{where}: events")
         for missing in missing_arms(act, 0, self.events):
             raise ConfigurationError(f"{where}: {act.__name__} has no arm for {missing}; add: case {missing}(): ...")
@@ -106,6 +112,18 @@ class Reaction(Generic[E]):
     def categories(self) -> tuple[str, ...]:
         """Those whose events it acts on, in alphabetical order."""
         return tuple(sorted({cls.__leftfold__.category for cls in self.events}))
+
+    def call(self, event: E, delivery: Delivery, act: Callable[[E, Delivery], object] | None = None) -> None:
+        """Acts once, or has another function act in its place.
+
+        Raises:
+            TypeError: it gave back something to be awaited, so that nothing has happened.
+        """
+        came: object = (act or self.act)(event, delivery)
+        if inspect.isawaitable(came):
+            if inspect.iscoroutine(came):
+                came.close()
+            raise TypeError(f"act of reaction {self.name} gave {came!r}, which nobody awaits; act before it returns")
 
     def pause(self, attempt: int, chance: float) -> float:
         """Seconds between a failed try and the next one.

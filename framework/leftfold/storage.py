@@ -17,7 +17,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, g
 from uuid import UUID
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import SchemaSerializer, SchemaValidator
+from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator
 
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.schemas import adjusted
@@ -51,6 +51,30 @@ class Storage(Generic[T]):
         self._validator = SchemaValidator(schema)
         self._serializer = SchemaSerializer(schema)
         self.encode: Callable[[T], bytes] = self._serializer.to_json
+
+    def check(self, value: T) -> None:
+        """Finds out whether a value is what its type says.
+
+        Raises:
+            ContractError: it is of another type, or cannot be written down.
+        """
+        try:
+            self._serializer.to_json(value, warnings="error")
+        except (PydanticSerializationError, ValueError) as error:
+            raise ContractError(f"{self.where}: {value!r} cannot be stored: {error}") from error
+
+    def initial(self, value: T) -> T:
+        """The value that a definition begins with.
+
+        Raises:
+            ConfigurationError: it is of another type than the definition says.
+        """
+        try:
+            self.check(value)
+            self.decode(self.encode(value))
+        except ContractError as error:
+            raise ConfigurationError(f"{error}; initial_state= and state= must agree") from error
+        return value
 
     def decode(self, data: bytes | str) -> T:
         """The value behind the bytes.

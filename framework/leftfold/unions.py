@@ -33,13 +33,14 @@ def checked(classes: Iterable[Any], of: type[M], where: str) -> tuple[type[M], .
     Raises:
         ConfigurationError: one of them is no concrete subclass of `of` with a category.
     """
-    found = tuple(dict.fromkeys(classes))
+    found = list(classes)
     for cls in found:
         if not (isinstance(cls, type) and issubclass(cls, of)):
-            raise ConfigurationError(f"{where}: {cls!r} is no subclass of {of.__name__}")
+            union = "; write a union, as in A | B" if isinstance(cls, (list, tuple, set, str)) else ""
+            raise ConfigurationError(f"{where}: {cls!r} is no subclass of {of.__name__}{union}")
         if not cls.__leftfold__.category:
             raise ConfigurationError(f"{where}: {cls.__name__} has no category; give its class category= and key=")
-    return found
+    return tuple(dict.fromkeys(found))
 
 
 def flat(union: object) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from typing import Any, Generic
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError
+from leftfold.functions import check_function
 from leftfold.keys import KeyCodec, item_type, key_type
 from leftfold.messages import Event
 from leftfold.names import is_view_name
@@ -116,6 +117,9 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
         version: int = 1,
     ) -> None:
         self._named(name, events, row, indexes, version)
+        check_function(evolve, f"view {name}: evolve", "row", "event")
+        if key is not None:
+            check_function(key, f"view {name}: key", "event")
         self.evolve, self.key, self.stream_keyed = evolve, key, key is None
         self.keys = KeyCodec(key_type(key, self.events, f"view {name}") if key else str, f"view {name}")
         if key is None and len(self.categories) > 1:
@@ -158,6 +162,8 @@ class SpreadView(View[Row, K]):
         version: int = 1,
     ) -> None:
         self._named(name, events, row, indexes, version)
+        check_function(each, f"view {name}: each", "event")
+        check_function(evolve, f"view {name}: evolve", "row", "item")
         key, item = item_type(each, f"view {name}")
         self.keys = KeyCodec(key, f"view {name}")
         self._items: Storage[Item] = Storage(item, f"view {name}: each")

@@ -19,10 +19,11 @@ from leftfold.logs import open_report
 @pytest.fixture(autouse=True)
 def _logging() -> Iterator[None]:
     """Leaves the standard library's logging as it was."""
-    logger = logging.getLogger("leftfold")
-    before = logger.handlers, logger.propagate
+    loggers = [logging.getLogger(name) for name in ("leftfold", "aiokafka")]
+    before = [(logger.handlers, logger.propagate) for logger in loggers]
     yield
-    logger.handlers, logger.propagate = before
+    for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+        logger.handlers, logger.propagate = handlers, propagate
 
 
 def test_lines_for_people_hold_time_part_event_and_details() -> None:
@@ -54,6 +55,20 @@ def test_what_is_no_terminal_gets_json() -> None:
     out = io.StringIO()
     open_report("baskets", stream=out)("serving", {})
     assert json.loads(out.getvalue())["event"] == "serving"
+
+
+def test_what_the_driver_of_routers_says_is_a_line_like_any_other() -> None:
+    out = io.StringIO()
+    open_report("checkout.router", as_json=True, stream=out)
+    logging.getLogger("aiokafka.consumer.group_coordinator").warning("Heartbeat failed for group %s", "g")
+    logging.getLogger("aiokafka.client").info("nobody needs this")
+    (line,) = out.getvalue().splitlines()
+    assert json.loads(line) | {"time": ""} == {
+        "time": "",
+        "level": "info",
+        "part": "checkout.router",
+        "event": "Heartbeat failed for group g",
+    }
 
 
 def test_adapters_repeat_themselves_once_in_a_while_only_and_not_when_leaving() -> None:

@@ -10,6 +10,7 @@ import pytest
 from leftfold import DecisionFailed, InfrastructureError, Process
 from leftfold.codec import header
 from leftfold.engine.batch import Batch, Outgoing
+from leftfold.engine.effects import checked_effects
 from leftfold.engine.inputs import ACK, NACK, due_record
 from leftfold.engine.instance import Due
 from leftfold.engine.process_lane import ProcessLane
@@ -260,6 +261,6 @@ def test_redelivery_finds_a_process_that_looks_at_a_clock() -> None:
         check_redelivery(process, [PLACED])
 
 
-def test_a_reaction_that_was_never_declared_fails(bench: Bench) -> None:
-    with pytest.raises(DecisionFailed, match="may not send"):
-        bench.lane._reactor.checked([Placed(order="o", product="p", at=NOW)])
+def test_what_is_no_effect_fails() -> None:
+    with pytest.raises(DecisionFailed, match="a process gives commands, Timer, Cancel and Finished only"):
+        checked_effects("checkout", [Placed(order="o", product="p", at=NOW)], checkout.sends)

@@ -110,7 +110,7 @@ def by_the_document(tills: Tills, stop: threading.Event) -> None:
     module = ModuleType("document")
     sys.modules["document"] = module  # where dataclasses look for what annotations name
     exec(code, module.__dict__)  # noqa: S102  # our own document
-    module.keep(tills.kafka, tills.store, stop)
+    module.keep(tills.kafka, tills.store, stop, lambda what, details: None)
 
 
 @contextmanager

@@ -9,8 +9,10 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from leftfold.kafka.groups import Groups
+from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Listener, LocalSettings, embedded, status
-from leftfold.local.kafka import takes_transactions
+from leftfold.local.kafka import coordinates
 from tests.ports import free_port
 
 pytestmark = pytest.mark.servers
@@ -42,4 +44,10 @@ def test_on_the_wheels_java_a_further_listener_sends_clients_to_the_proxy(data: 
 
 def test_an_open_port_that_is_no_broker_is_not_ready() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        assert not takes_transactions(f"127.0.0.1:{other.getsockname()[1]}", 0.3)
+        assert not coordinates(f"127.0.0.1:{other.getsockname()[1]}", 0.3)
+
+
+def test_a_broker_that_has_just_started_knows_its_groups(data: Path) -> None:
+    """What one that still loads them says, whoever asks first meets: `leftfold doctor` right behind `leftfold up`."""
+    with embedded(data, want=KAFKA) as servers, Groups(KafkaSettings(bootstrap_servers=servers.kafka)) as groups:
+        assert groups.committed("leftfold.nobody", ["nothing"]).offsets == {}

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from leftfold import names
 from leftfold.codec import header
 from leftfold.engine.reacting import Reactor
-from leftfold.errors import ContractError
+from leftfold.errors import ContractError, InfrastructureError
 from leftfold.faust import route
 from leftfold.faust.progress import OrderedProgress
 from leftfold.faust.sending import Sender
@@ -247,3 +247,14 @@ def test_what_is_routed_again_is_done_once_because_its_origin_is_remembered(
             reserved = trading.events("stock")
         assert len(reserved) == 4, "a decider knows the command's id, too"
         assert (len(sent) == len(set(sent)) == 4) is remembers
+
+
+def test_a_broker_that_takes_too_long_ends_the_router_in_a_sentence(
+    settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made again then; what has no name of ours would end its process with a traceback."""
+    monkeypatch.setattr("leftfold.faust.routing._TICK_MOST", 1e-9)
+    with routing(settings) as failures:
+        wait_until(lambda: bool(failures), lambda: "the router to give up")
+    assert isinstance(failures[0], InfrastructureError)
+    assert str(failures[0]).startswith("no broker answered the router of checkout within 1e-09 s (TimeoutError")

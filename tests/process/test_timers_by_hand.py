@@ -41,7 +41,8 @@ def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing
 
     def type_(*words: str, of: str = "tests.core.trade:app") -> tuple[int, list[dict[str, Any]], str]:
         capsys.readouterr()
-        code = run(["timers", *words, "--app", of, "--kafka", settings.bootstrap_servers, "--json"])
+        sure = [] if words[0] == "list" else ["--yes"]
+        code = run(["timers", *words, *sure, "--app", of, "--kafka", settings.bootstrap_servers, "--json"])
         out, err = capsys.readouterr()
         return code, [json.loads(line) for line in out.splitlines()], err
 
@@ -182,6 +183,7 @@ def test_what_is_not_there_is_told_with_what_is(typed: Typing, words: tuple[str,
 
 
 def test_a_version_that_never_ran_has_no_timers(typed: Typing) -> None:
-    code, _, err = typed("list", "checkout", of="tests.process.test_timers_by_hand:never")
+    spec = "tests.process.test_timers_by_hand:never"
+    code, _, err = typed("list", "checkout", of=spec)
     assert code == 69
-    assert "process checkout has never run in version 9; start it: leftfold run checkout" in err
+    assert f"process checkout has never run in version 9; start it: leftfold run --app {spec} checkout" in err

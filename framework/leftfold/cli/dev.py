@@ -36,16 +36,22 @@ def dev(
     from leftfold.cli.project import find_project
     from leftfold.cli.reloading import Reloading
     from leftfold.cli.stopping import Stopping
+    from leftfold.errors import LeftfoldError
     from leftfold.logs import open_report
 
     project = find_project()
     report, stopping = open_report("dev", as_json=json_logs), Stopping()
     environment = handover(kafka=kafka, redis=redis)
-    with _servers(kafka, redis, report):
+    try:
+        with _servers(kafka, redis, report):
+            if not stopping.event.is_set():
+                logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]
+                arguments = [*logs, *(f"--app={one}" for one in app or ())]
+                Reloading(project.root, arguments, environment, stop=stopping.event, report=report).run()
+    except LeftfoldError:
+        # Ctrl-C at a terminal is for everything that is started there: what it ended has not failed.
         if not stopping.event.is_set():
-            logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]
-            arguments = [*logs, *(f"--app={one}" for one in app or ())]
-            Reloading(project.root, arguments, environment, stop=stopping.event, report=report).run()
+            raise
     report("stopped", {})
     raise typer.Exit(stopping.code)
 

@@ -10,6 +10,8 @@ __all__ = ["EXAMPLES", "doctor"]
 
 EXAMPLES = examples("leftfold doctor")
 
+_ABOUT = len("transactions")
+
 
 def doctor(
     app: AppOption = "", kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
@@ -22,14 +24,17 @@ def doctor(
     """
     from leftfold.cli.console import emit, say
     from leftfold.cli.examination import Examination
+    from leftfold.cli.hints import for_app
 
     wrong = False
     for finding in Examination(app, kafka, redis).run():
         wrong = wrong or not finding.well
+        message = for_app(finding.message, app)
         if as_json:
-            emit({"about": finding.about, "well": finding.well, "message": finding.message})
+            emit({"about": finding.about, "well": finding.well, "message": message})
         else:
             mark = typer.style("ok   ", fg="green") if finding.well else typer.style("wrong", fg="red")
-            say(f"{mark} {finding.about:<10} {finding.message}")
+            told = message.replace("\n", "\n" + " " * (len("wrong ") + _ABOUT + 1))
+            say(f"{mark} {finding.about:<{_ABOUT}} {told}")
     if wrong:
         raise typer.Exit(1)

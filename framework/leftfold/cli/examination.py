@@ -106,7 +106,7 @@ class Examination:
             survey = ProcessSurvey(app, groups, settings, freshness)
             rows = [survey.row(process) for process in app.processes]
         if survey.problems:
-            raise InfrastructureError("; ".join(survey.problems))
+            raise InfrastructureError("\n".join(survey.problems))
         return ", ".join(f"{row['name']} is up to date, with {amount(row['timers'] or 0, 'timer')}" for row in rows)
 
     def _look_for_open_transactions(self) -> str:

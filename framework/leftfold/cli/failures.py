@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 import typer
 
+from leftfold.cli.hints import for_app
 from leftfold.errors import LeftfoldError, StaleViewError
 
 __all__ = ["INTERRUPTED", "Unanswered", "Usage", "tell", "unknown"]
@@ -38,14 +39,18 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Usage:
     return Usage(f"there is no {what} {name!r}{hint}\nknown: {', '.join(names) or 'none'}")
 
 
-def tell(error: Exception, *, whole: bool = False) -> int:
-    """Writes an error to standard error and returns the exit code that goes with it."""
+def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
+    """Writes an error to standard error and returns the exit code that goes with it.
+
+    Args:
+        whole: show where it comes from. app: what was said behind `--app`, which commands in its message then say, too.
+    """
     if whole:
         traceback.print_exception(error)
     if isinstance(error, typer.TyperException):
         return _usage(error)
     if isinstance(error, LeftfoldError):
-        _say(str(error) or type(error).__name__)
+        _say(for_app(str(error) or type(error).__name__, app))
         return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
     _say(f"{type(error).__name__}: {error}{_where(error)}")
     if not whole:

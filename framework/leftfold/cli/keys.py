@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +23,10 @@ def read_key(view: View[Any, Any], text: str) -> Any:
     try:
         if len(parts) != len(keys.parts):
             raise ValueError(f"it has {len(parts)} of {len(keys.parts)} parts")
-        return keys.decode("/".join(quote(part, safe="") for part in parts))
+        key = keys.decode("/".join(quote(part, safe="") for part in parts))
+        for part in key if isinstance(key, tuple) else (key,):
+            if isinstance(part, datetime) and part.tzinfo is None:
+                raise ValueError(f"{part.isoformat()} has no time zone; write {part.isoformat()}Z for UTC")
+        return key
     except (ValueError, ArithmeticError, StopIteration) as error:
         raise Usage(f"{text!r} is no key of view {view.name}, which is {keys.name}: {error}") from error

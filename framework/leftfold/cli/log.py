@@ -118,9 +118,9 @@ def trim(
     deleted, nor half of a decision, nor what a process that listens has not read yet. From then on folds from the
     first event need the archive.
     """
+    from leftfold.cli.agreeing import agreed
     from leftfold.cli.archives import archive_of
     from leftfold.cli.console import amount, emit, note
-    from leftfold.cli.failures import Usage
     from leftfold.cli.trimming import TrimWork
 
     with TrimWork(category, archive, kafka, behind or ()) as work:
@@ -128,10 +128,8 @@ def trim(
         told = {f"{part.partition}": [part.start, part.end] for part in plan.parts}
         for part in plan.parts:
             note(f"{part.topic}[{part.partition}]: offsets {part.start} to {part.end - 1}")
-        if plan.parts and not yes:
-            if not sys.stdin.isatty():
-                raise Usage("this deletes records of the log; nobody can be asked here, so say --yes")
-            typer.confirm(f"delete {amount(plan.records, 'event')} of {plan.topic}?", abort=True, err=True)
+        if plan.parts:
+            agreed(f"delete {amount(plan.records, 'event')} of {plan.topic}?", yes=yes)
         work.run(plan)
     if as_json:
         emit({"category": category, "topic": plan.topic, "deleted": told, "records": plan.records})

@@ -11,6 +11,7 @@ import typer
 
 from leftfold.cli.commands import app
 from leftfold.cli.failures import INTERRUPTED, tell
+from leftfold.cli.hints import spec_in
 
 __all__ = ["main", "run"]
 
@@ -36,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _deaf()
     except Exception as error:  # noqa: BLE001  # whatever comes is told in a line
-        return tell(error, whole=whole)
+        return tell(error, whole=whole, app=spec_in(arguments))
     return int(code or 0)
 
 

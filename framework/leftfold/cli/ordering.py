@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 
 import typer
 
+from leftfold.cli.agreeing import agreed
 from leftfold.cli.console import emit, note, say
 from leftfold.cli.failures import Usage
+from leftfold.cli.hints import for_app
 from leftfold.cli.project import load_app
 from leftfold.cli.timing import Ordered, TimerWork, process_of
-from leftfold.engine.timer_order import Action, Order
+from leftfold.engine.timer_order import Action, Order, SetTimer
 from leftfold.names import commands
 
 __all__ = ["Wanted", "give"]
@@ -32,13 +34,15 @@ class Wanted:
     reason: str
     by: str
     timeout: float
+    yes: bool
 
 
 def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
     """Writes the order and waits for a worker to take it.
 
     Raises:
-        Usage: there is no such timer, or no reason is given. typer.Exit: 4, when no worker took it in time.
+        Usage: there is no such timer, or no reason is given. typer.Exit: 4, when no worker took it in time, 1,
+            when it was not to be given after all.
     """
     if not 0 < len(wanted.reason.strip()) <= _LONGEST:
         raise Usage(f"why? say --reason TEXT, in {_LONGEST} characters at most; it is kept with the order")
@@ -46,16 +50,26 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
     process = process_of(whole, wanted.process)
     with TimerWork(whole, process, kafka) as work:
         timer = work.timer(wanted.key, wanted.name)
+        agreed(_question(wanted, timer), yes=wanted.yes)
         now = work.told_time().now or datetime.now(UTC)
         order = Order(wanted.action, wanted.by or _login(), wanted.reason, now)
         done = work.give(timer, order, wanted.timeout)
     _tell(wanted, order, done, as_json=as_json)
     if not done.taken:
+        start = for_app(f"leftfold run {wanted.process}", app)
         note(
             f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. Start "
-            f"one: leftfold run {wanted.process}"
+            f"one: {start}"
         )
         raise typer.Exit(_NOT_TAKEN)
+
+
+def _question(wanted: Wanted, timer: SetTimer) -> str:
+    sends = f"{timer.due.type} {timer.due.value}"
+    became = f"it sends {sends} now" if wanted.action is Action.FIRE else f"it will never send {sends}"
+    return (
+        f"{wanted.action.value} timer {timer.name} of {wanted.process} {timer.key}, due {timer.due.at}: {became}. Sure?"
+    )
 
 
 def _tell(wanted: Wanted, order: Order, done: Ordered, *, as_json: bool) -> None:

@@ -28,7 +28,7 @@ reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look 
 def begin(
     name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
     since: Annotated[str, typer.Option("--since", metavar="TIME", help="end, start, or when events were appended.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
@@ -38,15 +38,14 @@ def begin(
     Whatever lies behind that place is acted on, again if it was before, with the same idempotency keys; whatever lies
     before it never is. Nobody may be acting meanwhile.
     """
+    from leftfold.cli.agreeing import agreed
     from leftfold.cli.console import emit, say
-    from leftfold.cli.failures import Usage
     from leftfold.cli.project import load_app
     from leftfold.connection import kafka_settings, ring
 
     whole, meant = load_app(app), _since(since)
     beginnings = ring("leftfold.kafka.beginnings").Beginnings(whole, _named(whole, name), kafka_settings(kafka))
-    if not yes and not typer.confirm(f"{name} goes on at {since}: what lies behind it is acted on. Sure?", err=True):
-        raise Usage("nothing was changed; say --yes where nobody can be asked")
+    agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
     offsets: dict[tuple[str, int], int] = beginnings.again(meant)
     if as_json:
         emit({"reaction": name, "offsets": {f"{topic}/{p}": offset for (topic, p), offset in offsets.items()}})
@@ -64,6 +63,7 @@ def parked(
 ) -> None:
     """List events that nobody could act on, and why. Exit code 1 when there are some."""
     from leftfold.cli.console import emit, note, table
+    from leftfold.cli.hints import for_app
     from leftfold.cli.project import load_app
     from leftfold.codec import header
     from leftfold.connection import kafka_settings, ring
@@ -82,7 +82,8 @@ def parked(
             emit(row)
     else:
         table(rows, ("event", "type", "key", "tries", "why"))
-        note("nothing is parked" if not rows else f"when what is wrong is mended: leftfold retry {name}")
+        again = for_app(f"leftfold retry {name}", app)
+        note(f"when what is wrong is mended: {again}" if rows else "nothing is parked")
     raise typer.Exit(1 if rows else 0)
 
 

@@ -35,6 +35,7 @@ def retry(
     Exit code 1 when something stays parked.
     """
     from leftfold.cli.console import amount, emit, say
+    from leftfold.cli.failures import unknown
     from leftfold.cli.keys import read_key
     from leftfold.cli.project import load_app
     from leftfold.cli.retrying import retry_parked
@@ -45,6 +46,8 @@ def retry(
     whole = load_app(app)
     if name in {reaction.name for reaction in whole.reactions}:
         raise typer.Exit(retry_parked(whole, name, keys or [], kafka, as_json=as_json))
+    if name not in (views := {view.name for view in whole.views}):
+        raise unknown(f"view or reaction in app {whole.name} called", name, views | {r.name for r in whole.reactions})
     view = folded_view_of(whole, name)
     check_broker(kafka)
     wanted = [view.keys.encode(read_key(view, key)) for key in keys or ()]

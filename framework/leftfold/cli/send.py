@@ -93,7 +93,7 @@ def _typed(fields: str) -> str:
 
 
 def _accepted(command: Command, id_: str, receipt: Receipt, *, as_json: bool) -> None:
-    from leftfold.cli.console import amount, emit, say
+    from leftfold.cli.console import amount, emit, note, say
 
     if as_json:
         offsets = receipt.position.offsets
@@ -105,6 +105,7 @@ def _accepted(command: Command, id_: str, receipt: Receipt, *, as_json: bool) ->
         f"{typer.style('accepted:', fg='green')} {stream} is at version {receipt.version}"
         f" ({amount(receipt.events, 'event')}), position {receipt.position}"
     )
+    note(f"what follows from it: leftfold log trace {shlex.quote(id_)}")
 
 
 def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:

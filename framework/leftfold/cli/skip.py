@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -29,8 +28,8 @@ def skip(
     A router that finds its next events trimmed does not go on: they would never reach the process. Where that is as it
     should be, since the process is younger than they are, this says so. Stop its routers first.
     """
+    from leftfold.cli.agreeing import agreed
     from leftfold.cli.console import emit, note
-    from leftfold.cli.failures import Usage
     from leftfold.cli.project import load_app
     from leftfold.cli.timing import process_of
     from leftfold.connection import kafka_settings, ring
@@ -44,11 +43,8 @@ def skip(
         lost = _lost(groups, whole.name, name, topics)
         for topic, partition, start, end in lost:
             note(f"{topic}[{partition}]: offsets {start} to {end - 1} are gone")
-        if lost and not yes:
-            if not sys.stdin.isatty():
-                raise Usage("these events will never reach the process; nobody can be asked here, so say --yes")
-            typer.confirm(f"have the routers of {name} pass over them?", abort=True, err=True)
         if lost:
+            agreed(f"these events will never reach the process; have the routers of {name} pass over them?", yes=yes)
             _check_idle(groups, whole.name, name)
             groups.move(whole.name, name, Position.union(Position.at(topic, p, end) for topic, p, _, end in lost))
     if as_json:

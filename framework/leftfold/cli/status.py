@@ -67,14 +67,18 @@ def status(
     """
     from leftfold.cli.archives import archive_of
     from leftfold.cli.console import emit, note
+    from leftfold.cli.hints import for_app
     from leftfold.cli.project import find_project, load_apps
     from leftfold.cli.survey import Survey
 
     survey = Survey(kafka, redis, archive_of(archive))
-    apps = list(load_apps(app or []).values()) if app or find_project().app else []
+    apps = load_apps(app or []) if app or find_project().app else {}
     rows: list[dict[str, Any]] = survey.servers()
-    for one in apps:
-        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one), *survey.views(one, among=apps)]
+    for spec, one in apps.items():
+        told = len(survey.problems)
+        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one)]
+        rows += survey.views(one, among=apps.values())
+        survey.problems[told:] = [for_app(problem, spec) for problem in survey.problems[told:]]
     if as_json:
         for row in rows:
             emit(row)

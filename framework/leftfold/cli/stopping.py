@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from types import FrameType
 
@@ -31,3 +33,6 @@ class Stopping:
             raise KeyboardInterrupt
         self.code = INTERRUPTED
         self.event.set()
+        if sys.stderr.isatty():
+            # Not by way of print, which this may have interrupted.
+            os.write(sys.stderr.fileno(), b"\nstopping in order; Ctrl-C again does not wait\n")

@@ -21,6 +21,7 @@ _By = Annotated[str, typer.Option("--by", metavar="WHO", help="Who orders it; el
 _Timeout = Annotated[
     float, typer.Option("--timeout", metavar="TIME", parser=seconds, help="How long to wait for a worker: 30s, 2m.")
 ]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 _WAIT = 30.0
 
 
@@ -45,6 +46,7 @@ def list_(
     routers tell it. A timer of which that time has come, and which is still there, is overdue.
     """
     from leftfold.cli.console import emit, note, table
+    from leftfold.cli.hints import for_app
     from leftfold.cli.project import load_app
     from leftfold.cli.timerline import row_of, shown, told_of
     from leftfold.cli.timing import TimerWork, process_of
@@ -61,14 +63,14 @@ def list_(
             for row in rows:
                 emit(row)
             continue
-        note(told_of(process.name, len(rows), told, workers))
+        note(for_app(told_of(process.name, len(rows), told, workers), app))
         table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
 
 
 @timers.command(
     epilog=examples(
         'leftfold timers fire checkout o-1 late --reason "the customer will not pay"',
-        'leftfold timers fire checkout o-1 late --reason "ticket 4711" --by anna --json',
+        'leftfold timers fire checkout o-1 late --reason "ticket 4711" --by anna --yes --json',
     )
 )
 def fire(
@@ -78,11 +80,12 @@ def fire(
     reason: _Reason,
     by: _By = "",
     timeout: _Timeout = _WAIT,
+    yes: _Yes = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have a timer send its command now, as if its time had come.
+    """Have a timer send its command now, as if its time had come. Asks first.
 
     The worker takes the order in its transaction, as any input. It counts once, for the timer as it was set when the
     order was given: typed twice, or while the timer fires by itself, the second does nothing; one that was set anew is
@@ -91,7 +94,7 @@ def fire(
     from leftfold.cli.ordering import Wanted, give
     from leftfold.engine.timer_order import Action
 
-    give(Wanted(Action.FIRE, process, key, name, reason, by, timeout), app, kafka, as_json=as_json)
+    give(Wanted(Action.FIRE, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
 
 
 @timers.command(
@@ -107,11 +110,12 @@ def cancel(
     reason: _Reason,
     by: _By = "",
     timeout: _Timeout = _WAIT,
+    yes: _Yes = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a timer, so that it never fires.
+    """End a timer, so that it never fires. Asks first.
 
     The worker takes the order in its transaction, as any input: if the timer fired before, nothing happens; one that
     was set anew is left alone. Exit code 4 when no worker took it in time: it stays in the log, and the next one does.
@@ -119,4 +123,4 @@ def cancel(
     from leftfold.cli.ordering import Wanted, give
     from leftfold.engine.timer_order import Action
 
-    give(Wanted(Action.CANCEL, process, key, name, reason, by, timeout), app, kafka, as_json=as_json)
+    give(Wanted(Action.CANCEL, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)

@@ -39,10 +39,15 @@ def trace(
     """
     from leftfold.cli.archives import archive_of
     from leftfold.cli.console import emit
+    from leftfold.cli.failures import Usage
     from leftfold.cli.traceline import fields_of
     from leftfold.cli.tracing import traced
     from leftfold.engine.trace import Trace
 
+    if not id_:
+        raise Usage(
+            "whose trace? give the id of a command, an event or an input; `leftfold send` tells that of a command"
+        )
     found = Trace(traced(id_, since, kafka, archive_of(archive)))
     if as_json:
         for node, depth in found.walk():

@@ -83,7 +83,7 @@ class Actors:
     def _run(self, number: int, pending: Pending) -> None:
         error: BaseException | None = None
         try:
-            self._reaction.act(pending.event, pending.next_delivery())
+            self._reaction.call(pending.event, pending.next_delivery())
         except BaseException as failure:  # noqa: BLE001  # SystemExit too: whatever it is, the event is not done
             error = failure
         self._ends.put((number, error))

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from leftfold.codec import MessageCodec, header, read_recorded
 from leftfold.engine.batch import HeaderList, Outgoing
+from leftfold.engine.reason import reason_of
 from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 from leftfold.reaction import Delivery, Reaction, idempotency_key
@@ -18,7 +19,6 @@ Place: TypeAlias = tuple[str, int]
 """A topic and a partition."""
 DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
 """What a parked event has besides its own headers."""
-_LONGEST = 2000
 
 
 @dataclass(eq=False, slots=True)
@@ -105,7 +105,7 @@ def parked(pending: Pending, error: BaseException, partition: int, *, whole: boo
     record = pending.record
     headers: HeaderList = [
         *(record.headers if whole else ()),
-        ("dead_reason", _told(error).encode()),
+        ("dead_reason", reason_of(error).encode()),
         ("dead_source", f"{record.topic}/{record.partition}/{record.offset}".encode()),
         ("attempts", str(pending.tries).encode()),
         ("idempotency_key", pending.delivery.idempotency_key.encode()),
@@ -113,8 +113,3 @@ def parked(pending: Pending, error: BaseException, partition: int, *, whole: boo
     if not whole:
         headers.append(("dead_reference", b"true"))
     return Outgoing(partition, record.key, record.value if whole else None, headers)
-
-
-def _told(error: BaseException) -> str:
-    known = isinstance(error, ContractError)
-    return (str(error) if known else f"{type(error).__name__}: {error}")[:_LONGEST]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.codec import MessageCodec, event_id, utc_text
+from leftfold.engine.effects import checked_effects
 from leftfold.engine.inputs import ACK, CANCEL, DUE, NACK, Input
 from leftfold.engine.instance import Due, Instance, Sent
 from leftfold.engine.reply import to_error
@@ -159,9 +160,9 @@ class Reactor:
     def _react(self, instance: Instance[Any], given: Input, what: Any) -> Took:
         process = self.process
         try:
-            out = self.checked(process.react(what, instance.state))
+            out = checked_effects(process.name, process.react(what, instance.state), self.commands.types)
             state = process.evolve(instance.state, what)
-            process.state.encode(state)
+            process.state.check(state)
             effects = [self._encoded(effect) for effect in out]
         except LeftfoldError:
             raise
@@ -189,21 +190,6 @@ class Reactor:
         if instance.finished:
             instance.timers = {}
         return commands
-
-    def checked(self, out: Iterable[Any]) -> list[Any]:
-        """What `react` returned.
-
-        Raises:
-            DecisionFailed: something of it is nothing that this process may send.
-        """
-        effects = list(out)
-        for effect in effects:
-            command = effect.command if isinstance(effect, Timer) else effect
-            if not isinstance(command, (Cancel, Finished)) and type(command) not in self.commands.types:
-                raise DecisionFailed(f"process {self.process.name} may not send {effect!r}; add its class to sends=")
-            if isinstance(effect, Timer):
-                utc_text(effect.at)
-        return effects
 
     def _encoded(self, effect: Any) -> tuple[Any, Sent | None]:
         command = effect.command if isinstance(effect, Timer) else effect

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
+from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from leftfold import names
@@ -81,13 +82,22 @@ class _Routing:
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
                 if self._faust.crash_reason is not None:
                     raise InfrastructureError(f"Faust has given up: {self._faust.crash_reason!r}")
-                await self._check_whole()
-                await asyncio.wait_for(self._clock.tick(self._faust.consumer), _TICK_MOST)
+                await self._turn()
         finally:
             await self._faust.stop()
             await self._sender.stop()
         if self._failure.done():
             self._failure.result()
+
+    async def _turn(self) -> None:
+        """Looks whether events are gone, and says what time it is."""
+        try:
+            await self._check_whole()
+            await asyncio.wait_for(self._clock.tick(self._faust.consumer), _TICK_MOST)
+        except (TimeoutError, KafkaError) as error:
+            raise InfrastructureError(
+                f"no broker answered the router of {self._process.name} within {_TICK_MOST:g} s ({error!r})"
+            ) from error
 
     async def _check_whole(self) -> None:
         """Raises LogHole: events that this router should read next are gone."""

@@ -13,6 +13,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.engine.acting import Acting
 from leftfold.engine.pending import Pending, Place
+from leftfold.engine.reason import reason_of
 from leftfold.kafka.beginnings import Beginnings
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.parking import Parking
@@ -134,6 +135,6 @@ class Reacting:
                 "reaction": self._reaction.name,
                 "at": f"{record.topic}[{record.partition}]@{record.offset}",
                 "attempt": pending.tries,
-                "why": f"{type(error).__name__}: {error}"[:500],
+                "why": reason_of(error)[:500],
             },
         )

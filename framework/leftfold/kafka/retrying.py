@@ -8,7 +8,7 @@ from typing import NamedTuple
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.pending import PendingReader
-from leftfold.errors import ContractError
+from leftfold.engine.reason import reason_of
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.parked import ParkedEvents
 from leftfold.kafka.parking import Parking
@@ -67,9 +67,9 @@ class Retry:
         try:
             if pending.error is not None:
                 raise pending.error
-            self._reaction.act(pending.event, pending.next_delivery())
+            self._reaction.call(pending.event, pending.next_delivery())
         except Exception as error:  # noqa: BLE001  # whatever it is, the event is not done
             pending.tries += 1
             self._parking.park(pending, error)
-            return str(error) if isinstance(error, ContractError) else f"{type(error).__name__}: {error}"
+            return reason_of(error)
         return None

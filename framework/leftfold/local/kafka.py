@@ -19,7 +19,7 @@ from leftfold.local.ports import HOST, Ports
 from leftfold.local.progress import Progress
 from leftfold.local.settings import LocalSettings
 
-__all__ = ["plan_kafka", "takes_transactions"]
+__all__ = ["coordinates", "plan_kafka"]
 
 _CONNECT_SECONDS = 1.0
 
@@ -48,8 +48,8 @@ def plan_kafka(settings: LocalSettings, data: Path, progress: Progress) -> Serve
     )
 
 
-def takes_transactions(address: str, seconds: float) -> bool:
-    """Say whether the broker lets a transactional producer in, which it does some time after its port is open.
+def coordinates(address: str, seconds: float) -> bool:
+    """Say whether the broker lets a transactional producer in and knows its groups: some time after its port is open.
 
     Raises:
         ConfigurationError: confluent-kafka is not installed.
@@ -60,16 +60,22 @@ def takes_transactions(address: str, seconds: float) -> bool:
     except OSError:
         return False
     try:
-        from confluent_kafka import KafkaException, Producer
+        from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
     except ImportError as error:
         raise ConfigurationError(
             "confluent-kafka is not installed; install it: pip install 'leftfold[kafka]'"
         ) from error
-    producer = Producer({"bootstrap.servers": address, "transactional.id": "leftfold.local.probe", "log_level": 0})
+    told = {"bootstrap.servers": address, "log_level": 0}
+    producer = Producer({**told, "transactional.id": "leftfold.local.probe"})
+    consumer = Consumer({**told, "group.id": "leftfold.local.probe"})
     try:
         producer.init_transactions(seconds)
+        # Transactions and groups are looked after by coordinators of their own; each has to load what it knows.
+        consumer.committed([TopicPartition("leftfold.local.probe", 0)], timeout=seconds)
     except KafkaException:
         return False
+    finally:
+        consumer.close()
     return True
 
 

@@ -15,7 +15,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local import keeper
 from leftfold.local.announcement import Servers, announce
 from leftfold.local.flock import held
-from leftfold.local.kafka import plan_kafka, takes_transactions
+from leftfold.local.kafka import coordinates, plan_kafka
 from leftfold.local.launch import end_keeper, start_keeper, stop_keeper, wait_answer
 from leftfold.local.plan import ServerPlan, drop_plan, write_plan
 from leftfold.local.progress import Progress, StderrProgress
@@ -29,7 +29,7 @@ __all__ = ["ALL", "PROBES", "down", "embedded", "up"]
 ALL = frozenset({"kafka", "redis"})
 """The servers there are."""
 
-PROBES: dict[str, Probe] = {"kafka": takes_transactions, "redis": answers_ping}
+PROBES: dict[str, Probe] = {"kafka": coordinates, "redis": answers_ping}
 """What tells that each of them is ready for work."""
 
 # The first start fetches the jars.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.codec import header
 from leftfold.engine.batch import Batch, Outgoing
 from leftfold.engine.batch_lane import BatchLane
 from leftfold.engine.lane import Lane
@@ -27,6 +29,7 @@ from leftfold.process import Process
 
 __all__ = ["Flow"]
 
+_LOGGER = logging.getLogger(__name__)
 L = TypeVar("L", bound=BatchLane[Any])
 
 
@@ -69,6 +72,7 @@ class Flow:
             ends[out.partition] = self._write(names.events(name), out).offset + 1
         for out in batch.dead:
             self._write(names.dead(name), out)
+            _LOGGER.warning("%s: dead-lettered: %s", name, header(out.headers, "dead_reason").decode(errors="replace"))
         for topic, records in batch.sent.items():
             self._waiting.extend([self._write(topic, out) for out in records])
         lane.commit(batch, ends)

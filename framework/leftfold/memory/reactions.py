@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.pending import Pending, PendingReader, parked
+from leftfold.engine.reason import reason_of
 from leftfold.errors import ConfigurationError
 from leftfold.memory.log import MemoryLog, MemoryLogReader
 from leftfold.partitioner import partition_of
@@ -16,6 +18,8 @@ from leftfold.position import Position
 from leftfold.reaction import Delivery, Reaction
 
 __all__ = ["Acts", "MemoryReactions"]
+
+_LOGGER = logging.getLogger(__name__)
 
 Acts: TypeAlias = Mapping[Reaction[Any], Callable[[Any, Delivery], None]]
 """What is run in place of acts."""
@@ -80,7 +84,7 @@ class MemoryReactions:
             if reaction not in self._acts:
                 return
             try:
-                self._acts[reaction](pending.event, delivery)
+                reaction.call(pending.event, delivery, self._acts[reaction])
                 return
             except Exception as error:  # noqa: BLE001  # whatever it is, the event is not done
                 failure, pending.tries = error, pending.tries + 1
@@ -89,4 +93,5 @@ class MemoryReactions:
         if failure is not None:
             home = partition_of(pending.record.key or b"", self._app.partitions)
             out = parked(pending, failure, home)
+            _LOGGER.warning("%s: parked after %d tries: %s", reaction.name, pending.tries, reason_of(failure))
             self._log.append(names.dead(reaction.name), out.partition, out.key, out.value, out.headers)

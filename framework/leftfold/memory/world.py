@@ -58,7 +58,12 @@ class World:
 
         Where old events were written (`client.send(..., at=...)`) timers go by their time, until nothing has come for
         a minute.
+
+        Raises:
+            ValueError: `by` is negative.
         """
+        if by < timedelta(0):
+            raise ValueError(f"by={by!r} would turn the clock back; the time of a log only goes on")
         until = self.now + by
         while (wakes := self._flow.wakes()) is not None and wakes <= until:
             self.now = wakes

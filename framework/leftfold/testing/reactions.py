@@ -7,9 +7,9 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from leftfold.engine.reacting import Reactor
+from leftfold.engine.effects import checked_effects
 from leftfold.messages import Command
-from leftfold.process import Cancel, Finished, Process, Timer
+from leftfold.process import Cancel, Finished, Process, Rejected, Timer
 
 __all__ = ["GivenProcess", "ThenSent"]
 
@@ -42,10 +42,19 @@ class GivenProcess(Generic[I, C]):
     def when(self, message: I, /) -> ThenSent[C]:
         """Reacts to the input in the state that the history makes."""
         process = self._process
+        for one in (*self._history, message):
+            _check_input(process, one)
         state = process.fold(process.initial_state, self._history)
-        out = Reactor(process).checked(process.react(message, state))
-        process.evolve(state, message)
+        out = checked_effects(process.name, process.react(message, state), process.sends)
+        process.state.check(process.evolve(state, message))
         return ThenSent(message, out)
+
+
+def _check_input(process: Process[Any, Any, Any], one: object) -> None:
+    kind = type(one.command) if isinstance(one, Rejected) else type(one)
+    if kind not in (process.rejected if isinstance(one, Rejected) else process.events):
+        heard = [*(cls.__name__ for cls in process.events), *(f"Rejected[{cls.__name__}]" for cls in process.rejected)]
+        raise AssertionError(f"{one!r} is no input of process {process.name}; these are: {', '.join(heard)}")
 
 
 def _list(out: Sequence[object]) -> str:

@@ -1,0 +1,99 @@
+"""A command on a terminal of its own: what it shows there, what is typed into it, Ctrl-C included."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from select import select
+from types import TracebackType
+from typing import Self
+
+__all__ = ["COMMAND", "CTRL_C", "Terminal"]
+
+CTRL_C = "\x03"
+SECONDS = 120.0
+SHELL = Path(__file__).parents[2] / "framework" / "leftfold_shell.py"
+COMMAND = (sys.executable, str(SHELL))
+# The terminal becomes the one that its Ctrl-C comes from, which is heard whatever the tests were started with.
+_BEGIN = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """Runs a command on a pseudo-terminal until the block ends.
+
+    Args:
+        command: the program and its arguments; of `leftfold` the words behind `COMMAND`.
+    """
+
+    def __init__(self, command: Sequence[str], place: Path, environment: Mapping[str, str]) -> None:
+        self._ours, theirs = pty.openpty()
+        self._raw = b""
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BEGIN, *command],
+            cwd=place,
+            env={**environment, "TERM": "xterm-256color"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._ours)
+
+    @property
+    def raw(self) -> str:
+        """Everything shown so far, with what moves the cursor."""
+        return self._raw.decode(errors="replace")
+
+    @property
+    def shown(self) -> str:
+        """Everything shown so far, as text."""
+        return _ESCAPE.sub("", self.raw).replace("\r", "")
+
+    def type(self, text: str) -> None:
+        """Presses keys."""
+        os.write(self._ours, text.encode())
+
+    def wait_shown(self, pattern: str) -> None:
+        """Waits until something is on the terminal."""
+        deadline = time.monotonic() + SECONDS
+        while not re.search(pattern, self.shown):
+            assert self._read(deadline), f"waited for {pattern!r}, and it ended: {self.shown}"
+
+    def ended(self) -> int:
+        """Waits for the end and returns the exit code."""
+        deadline = time.monotonic() + SECONDS
+        while self._read(deadline):
+            pass
+        return self._process.wait(max(1.0, deadline - time.monotonic()))
+
+    def _read(self, deadline: float) -> bool:
+        """Takes what is shown next; whether the command is still there."""
+        left = deadline - time.monotonic()
+        there, _, _ = select([self._ours], [], [], max(0.0, left))
+        assert there, f"waited {SECONDS:g} s: {self.shown}"
+        try:
+            new = os.read(self._ours, 65536)
+        except OSError:  # how Linux says that nobody holds the other end any more
+            return False
+        self._raw += new
+        return bool(new)

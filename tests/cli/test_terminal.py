@@ -1,0 +1,188 @@
+"""What a person at a terminal sees: questions before what cannot be taken back, progress, and a quiet end by Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.groups import Groups
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.local import Servers, embedded
+from tests.cli.shell import Shell
+from tests.cli.terminal import COMMAND, CTRL_C, SECONDS, Terminal
+from tests.cli.tower import Ring, app
+
+ROOT = Path(__file__).parents[2]
+RINGS = 200
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with embedded(tmp_path_factory.mktemp("tower-servers")) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def tower(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """The App at work without its view, with two timers set and events to fold."""
+    place = tmp_path_factory.mktemp("tower")
+    (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.cli.tower:app"\n')
+    shell = Shell(place)
+    shell._environment |= {
+        "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": own.kafka,
+        "LEFTFOLD_REDIS_URL": own.redis,
+        "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
+    }
+    process = shell.start(["run", "bells", "quiet"])
+    try:
+        deadline = time.monotonic() + SECONDS
+        while shell.said().count('"serving"') < 2 or '"routing"' not in shell.said():
+            assert process.poll() is None, shell.said()
+            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for the tower: {shell.said()}"
+            time.sleep(0.05)
+        with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=own.kafka))) as client:
+            now = datetime.now(UTC)
+            client.send_many([Ring(bell=f"b-{n % 2}", at=now) for n in range(RINGS)], timeout=SECONDS)
+        while len(shell("timers", "list", "--json").rows()) < 2:
+            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for timers"
+        yield shell
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def typing(shell: Shell, *words: str) -> Terminal:
+    """A command of `leftfold` on a terminal."""
+    return Terminal([*COMMAND, *words], shell.place, shell._environment)
+
+
+def set_for(shell: Shell) -> set[str]:
+    """The bells whose timers are set."""
+    return {row["key"] for row in shell("timers", "list", "quiet", "--json").rows()}
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("action", "bell", "becomes"),
+    [
+        ("fire", "b-0", r"it sends bells\.Hush\.v1 \{\"bell\":\"b-0\"\} now"),
+        ("cancel", "b-1", r"it will never send bells\.Hush\.v1 \{\"bell\":\"b-1\"\}"),
+    ],
+)
+def test_an_order_about_a_timer_is_given_once_it_is_agreed(tower: Shell, action: str, bell: str, becomes: str) -> None:
+    words = ("timers", action, "quiet", bell, "hush", "--reason", "a test", "--timeout", "2m")
+    unasked = tower(*words)
+    assert (unasked.code, unasked.out) == (2, "")
+    assert "nobody can be asked here; to go on, say --yes" in unasked.err
+    with typing(tower, *words) as terminal:
+        terminal.wait_shown(rf"{action} timer hush of quiet {bell}, due .*{becomes}\. Sure\? \[y/N\]: ")
+        terminal.type("n\n")
+        assert terminal.ended() == 1
+        assert terminal.shown.endswith("nothing was changed\n")
+    with typing(tower, *words) as terminal:
+        terminal.wait_shown(r"\[y/N\]: ")
+        terminal.type(CTRL_C)
+        assert terminal.ended() == 130
+        assert "Traceback" not in terminal.shown
+    assert bell in set_for(tower)
+    with typing(tower, *words) as terminal:
+        terminal.wait_shown(r"\[y/N\]: ")
+        terminal.type("y\n")
+        assert terminal.ended() == 0
+        assert "taken; the timer is not set any more" in terminal.shown
+    assert bell not in set_for(tower)
+
+
+@pytest.mark.servers
+def test_a_long_rebuild_shows_how_far_it_is_and_ends_quietly_by_ctrl_c(tower: Shell) -> None:
+    with typing(tower, "rebuild", "rung", "--engine", "local") as terminal:
+        terminal.wait_shown(r"rung: fold")
+        terminal.type(CTRL_C)
+        assert terminal.ended() == 130
+        assert "Traceback" not in terminal.shown
+        assert terminal.raw.rfind("\x1b[?25h") > terminal.raw.rfind("\x1b[?25l") >= 0, "the cursor is there again"
+    silent = tower("rebuild", "rung", "--engine", "local")
+    assert silent.code == 0, silent.err
+    assert "\x1b" not in silent.out + silent.err, "nothing is drawn where nobody looks"
+
+
+@pytest.mark.servers
+def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, own: Servers) -> None:
+    with Groups(KafkaSettings(bootstrap_servers=own.kafka)) as groups:
+        groups.delete_records("bells.events", {0: 2})
+    words = ("log", "skip", "younger", "--app", "tests.cli.tower:with_younger")
+    for answer, code in (("n\n", 1), (CTRL_C, 130)):
+        with typing(tower, *words) as terminal:
+            terminal.wait_shown(r"never reach the process; have the routers of younger pass over them\? \[y/N\]: ")
+            terminal.type(answer)
+            assert terminal.ended() == code
+    assert tower(*words).code == 2, "they are still gone"
+    with typing(tower, *words) as terminal:
+        terminal.wait_shown(r"\[y/N\]: ")
+        terminal.type("y\n")
+        assert terminal.ended() == 0
+    assert "nothing is gone" in tower(*words).err
+
+
+@pytest.mark.servers
+def test_ctrl_c_while_servers_are_being_made_is_no_failure_of_theirs(tmp_path: Path) -> None:
+    """It reaches their Java, too, whose end was told as an error."""
+    shell = Shell(tmp_path)
+    assert shell("new", "shop").code == 0
+    shell = Shell(tmp_path / "shop")
+    with typing(shell, "dev") as terminal:
+        terminal.wait_shown("formatting the broker's storage\n")
+        terminal.type(CTRL_C)
+        assert terminal.ended() == 130
+        assert "stopping in order; Ctrl-C again does not wait" in terminal.shown
+        assert terminal.shown.endswith("stopped\n")
+        assert "error:" not in terminal.shown
+
+
+@pytest.fixture
+def slow_imports(tmp_path: Path) -> dict[str, str]:
+    """An environment in which importing pydantic, the first thing that `leftfold` does, never ends."""
+    (tmp_path / "pydantic.py").write_text('import signal\nprint("importing", flush=True)\nsignal.pause()\n')
+    return {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'framework'}"}
+
+
+def test_ctrl_c_while_everything_is_still_imported_ends_quietly(tmp_path: Path, slow_imports: dict[str, str]) -> None:
+    with Terminal([*COMMAND, "status"], tmp_path, slow_imports) as terminal:
+        terminal.wait_shown("importing\n")
+        terminal.type(CTRL_C)
+        assert terminal.ended() == -signal.SIGINT
+        assert terminal.shown == "importing\n^C"
+
+
+def test_twin_of_a_command_line_that_is_begun_by_the_package_itself(
+    tmp_path: Path, slow_imports: dict[str, str]
+) -> None:
+    with Terminal([sys.executable, "-m", "leftfold.cli", "status"], tmp_path, slow_imports) as terminal:
+        terminal.wait_shown("importing\n")
+        terminal.type(CTRL_C)
+        terminal.ended()
+        assert "Traceback (most recent call last)" in terminal.shown
+        assert "KeyboardInterrupt" in terminal.shown
+
+
+def test_who_starts_it_with_ctrl_c_ignored_means_it(tmp_path: Path) -> None:
+    probe = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); sys.argv[1:] = ['--version']\n"
+        "import atexit; atexit.register(lambda: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN))\n"
+        "from leftfold_shell import main; main()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "True"
