@@ -1,4 +1,4 @@
-"""The parts that `leftfold run` keeps running: workers, routers, reactions, one process for folds, one for queries."""
+"""The parts that `leftfold run` keeps running: workers, routers, reactions, streams, one for folds, one for queries."""
 
 from __future__ import annotations
 
@@ -16,26 +16,29 @@ TAIL, STREAM, QUERIES = "tail", "stream", "queries"
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
-    """The App with only the deciders, processes, reactions and views of these names; all of them when there are none.
+    """The App with only what has these names, and the streams of views that have; all of it when there are none.
 
     Raises:
         Usage: a name is none of them.
     """
     known = {d.name for d in app.deciders} | {p.name for p in app.processes} | {r.name for r in app.reactions}
-    known |= {v.name for v in app.views}
+    known |= {v.name for v in app.views} | {s.name for s in app.streams}
     for name in names:
         if name not in known:
-            raise unknown(f"decider, process, reaction or view in app {app.name} called", name, known)
+            raise unknown(f"decider, process, reaction, stream or view in app {app.name} called", name, known)
     if not known:
-        raise Usage(f"app {app.name} has no deciders, processes, reactions or views; there is nothing to run")
+        raise Usage(f"app {app.name} has no deciders, processes, reactions, streams or views; there is nothing to run")
     wanted = set(names) or known
+    streams = [s for s in app.streams if s.name in wanted or wanted.intersection(view.name for view in s.views)]
+    kept = {view.name for stream in streams for view in stream.views}
     return App(
         app.name,
         partitions=app.partitions,
         deciders=[d for d in app.deciders if d.name in wanted],
         processes=[p for p in app.processes if p.name in wanted],
         reactions=[r for r in app.reactions if r.name in wanted],
-        views=[v for v in app.views if v.name in wanted],
+        views=[v for v in app.views if v.name in wanted or v.name in kept],
+        streams=streams,
     )
 
 
@@ -45,7 +48,7 @@ def parts_of(
     """The processes that run everything in an App.
 
     Args:
-        workers: how many per decider, process, router and reaction; they share its partitions.
+        workers: how many per decider, process, router, reaction and stream without views; they share its partitions.
         arguments: handed on to each part. environment: of each part, besides ours. views_by: what folds views.
     """
 
@@ -53,11 +56,12 @@ def parts_of(
         command = (sys.executable, "-m", "leftfold.cli.part", f"--name={name}", *arguments, kind, *names)
         return Part(name, command, environment)
 
-    parts: list[Part] = []
+    parts = [part(stream.name, "agents", [stream.name]) for stream in app.streams if stream.views]
     working = [("decider", d.name, d.name) for d in app.deciders]
     for process in app.processes:
         working += [("decider", process.name, process.name), ("router", f"{process.name}.router", process.name)]
     working += [("reaction", reaction.name, reaction.name) for reaction in app.reactions]
+    working += [("agents", stream.name, stream.name) for stream in app.streams if not stream.views]
     for kind, called, of in working:
         named = [called] if workers == 1 else [f"{called}.{number}" for number in range(1, workers + 1)]
         parts += [part(name, kind, [of]) for name in named]

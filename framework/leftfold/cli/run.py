@@ -47,7 +47,7 @@ EXAMPLES = examples(
 def run(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Deciders, processes, reactions and views; else all."),
+        typer.Argument(metavar="[NAME]...", help="Deciders, processes, reactions, streams and views; else all."),
     ] = None,
     app: AppOption = "",
     workers: Annotated[
@@ -70,11 +70,12 @@ def run(
     json_logs: LogsOption = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
-    """Run deciders, processes, reactions and views until Ctrl-C.
+    """Run deciders, processes, reactions, streams and views until Ctrl-C.
 
     Makes missing topics, starts a worker for each decider and for each process, which has a router of events besides,
-    one part for each reaction, one for all folded views and one with Spark for all query views, starts again whatever
-    dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for. With --engine spark
+    one part for each reaction and each stream, one for all folded views and one with Spark for all query views, starts
+    again whatever dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for; a
+    stream waits as well while another process keeps its views. With --engine spark
     views are folded by Spark streaming, seconds behind the log but on as many machines as its master has; beside a
     tail, too. A reaction that has never run begins now: it acts on what happens from here on.
     """

@@ -1,4 +1,4 @@
-"""`leftfold status`: servers, workers, reactions and views at a glance."""
+"""`leftfold status`: servers, workers, reactions, streams and views at a glance."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ _COLUMNS = {
         "dead",
     ),
     "reaction": ("reaction", "events", "running", "lag", "parked"),
+    "stream": ("stream", "events", "views", "running", "lag", "behind"),
     "view": (
         "view",
         "generation",
@@ -59,7 +60,7 @@ def status(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show servers, workers, processes, reactions and views.
+    """Show servers, workers, processes, reactions, streams and views.
 
     Of each process: how old the first event is that its routers have not routed and the first input that its workers
     have not taken, how many timers are set and overdue, and how many dead letters there are. Of each view: its
@@ -81,6 +82,7 @@ def status(
         *(survey.deciders(whole) if whole else ()),
         *(survey.processes(whole) if whole else ()),
         *(survey.reactions(whole) if whole else ()),
+        *(survey.streams(whole) if whole else ()),
         *(survey.views(whole) if whole else ()),
     ]
     if as_json:

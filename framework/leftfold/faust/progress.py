@@ -14,22 +14,37 @@ __all__ = ["OrderedProgress", "Progress"]
 
 
 class Progress:
-    """How far the partitions are read: `position` of each after its last fetch, and which records are not done."""
+    """How far the partitions are read: `position` of each after its last fetch, and which records are not done.
+
+    Faust reads some records twice when its tables are restored, and hands on what it has handed on no more: what is
+    done stays done.
+    """
 
     def __init__(self) -> None:
         self.position: dict[TP, int] = {}
         self._open: dict[TP, set[int]] = {}
+        self._done: dict[TP, set[int]] = {}
+        self._through: dict[TP, int] = {}
 
     def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
         """A fetch brought these records, and left the consumer at these positions."""
         for tp, found in records.items():
-            self._open.setdefault(tp, set()).update(record.offset for record in found)
+            through, done = self._through.get(tp, 0), self._done.get(tp, set())
+            offsets = {record.offset for record in found if record.offset >= through}
+            self._open.setdefault(tp, set()).update(offsets - done)
         self.position.update(positions)
 
     def done(self, tp: TP, offset: int) -> None:
         """This record is routed."""
-        if tp in self._open:
-            self._open[tp].discard(offset)
+        if tp not in self._open:
+            return
+        self._open[tp].discard(offset)
+        done = self._done.setdefault(tp, set())
+        done.add(offset)
+        through = max(self._through.get(tp, 0), self.frontier(tp) or 0)
+        if through > self._through.get(tp, 0):
+            self._through[tp] = through
+            done.difference_update([one for one in done if one < through])
 
     def is_through(self, tp: TP, end: int) -> bool:
         """Whether everything before `end` is read and routed."""
@@ -46,8 +61,8 @@ class Progress:
 
     def forget(self) -> None:
         """Partitions come and go: what is not fetched anew is not known."""
-        self.position.clear()
-        self._open.clear()
+        for known in (self.position, self._open, self._done, self._through):
+            known.clear()
 
 
 class OrderedProgress(Progress):
