@@ -105,6 +105,15 @@ def typed(
     return type_
 
 
+def test_a_view_that_nothing_here_keeps_is_not_run_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("leftfold.cli.project.load_app", lambda name: App("chain", deciders=[tills], views=[lately]))
+    servers = ["--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1"]
+    assert run(["run", "lately", *servers]) == 2
+    assert "lately: nothing here keeps a view of a stream" in capsys.readouterr().err
+
+
 @pytest.mark.servers
 def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     tills_of: Tills,

@@ -100,6 +100,11 @@ def run(
     told += [f"--max-parked={max_parked}", *(["--no-archive"] if archive == "" else [])]
     environment = handover(kafka=kafka, redis=redis, archive=archive) | spark_handover(master, py_files or ())
     parts = parts_of(wanted, workers, told, environment, views_by=_BY[engine])
+    if not parts:
+        raise Usage(
+            f"{' '.join(names or [whole.name])}: nothing here keeps a view of a stream; name the stream, "
+            f"App(streams=[Streaming(...)]), or start the program that does"
+        )
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)

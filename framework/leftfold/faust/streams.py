@@ -70,7 +70,11 @@ class EventStreams:
         self.rows, self._rows = tuple(rows), KeptRows(rows)
         self.id = names.streaming(app.name, name, *self._rows.ids)
         tables = {"topic_allow_declare": True, "topic_partitions": app.partitions}
-        self.faust = faust_app(self.id, dialect, **{**tables, **settings})
+        try:
+            self.faust = faust_app(self.id, dialect, **{**tables, **settings})
+        except BaseException:
+            self.close()
+            raise
         self.categories: set[str] = set()
         self._acked: list[tuple[TP, int]] = []
         self._agents = 0
