@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -101,6 +102,33 @@ def test_a_rebuild_goes_through_the_log_once_more_and_whoever_keeps_the_view_goe
         tills.write(tills.sales(50))
         assert tills.rows(14) == expected(tills.committed), keeper.said()
         assert tills.live(14) == result["generation"]
+
+
+@pytest.mark.slow
+def test_a_rebuild_under_way_loses_nothing_of_what_is_sold_meanwhile(
+    tills: Tills, addresses: Addresses, tmp_path: Path
+) -> None:
+    is_over = threading.Event()
+
+    def sell() -> None:
+        while not is_over.wait(0.05):
+            tills.write(tills.sales(5))
+
+    with program(addresses, tmp_path, 17) as keeper:
+        wait_until(lambda: tills.is_live(17), keeper.said, 120.0)
+        before = tills.live(17)
+        selling = threading.Thread(target=sell)
+        selling.start()
+        try:
+            told = keeper.tell("rebuild", "lately")
+        finally:
+            is_over.set()
+            selling.join(60.0)
+        assert told.returncode == 0, told.stdout + told.stderr
+        assert tills.live(17) != before
+        wait_until(lambda: keeper.process.poll() == Fenced.exit_code, keeper.said, 60.0)
+    with program(addresses, tmp_path, 17) as keeper:
+        assert tills.rows(17) == expected(tills.committed), keeper.said()
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Rebuilt", "StreamRebuild", "keepers"]
 
+_LOOKS, _LOOK_SECONDS = 4, 0.5
+
 
 def keepers(app: App, views: Sequence[View[Any, Any]]) -> list[Streaming]:
     """The streams that keep these views.
@@ -93,17 +95,24 @@ class StreamRebuild:
             try:
                 if not streams.run(stop, once=True):
                     raise InfrastructureError(f"stream {self._stream.name} was stopped before it had caught up")
-                return [self._swapped(store, rows, anyway=anyway) for rows in found]
+                return [self._swapped(store, rows, stop, anyway=anyway) for rows in found]
             except BaseException:
                 for rows in found:
                     _abandon(store, rows)
                 raise
 
-    def _swapped(self, store: ViewStore, rows: StreamedRows[Any, Any], *, anyway: bool) -> Rebuilt:
+    def _swapped(
+        self, store: ViewStore, rows: StreamedRows[Any, Any], stop: threading.Event, *, anyway: bool
+    ) -> Rebuilt:
         view, generation = rows.view, rows.generation
         old = store.registry(view.name).live_of(view.hash)
         told = describe(view, generation, store)
         equal = _are_equal(told, view, old, store)
+        for _ in range(_LOOKS):
+            if equal is not False or stop.wait(_LOOK_SECONDS):
+                break
+            # A row may be newer than its mark, until the next flush.
+            equal = _are_equal(told, view, old, store)
         swapped = equal is not False or anyway
         if swapped:
             rows.show()
