@@ -29,22 +29,17 @@ class Progress:
     def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
         """A fetch brought these records, and left the consumer at these positions."""
         for tp, found in records.items():
-            through, done = self._through.get(tp, 0), self._done.get(tp, set())
+            through = self._through[tp] = max(self._through.get(tp, 0), self.frontier(tp) or 0)
+            done = self._done[tp] = {offset for offset in self._done.get(tp, ()) if offset >= through}
             offsets = {record.offset for record in found if record.offset >= through}
             self._open.setdefault(tp, set()).update(offsets - done)
         self.position.update(positions)
 
     def done(self, tp: TP, offset: int) -> None:
         """This record is routed."""
-        if tp not in self._open:
-            return
-        self._open[tp].discard(offset)
-        done = self._done.setdefault(tp, set())
-        done.add(offset)
-        through = max(self._through.get(tp, 0), self.frontier(tp) or 0)
-        if through > self._through.get(tp, 0):
-            self._through[tp] = through
-            done.difference_update([one for one in done if one < through])
+        if tp in self._open:
+            self._open[tp].discard(offset)
+            self._done.setdefault(tp, set()).add(offset)
 
     def is_through(self, tp: TP, end: int) -> bool:
         """Whether everything before `end` is read and routed."""
