@@ -150,17 +150,19 @@ def keeping(tills: Tills, work: Keep, version: int = 1) -> Iterator[None]:
 
 
 class Program:
-    """A part of `leftfold run` that keeps the view, in a process of its own that may be killed."""
+    """A part of `leftfold run` that keeps the view, in a process of its own that may be killed; or the whole run."""
 
-    def __init__(self, addresses: Addresses, place: Path, version: int = 1) -> None:
+    def __init__(self, addresses: Addresses, place: Path, version: int = 1, *, whole: bool = False) -> None:
         path = os.pathsep.join([str(ROOT / "framework"), str(ROOT)])
         servers = {"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": addresses.kafka, "LEFTFOLD_REDIS_URL": addresses.redis}
         self.log = place / f"{uuid.uuid4().hex}.log"
         self.environment = {**os.environ, "PYTHONPATH": path, VERSION: str(version), **servers}
-        words = ["--name=lately", "--app=tests.faust.sales:app", "--logs=plain", "agents", "lately"]
+        app = "--app=tests.faust.sales:app"
+        part = ["-m", "leftfold.cli.part", "--name=lately", app, "--logs=plain", "agents", "lately"]
+        words = ["-m", "leftfold.cli", "run", "lately", app, "--plain-logs"] if whole else part
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "leftfold.cli.part", *words],
+                [sys.executable, *words],
                 env=self.environment,
                 cwd=place,
                 stdin=subprocess.PIPE,
