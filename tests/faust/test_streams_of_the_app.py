@@ -114,6 +114,15 @@ def test_a_view_that_nothing_here_keeps_is_not_run_for_nothing(
     assert "lately: nothing here keeps a view of a stream" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["promote", "lately"], ["rollback", "lately"]])
+def test_a_stream_goes_on_with_its_newest_rows_and_not_with_others(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = ["--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1"]
+    assert run([*words, "--app", "tests.faust.sales:app", *servers]) == 2
+    assert "goes on with its newest rows; leftfold rebuild lately" in capsys.readouterr().err
+
+
 @pytest.mark.servers
 def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     tills_of: Tills,
