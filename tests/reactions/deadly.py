@@ -39,6 +39,8 @@ def act(event: Paid, delivery: Delivery) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     _innocents.add(event.visit)
     _awaited(_is_begun.is_set)
+    if _is_begun.is_set():
+        _awaited(lambda: False)  # still under way when the process dies
     _innocents.discard(event.visit)
 
 
