@@ -29,6 +29,7 @@ from leftfold.query import QueryView
 from leftfold.reaction import Delivery, Reaction
 from leftfold.reference import ReferenceFile
 from leftfold.streamed import StreamedView
+from leftfold.streaming import Streaming
 from leftfold.version import __version__
 from leftfold.view import FoldView, SpreadView, View
 
@@ -65,6 +66,7 @@ __all__ = [
     "SpreadView",
     "StaleViewError",
     "StreamedView",
+    "Streaming",
     "Timer",
     "View",
     "ViewNotBuilt",

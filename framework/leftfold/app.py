@@ -1,4 +1,4 @@
-"""App: one deployable, as a value: the deciders, processes, reactions and views that run together."""
+"""App: one deployable, as a value: the deciders, processes, reactions, views and streams that run together."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from leftfold.decider import Decider
 from leftfold.errors import ConfigurationError
 from leftfold.process import Process
 from leftfold.reaction import Reaction
+from leftfold.streaming import Streaming
 from leftfold.view import View
 
 __all__ = ["App"]
@@ -43,14 +44,16 @@ class App:
         processes: Sequence[Process[Any, Any, Any]] = (),
         reactions: Sequence[Reaction[Any]] = (),
         views: Sequence[View[Any, Any]] = (),
+        streams: Sequence[Streaming] = (),
     ) -> None:
         self.name, self.partitions = name, partitions
         self.deciders, self.processes, self.views = tuple(deciders), tuple(processes), tuple(views)
-        self.reactions = tuple(reactions)
+        self.reactions, self.streams = tuple(reactions), tuple(streams)
         for what, kind, given in (
             ("deciders", Decider, self.deciders),
             ("processes", Process, self.processes),
             ("reactions", Reaction, self.reactions),
+            ("streams", Streaming, self.streams),
             ("views", View, self.views),
         ):
             _of_kind(name, what, kind, given)
@@ -61,12 +64,16 @@ class App:
         _distinct(name, "deciders", (d.name for d in self.deciders))
         working = [*(d.name for d in self.deciders), *(p.name for p in self.processes)]
         _distinct(name, "deciders or processes", working)
-        _distinct(name, "deciders, processes or reactions", [*working, *(r.name for r in self.reactions)])
+        working += [*(r.name for r in self.reactions), *(s.name for s in self.streams)]
+        _distinct(name, "deciders, processes, reactions or streams", working)
         _distinct(name, "views", (v.name for v in self.views))
         for view in self.views:
             _same_events(name, view, self.deciders)
         for reaction in self.reactions:
             _same_events(name, reaction, self.deciders)
+        for stream in self.streams:
+            _same_events(name, stream, self.deciders)
+        _check_kept(name, self.streams, self.views)
         for process in self.processes:
             _same_events(name, process, self.deciders)
             _same_commands(name, process, self.deciders)
@@ -94,6 +101,18 @@ class App:
             ConfigurationError: this App has none.
         """
         return _named(self.name, "reaction", name, self.reactions)
+
+    def stream(self, name: str) -> Streaming:
+        """The stream of a name.
+
+        Raises:
+            ConfigurationError: this App has none.
+        """
+        return _named(self.name, "stream", name, self.streams)
+
+    def keeper(self, view: View[Any, Any]) -> Streaming | None:
+        """The stream that keeps a view; None where a program of the user's own does, or nobody has to."""
+        return next((stream for stream in self.streams if view in stream.views), None)
 
     def view(self, name: str) -> View[Any, Any]:
         """The view of a name.
@@ -131,10 +150,11 @@ def _distinct(app: str, what: str, names: Iterable[str]) -> None:
 
 def _same_events(
     app: str,
-    reader: View[Any, Any] | Process[Any, Any, Any] | Reaction[Any],
+    reader: View[Any, Any] | Process[Any, Any, Any] | Reaction[Any] | Streaming,
     deciders: Iterable[Decider[Any, Any, Any]],
 ) -> None:
-    what = "process" if isinstance(reader, Process) else "reaction" if isinstance(reader, Reaction) else "view"
+    kinds = {Process: "process", Reaction: "reaction", Streaming: "stream"}
+    what = kinds.get(type(reader), "view")
     for decider in deciders:
         known = {cls.__leftfold__.name: cls for cls in decider.events}
         for cls in reader.events:
@@ -144,6 +164,16 @@ def _same_events(
                     f"app {app}: {what} {reader.name} reads {cls.__name__}, which decider {decider.name} never writes; "
                     f"add it to the decider's events or take it out of the {what}"
                 )
+
+
+def _check_kept(app: str, streams: Iterable[Streaming], views: Sequence[View[Any, Any]]) -> None:
+    keepers: dict[str, str] = {}
+    for stream in streams:
+        for view in stream.views:
+            if view not in views:
+                raise ConfigurationError(f"app {app}: stream {stream.name} keeps view {view.name}; add it to views=")
+            if (other := keepers.setdefault(view.name, stream.name)) != stream.name:
+                raise ConfigurationError(f"app {app}: streams {other} and {stream.name} keep one view, {view.name}")
 
 
 def _same_commands(app: str, process: Process[Any, Any, Any], deciders: Iterable[Decider[Any, Any, Any]]) -> None:

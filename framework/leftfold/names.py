@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "begun", "commands", "dead", "events", "group", "is_view_name", "reacting", "rebuilds", "replies",
-    "state", "tails", "time",
+    "state", "streaming", "streams", "tails", "time",
 ]  # fmt: skip
 
 
@@ -53,6 +53,11 @@ def begun(reaction: str) -> str:
     return f"{reaction}.begun"
 
 
+def streaming(app: str, stream: str, *generations: str) -> str:
+    """The consumer group of a stream of the user's own, and what its changelogs begin with."""
+    return ".".join(["leftfold", app, stream, "stream", *generations])
+
+
 def is_view_name(name: str) -> bool:
     """Whether a view may be called so: it is part of keys and of what people type."""
     return bool(name) and all(c.isalnum() or c in "_-" for c in name)
@@ -61,6 +66,11 @@ def is_view_name(name: str) -> bool:
 def tails(view: str, hash_: str) -> str:
     """The group in which the tails of a view see each other that follow the same generations, those of a hash."""
     return f"tails:{view}:{hash_}"
+
+
+def streams(view: str, hash_: str) -> str:
+    """The group in which a stream that keeps a view of a schema hash shows that it is at work."""
+    return f"streams:{view}:{hash_}"
 
 
 def rebuilds(view: str) -> str:

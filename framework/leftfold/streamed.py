@@ -22,8 +22,7 @@ K = TypeVar("K", default=str)
 class StreamedView(View[Row, K], Generic[Row, K]):
     """Rows that somebody else computes from events and hands over one by one, read like those of any view.
 
-    Neither tails nor rebuilds know how to fold it: what keeps it is begun again with a new generation from the first
-    event. Nothing can be verified but the checksums.
+    Neither tails nor rebuilds know how to fold it: what keeps it goes through the log once more, into a new generation.
 
     Args:
         events: what the rows are computed from: positions of these topics are in its marks.

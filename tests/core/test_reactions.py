@@ -54,7 +54,7 @@ def test_an_act_without_an_arm_for_an_event_is_named() -> None:
 
 
 def test_a_reaction_and_a_decider_need_different_names() -> None:
-    with pytest.raises(ConfigurationError, match="two deciders, processes or reactions are named 'visits'"):
+    with pytest.raises(ConfigurationError, match="two deciders, processes, reactions or streams are named 'visits'"):
         app_with(receipts_with(nothing, name="visits"))
 
 

@@ -164,7 +164,7 @@ def test_what_cannot_be_sent_is_dead_lettered_with_the_reason(wrong: str, caplog
         world.client.send(Ring(bell="b"))
         world.advance(timedelta(hours=1))
         (dead,) = world.dead("quiet")
-        assert not world.timers()
+        assert not world.timers.list()
     (reason,) = [value.decode() for name, value in dead.headers if name == "dead_reason"]
     assert re.search(message, reason), reason
     assert [record.getMessage() for record in caplog.records] == [f"quiet: dead-lettered: {reason}"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from leftfold import App, Command, Decider, Event, Recorded, StreamedView
+from leftfold import App, Command, Decider, Event, Recorded, StreamedView, Streaming
 from leftfold.faust import EventStreams, StreamedRows, windows_of
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports import ViewStore
-from leftfold.redis import RedisSettings, RedisViewStore
 
-__all__ = ["HOP", "PARTITIONS", "SIZE", "Sold", "Window", "app", "expected", "keep", "lately_of"]
+__all__ = ["HOP", "PARTITIONS", "SIZE", "VERSION", "Sold", "Window", "app", "expected", "keep", "lately_of"]
 
 SIZE, HOP, PARTITIONS = 600, 60, 2
+VERSION = "TESTS_SALES_VERSION"
+"""What in the environment says which version of the view the App has."""
 
 
 class Sold(Event, category="tills", key="store"):
@@ -62,20 +62,15 @@ def lately_of(version: int) -> StreamedView[Window, tuple[str, datetime]]:
     return StreamedView("lately", events=Sold, row=Window, key=by_window, indexes=("cents",), version=version)
 
 
-lately = lately_of(1)
-app = App("chain", partitions=PARTITIONS, deciders=[tills], views=[lately])
+lately = lately_of(int(os.environ.get(VERSION, "1")))
 
 
-def keep(
-    dialect: Mapping[str, Any], store: ViewStore, stop: threading.Event, *, version: int = 1, guarded: bool = True
-) -> None:
-    """Keeps the view until told to stop.
+def wired(streams: EventStreams, rows: StreamedRows[Window, tuple[str, datetime]], *, guarded: bool = True) -> None:
+    """Makes the table and the agent.
 
     Args:
         guarded: an event that an entry has counted already changes nothing.
     """
-    rows = StreamedRows(lately_of(version), store, {"tills.events": PARTITIONS})
-    streams = EventStreams(app, "lately", dialect, rows=[rows])
     table = streams.faust.Table("windows", default=list, partitions=PARTITIONS).hopping(SIZE, HOP)
 
     async def count(events: AsyncIterator[Recorded[Sold]]) -> None:
@@ -89,6 +84,24 @@ def keep(
                 rows.put(Window(store=event.store, start=start, sales=sales, cents=cents))
 
     streams.agent(Sold, count)
+
+
+app = App(
+    "chain",
+    partitions=PARTITIONS,
+    deciders=[tills],
+    views=[lately],
+    streams=[Streaming("lately", events=Sold, work=wired, views=[lately])],
+)
+
+
+def keep(
+    dialect: Mapping[str, Any], store: ViewStore, stop: threading.Event, *, version: int = 1, guarded: bool = True
+) -> None:
+    """Keeps the view until told to stop, as a program of the user's own does."""
+    rows = StreamedRows(lately_of(version), store, {"tills.events": PARTITIONS})
+    streams = EventStreams(app, "lately", dialect, rows=[rows])
+    wired(streams, rows, guarded=guarded)
     streams.run(stop)
 
 
@@ -100,13 +113,3 @@ def expected(events: Iterable[Sold]) -> dict[tuple[str, datetime], Window]:
         for start in range(last - SIZE + HOP, last + HOP, HOP):
             found[event.store, datetime.fromtimestamp(start, UTC)].append(event.cents)
     return {key: Window(*key, sales=len(cents), cents=sum(cents)) for key, cents in found.items()}
-
-
-if __name__ == "__main__":
-    kafka, redis, told = sys.argv[1:]
-    keep(
-        KafkaSettings(bootstrap_servers=kafka).aiokafka(),
-        RedisViewStore(RedisSettings(url=redis)),
-        threading.Event(),
-        version=int(told),
-    )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from faust.types import TP
 from mode.utils.queues import FlowControlEvent
 
 from leftfold.faust.apps import faust_app
+from leftfold.faust.progress import Progress
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -26,3 +30,30 @@ def test_what_waits_is_not_forgotten_when_streams_are_told_twice_to_go_on(ours: 
         return queue.qsize()
 
     assert asyncio.run(left()) == (1 if ours else 0)
+
+
+def test_what_is_read_again_once_it_is_done_is_not_waited_for() -> None:
+    """Faust hands it on no more: nobody would ever say that it is done, and nothing behind it would be committed."""
+    progress, tp = Progress(), TP("tills.events", 0)
+
+    def fetch(*offsets: int) -> None:
+        found: list[Any] = [SimpleNamespace(offset=offset) for offset in offsets]
+        progress.fetched({tp: offsets[-1] + 1}, {tp: found})
+
+    fetch(*range(5, 10))
+    for offset in (5, 6, 8):
+        progress.done(tp, offset)
+    fetch(*range(5, 8))
+    assert progress.frontier(tp) == 7
+    fetch(*range(8, 12))
+    assert progress.frontier(tp) == 7
+    progress.done(tp, 7)
+    assert progress.frontier(tp) == 9
+    for offset in (9, 10, 11):
+        progress.done(tp, offset)
+    fetch(*range(5, 7))
+    fetch(*range(7, 12))
+    assert progress.frontier(tp) == 12
+    progress.forget()
+    fetch(5)
+    assert progress.frontier(tp) == 5, "whoever holds the partition anew begins anew"

@@ -2,147 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import random
-import re
 import signal
-import subprocess
-import sys
 import threading
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import aiokafka
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from leftfold import InfrastructureError, LogHole, Recorded
-from leftfold.codec import utc_text
 from leftfold.faust import EventStreams
 from leftfold.faust.transport import CommittedConsumer
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
 from leftfold.reading import Views
-from leftfold.redis import RedisSettings, RedisViewStore
-from tests.faust.sales import PARTITIONS, Sold, Window, app, expected, keep, lately_of
+from tests.faust.sales import PARTITIONS, Sold, app, expected, lately_of
+from tests.faust.tills import NOW, Program, Tills, by, by_the_document, keeping, running
 from tests.servers import Addresses
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
-
-NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-ROOT = Path(__file__).parents[2]
-
-
-class Tills:
-    """Sales as a worker would write them, and what readers see of them."""
-
-    def __init__(self, addresses: Addresses) -> None:
-        self.kafka = KafkaSettings(bootstrap_servers=addresses.kafka)
-        self.store = RedisViewStore(RedisSettings(url=addresses.redis))
-        self.committed: list[Sold] = []
-        self._chance = random.Random(5)
-
-    def sales(self, count: int) -> list[Sold]:
-        """Sales in several stores, an hour long."""
-        return [
-            Sold(
-                store=f"s{self._chance.randrange(5)}",
-                cents=self._chance.randrange(1, 1000),
-                at=NOW + timedelta(seconds=self._chance.randrange(3600)),
-            )
-            for _ in range(count)
-        ]
-
-    def write(self, sales: list[Sold], *, commit: bool = True) -> None:
-        """One transaction that is committed or aborted."""
-        producer = Producer({**self.kafka.librdkafka(), "transactional.id": "tills"})
-        producer.init_transactions(60)
-        producer.begin_transaction()
-        for sale in sales:
-            key = sale.store.encode()
-            headers: Any = [
-                ("ce_id", str(uuid.uuid4()).encode()),
-                ("ce_type", b"tills.Sold.v1"),
-                ("ce_time", utc_text(sale.at).encode()),
-                ("ce_sequence", b"1"),
-                ("ce_decision", b"1/1"),
-            ]
-            body = sale.model_dump_json().encode()
-            producer.produce("tills.events", body, key, partition_of(key, PARTITIONS), headers=headers)
-        producer.flush(60)
-        (producer.commit_transaction if commit else producer.abort_transaction)(60)
-        self.committed += sales if commit else []
-
-    def rows(self, version: int = 1) -> dict[tuple[str, datetime], Window]:
-        """What readers see, once it holds everything that is committed."""
-        with Cluster(self.kafka) as cluster:
-            ends = cluster.ends(["tills.events"])
-        reader = Views(self.store)[lately_of(version)]
-        reader.get(("s0", NOW), after=ends, timeout=90.0)
-        return dict(reader.items())
-
-    def is_live(self, version: int) -> bool:
-        """Whether readers have rows to look at."""
-        view = lately_of(version)
-        return self.store.registry(view.name).live_of(view.hash) is not None
-
-
-Keep: TypeAlias = Callable[[Tills, threading.Event], None]
-
-
-def by(version: int, **options: Any) -> Keep:
-    """Keeps a version of the view."""
-    return lambda tills, stop: keep(tills.kafka.aiokafka(), tills.store, stop, version=version, **options)
-
-
-def by_the_document(tills: Tills, stop: threading.Event) -> None:
-    """Keeps the view with the code of docs/faust.md as it stands there."""
-    text = (ROOT / "docs" / "faust.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    module = ModuleType("document")
-    sys.modules["document"] = module  # where dataclasses look for what annotations name
-    exec(code, module.__dict__)  # noqa: S102  # our own document
-    module.keep(tills.kafka, tills.store, stop, lambda what, details: None)
-
-
-@contextmanager
-def running(tills: Tills, work: Keep) -> Iterator[list[BaseException]]:
-    """The view is kept while the block runs, on a thread; what that failed of."""
-    stop, failures = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            work(tills, stop)
-        except BaseException as error:  # whatever it is, the test looks at it
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield failures
-    finally:
-        stop.set()
-        thread.join(60.0)
-        assert not thread.is_alive(), "the stream does not end"
-
-
-@contextmanager
-def keeping(tills: Tills, work: Keep, version: int = 1) -> Iterator[None]:
-    """The view is live and kept while the block runs."""
-    with running(tills, work) as failures:
-        wait_until(lambda: bool(failures) or tills.is_live(version), "the view")
-        if not failures:
-            yield
-    if failures:
-        raise failures[0]
 
 
 @pytest.fixture(scope="module")
@@ -195,28 +75,30 @@ def test_events_that_come_again_are_counted_once_where_entries_know_their_offset
         assert sum(row.sales for row in counted.values()) == sum(row.sales for row in committed.values()) + once
 
 
-def killed_while_it_counts(tills: Tills, addresses: Addresses, version: int) -> None:
+def killed_while_it_counts(tills: Tills, addresses: Addresses, place: Path, version: int) -> None:
     """A process keeps the view, and is killed as soon as it has shown something new."""
-    path = os.pathsep.join([str(ROOT / "framework"), str(ROOT)])
-    command = [sys.executable, "-m", "tests.faust.sales", addresses.kafka, addresses.redis, str(version)]
-    child = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, cwd=ROOT)
+    program = Program(addresses, place, version)
     try:
-        wait_until(lambda: child.poll() is not None or tills.is_live(version), "the view", 120.0)
+        wait_until(lambda: tills.is_live(version), program.said, 120.0)
         before = tills.rows(version)
         tills.write(tills.sales(300))
         reader = Views(tills.store)[lately_of(version)]
-        wait_until(lambda: dict(reader.items()) != before, "something of it")
+        wait_until(lambda: dict(reader.items()) != before, program.said, 120.0)
     finally:
-        child.kill()
-        assert child.wait(60) == -signal.SIGKILL
+        assert program.end(kill=True) == -signal.SIGKILL
 
 
 @pytest.mark.slow
-def test_who_is_killed_is_gone_on_with_and_nothing_is_counted_twice(tills: Tills, addresses: Addresses) -> None:
-    killed_while_it_counts(tills, addresses, 5)
-    killed_while_it_counts(tills, addresses, 5)
-    with keeping(tills, by(5), 5):
+def test_who_is_killed_is_gone_on_with_and_nothing_is_counted_twice(
+    tills: Tills, addresses: Addresses, tmp_path: Path
+) -> None:
+    killed_while_it_counts(tills, addresses, tmp_path, 5)
+    killed_while_it_counts(tills, addresses, tmp_path, 5)
+    program = Program(addresses, tmp_path, 5)
+    try:
         assert tills.rows(5) == expected(tills.committed)
+    finally:
+        assert program.end() == 0
 
 
 def test_an_agent_that_fails_ends_the_stream_and_its_event_is_not_passed_over(tills: Tills) -> None:

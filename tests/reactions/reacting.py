@@ -18,7 +18,7 @@ from leftfold.partitioner import partition_of
 from tests.core.receipts import Paid, app_with, receipts_with
 from tests.worker.waiting import wait_until
 
-__all__ = ["EVENTS", "Post", "acting", "done_up_to", "made", "write"]
+__all__ = ["EVENTS", "Post", "acting", "done_up_to", "made", "notes", "write"]
 
 EVENTS = names.events("visits")
 PARTITIONS = 2
@@ -118,9 +118,17 @@ def write(
 
 def done_up_to(settings: KafkaSettings, group: str) -> dict[int, int]:
     """The offsets that a group has committed, by partition; negative where there are none."""
+    return {place.partition: place.offset for place in _committed(settings, group)}
+
+
+def notes(settings: KafkaSettings, group: str) -> dict[int, str]:
+    """What a group has left behind with its offsets, by partition."""
+    return {place.partition: place.metadata or "" for place in _committed(settings, group)}
+
+
+def _committed(settings: KafkaSettings, group: str) -> list[TopicPartition]:
     consumer = Consumer({**settings.librdkafka(), "group.id": group, "enable.auto.commit": False})
     try:
-        found = consumer.committed([TopicPartition(EVENTS, p) for p in range(PARTITIONS)], 20)
-        return {place.partition: place.offset for place in found}
+        return consumer.committed([TopicPartition(EVENTS, p) for p in range(PARTITIONS)], 20)
     finally:
         consumer.close()

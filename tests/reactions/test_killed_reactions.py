@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -23,32 +19,21 @@ from tests.process.trading import committed
 from tests.reactions.hooks import CAREFUL, FORGETFUL, NAMES, app
 from tests.reactions.reacting import EVENTS, write
 from tests.reactions.receiver import Receiver, receiving
+from tests.reactions.shell import Shell
 from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
 VISITS, EACH = 4, 3
 REFUSED = "refused"
-
-
-def leftfold(settings: KafkaSettings, *words: str) -> list[str]:
-    """A command on this broker."""
-    command = [sys.executable, "-m", "leftfold.cli", *words]
-    return [*command, "--app", "tests.reactions.hooks:app", "--kafka", settings.bootstrap_servers]
-
-
-def environment(url: str) -> dict[str, str]:
-    """Where commands find the App and the receiver."""
-    path = os.pathsep.join([str(ROOT / "framework"), str(ROOT)])
-    return {**os.environ, "PYTHONPATH": path, "TESTS_HOOKS_URL": url}
 
 
 class Scene:
     """The receiver, `leftfold run`, and the events that it acts on."""
 
-    def __init__(self, settings: KafkaSettings, receiver: Receiver, run: subprocess.Popen[bytes]) -> None:
-        self.settings, self.receiver, self.run = settings, receiver, run
+    def __init__(self, settings: KafkaSettings, receiver: Receiver, run: subprocess.Popen[bytes], shell: Shell) -> None:
+        self.settings, self.receiver, self.run, self.tell = settings, receiver, run, shell.tell
+        self.status = partial(shell.status, "reaction")
         events = [r for r in committed(settings, EVENTS) if header(r.headers, "ce_type") == b"visits.Paid.v1"]
         self.ids = {header(r.headers, "ce_id").decode(): (r.key or b"").decode() for r in events}
         self.good = {id_ for id_, visit in self.ids.items() if visit != REFUSED}
@@ -56,18 +41,6 @@ class Scene:
     def effects(self, name: str) -> dict[str, str]:
         """What the receiver has done for a reaction: the event of each key."""
         return {k: e for k, e in self.receiver.effects[f"/{name}/effect"].items() if e in self.good}
-
-    def tell(self, *words: str) -> tuple[int, list[dict[str, Any]]]:
-        """What a command says in JSON, and its exit code."""
-        command = leftfold(self.settings, *words, "--json")
-        done = subprocess.run(
-            command, env=environment(self.receiver.url), capture_output=True, text=True, check=False, timeout=120
-        )
-        return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
-
-    def status(self, name: str) -> dict[str, Any]:
-        """What `leftfold status` says of a reaction."""
-        return next(row for row in self.tell("status")[1] if (row["kind"], row["name"]) == ("reaction", name))
 
 
 class Fate:
@@ -100,23 +73,13 @@ def scene(settings: KafkaSettings, fate: Fate, tmp_path_factory: pytest.TempPath
     for number in range(1, EACH + 1):
         write(settings, *(Paid(visit=f"v{visit}", number=number) for visit in range(VISITS)))
     write(settings, Paid(visit=REFUSED))
-    directory = tmp_path_factory.mktemp("run")
-    with receiving(fate.judge) as receiver, (directory / "log").open("wb") as log:
-        run = subprocess.Popen(
-            leftfold(settings, "run", *NAMES, "--plain-logs"),
-            cwd=directory,
-            env=environment(receiver.url),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-        scene = Scene(settings, receiver, run)
-        fate.refused = scene.ids.keys() - scene.good
-        try:
+    with receiving(fate.judge) as receiver:
+        place, hooks = tmp_path_factory.mktemp("run"), {"TESTS_HOOKS_URL": receiver.url}
+        shell = Shell("tests.reactions.hooks:app", settings, place, hooks)
+        with shell.running(*NAMES) as run:
+            scene = Scene(settings, receiver, run, shell)
+            fate.refused = scene.ids.keys() - scene.good
             yield scene
-        finally:
-            run.send_signal(signal.SIGINT)
-            run.wait(60)
 
 
 def all_done(scene: Scene, name: str) -> bool:

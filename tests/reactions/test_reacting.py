@@ -19,7 +19,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.partitioner import partition_of
 from tests.core.receipts import Paid
 from tests.process.trading import committed
-from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, done_up_to, made, write
+from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, done_up_to, made, notes, write
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -221,6 +221,26 @@ def test_what_is_under_way_is_finished_when_it_is_told_to_stop(settings: KafkaSe
         write(settings, *numbered("finishes", 2))
         wait_until(lambda: 2 in post.numbers("finishes"), "the next one")
     assert post.numbers("finishes") == [1, 2]
+
+
+def test_who_leaves_in_order_leaves_no_suspicion_though_something_is_under_way(settings: KafkaSettings) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(event: Paid, delivery: Delivery) -> None:
+        begun.set()
+        go_on.wait(60)
+
+    app = made(settings, "orderly", Post(hold).act)
+    group = names.reacting(app.name, "orderly")
+    try:
+        with acting(app, "orderly", settings):
+            write(settings, *numbered("orderly", 1))
+            assert begun.wait(60)
+            home = partition_of(b"orderly", PARTITIONS)
+            assert notes(settings, group)[home] == "w", "before anything began"
+        assert set(notes(settings, group).values()) == {""}
+    finally:
+        go_on.set()
 
 
 @pytest.mark.parametrize("ours", [True, False])

@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from leftfold import names
+from leftfold.app import App
 from leftfold.cli.console import amount
 from leftfold.cli.embedded import local_settings, needed
 from leftfold.cli.freshness import Freshness
 from leftfold.cli.open_transactions import look_for_open
 from leftfold.cli.process_survey import ProcessSurvey
 from leftfold.cli.project import find_project, load_app
+from leftfold.cli.reaction_survey import survey_reactions
+from leftfold.cli.stream_survey import survey_streams
 from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.engine.leftovers import leftovers, way_out
@@ -27,6 +31,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldErr
 
 __all__ = ["Examination", "Finding"]
 
+Row: TypeAlias = dict[str, Any]
 _RINGS = {"kafka": "leftfold.kafka.client", "redis": "leftfold.redis", "embedded": "leftfold.local"}
 _MORE = {
     "spark": ("pyspark", "rebuild needs --engine local, query views cannot be computed"),
@@ -64,6 +69,8 @@ class Examination:
             "kafka": self._look_at_kafka,
             "workers": self._look_at_workers,
             "processes": self._look_at_processes,
+            "reactions": self._look_at_reactions,
+            "streams": self._look_at_streams,
             "transactions": self._look_for_open_transactions,
             "redis": self._look_at_redis,
             "views": self._look_at_views,
@@ -109,6 +116,12 @@ class Examination:
             raise InfrastructureError("\n".join(survey.problems))
         return ", ".join(f"{row['name']} is up to date, with {amount(row['timers'] or 0, 'timer')}" for row in rows)
 
+    def _look_at_reactions(self) -> str:
+        return _up_to_date(survey_reactions, load_app(self._app), self._kafka)
+
+    def _look_at_streams(self) -> str:
+        return _up_to_date(survey_streams, load_app(self._app), self._kafka)
+
     def _look_for_open_transactions(self) -> str:
         return look_for_open(load_app(self._app), kafka_settings(self._kafka))
 
@@ -150,6 +163,14 @@ class Examination:
             f"none in the keys of the first {_LONGEST_LOOK:g} s, and there are more; all of them, view by view: "
             f"leftfold drop VIEW --orphans"
         )
+
+
+def _up_to_date(survey: Callable[[App, str | None, list[str]], Iterator[Row]], app: App, kafka: str | None) -> str:
+    problems: list[str] = []
+    rows = list(survey(app, kafka, problems))
+    if problems:
+        raise InfrastructureError("; ".join(problems))
+    return ", ".join(f"{row['name']} is at work, lag {row['lag'] or 0:,}" for row in rows) or "the App has none"
 
 
 def _python() -> str:

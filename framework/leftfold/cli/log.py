@@ -105,7 +105,9 @@ def trim(
     older_than: Annotated[str | None, typer.Option("--older-than", metavar="AGE", help="As in 30d or 12h.")] = None,
     behind: Annotated[
         list[str] | None,
-        typer.Option("--leave-behind", metavar="NAME", help="A process that need not know; may be repeated."),
+        typer.Option(
+            "--leave-behind", metavar="NAME", help="Who need not know: a process, reaction or stream; may be repeated."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     archive: ArchiveOption = None,
@@ -115,8 +117,8 @@ def trim(
     """Delete the beginning of a topic, once the archive holds it.
 
     Everything that is to go is first compared with the archive, record by record; what is not archived is never
-    deleted, nor half of a decision, nor what a process that listens has not read yet. From then on folds from the
-    first event need the archive.
+    deleted, nor half of a decision, nor what a process, reaction or stream has not read yet. From then on folds from
+    the first event need the archive.
     """
     from leftfold.cli.agreeing import agreed
     from leftfold.cli.archives import archive_of

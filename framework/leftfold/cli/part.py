@@ -1,4 +1,4 @@
-"""One part of `leftfold run`: a worker, a router, a reaction, the tail, or a Spark driver. It ends with its parent."""
+"""One part of `leftfold run`: a worker, router or reaction, agents, the tail, Spark. It ends with its parent."""
 
 from __future__ import annotations
 
@@ -76,6 +76,10 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         from leftfold.cli.acting import act
 
         act(app, options.names[0], kafka, stop, report)
+    elif options.kind == "agents":
+        from leftfold.cli.agents import run_agents
+
+        run_agents(app, options.names[0], kafka, stop, report)
     elif options.kind == "stream":
         from leftfold.cli.streaming import stream
 
@@ -106,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--every", type=float, default=EVERY)
     parser.add_argument("--max-parked", type=int, default=MAX_PARKED)
     parser.add_argument("--no-archive", action="store_true")
-    parser.add_argument("kind", choices=("decider", "router", "reaction", "tail", "stream", "queries"))
+    parser.add_argument("kind", choices=("decider", "router", "reaction", "agents", "tail", "stream", "queries"))
     parser.add_argument("names", nargs="+")
     return parser
 

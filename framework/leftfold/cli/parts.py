@@ -1,9 +1,9 @@
-"""The parts that `leftfold run` keeps running: workers, routers, reactions, one process for folds, one for queries."""
+"""The parts that `leftfold run` keeps running: workers, routers, reactions, streams, one for folds, one for queries."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from leftfold.app import App
 from leftfold.cli.failures import Usage, unknown
@@ -16,7 +16,7 @@ TAIL, STREAM, QUERIES = "tail", "stream", "queries"
 
 
 def chosen(app: App, names: Sequence[str]) -> App:
-    """The App with only the deciders, processes, reactions and views of these names; all of them when there are none.
+    """The App with only what has these names, and the streams of views that have; all of it when there are none.
 
     Raises:
         Usage: a name is none of them.
@@ -34,26 +34,29 @@ def chosen_of(apps: Mapping[str, App], names: Sequence[str]) -> dict[str, App]:
     known = set().union(*members.values())
     for name in names:
         if name not in known:
-            raise unknown(f"decider, process, reaction or view in app {called} called", name, known)
+            raise unknown(f"decider, process, reaction, stream or view in app {called} called", name, known)
     if not known:
-        raise Usage(f"app {called} has no deciders, processes, reactions or views; there is nothing to run")
+        raise Usage(f"app {called} has no deciders, processes, reactions, streams or views; there is nothing to run")
     wanted = set(names) or known
     return {spec: _only(app, wanted) for spec, app in apps.items() if wanted & members[spec]}
 
 
 def _members(app: App) -> set[str]:
     found = {d.name for d in app.deciders} | {p.name for p in app.processes} | {r.name for r in app.reactions}
-    return found | {v.name for v in app.views}
+    return found | {v.name for v in app.views} | {s.name for s in app.streams}
 
 
-def _only(app: App, wanted: Container[str]) -> App:
+def _only(app: App, wanted: Collection[str]) -> App:
+    streams = [s for s in app.streams if s.name in wanted or any(view.name in wanted for view in s.views)]
+    kept = {view.name for stream in streams for view in stream.views}
     return App(
         app.name,
         partitions=app.partitions,
         deciders=[d for d in app.deciders if d.name in wanted],
         processes=[p for p in app.processes if p.name in wanted],
         reactions=[r for r in app.reactions if r.name in wanted],
-        views=[v for v in app.views if v.name in wanted],
+        views=[v for v in app.views if v.name in wanted or v.name in kept],
+        streams=streams,
     )
 
 
@@ -69,7 +72,7 @@ def parts_of(
     """The processes that run everything in an App.
 
     Args:
-        workers: how many per decider, process, router and reaction; they share its partitions.
+        workers: how many per decider, process, router, reaction and stream without views; they share its partitions.
         arguments: handed on to each part. environment: of each part, besides ours. views_by: what folds views.
         alone: whether no other App is run beside it, whose parts for views have names of the same kind.
     """
@@ -78,11 +81,12 @@ def parts_of(
         command = (sys.executable, "-m", "leftfold.cli.part", f"--name={name}", *arguments, kind, *names)
         return Part(name, command, environment)
 
-    parts: list[Part] = []
+    parts = [part(stream.name, "agents", [stream.name]) for stream in app.streams if stream.views]
     working = [("decider", d.name, d.name) for d in app.deciders]
     for process in app.processes:
         working += [("decider", process.name, process.name), ("router", f"{process.name}.router", process.name)]
     working += [("reaction", reaction.name, reaction.name) for reaction in app.reactions]
+    working += [("agents", stream.name, stream.name) for stream in app.streams if not stream.views]
     for kind, called, of in working:
         named = [called] if workers == 1 else [f"{called}.{number}" for number in range(1, workers + 1)]
         parts += [part(name, kind, [of]) for name in named]

@@ -59,6 +59,7 @@ def rollback(
 
 
 def _swap(name: str, generation: str, app: str, servers: Servers, *, as_json: bool) -> None:
+    from leftfold.cli.failures import Usage
     from leftfold.cli.progress import shown
     from leftfold.cli.project import load_app
     from leftfold.cli.workbench import view_of, workbench
@@ -66,6 +67,8 @@ def _swap(name: str, generation: str, app: str, servers: Servers, *, as_json: bo
     from leftfold.engine.rebuild import RebuildOptions
 
     view = view_of(load_app(app), name)
+    if view.streamed:
+        raise Usage(f"view {name} is kept by a stream, which goes on with its newest rows; leftfold rebuild {name}")
     with workbench(*servers) as bench, shown(name) as report:
         options = RebuildOptions(keep=1.0)
         promotion = Promotion(

@@ -39,6 +39,7 @@ EXAMPLES = examples(
     "leftfold rebuild --master spark://spark-master:7077 --cores 16",
     "leftfold rebuild --master spark://spark-master:7077 --py-files shop    workers lack the code",
     "leftfold rebuild --archive /backup/log              the past from its archive, the rest from Kafka",
+    "leftfold rebuild lately                             a view of a stream: that goes through the log once more",
     "leftfold rebuild --plan                             what would be read, and what it would cost",
 )
 
@@ -82,7 +83,8 @@ def rebuild(
     """Fold views again from the whole log, or compute them again.
 
     A new generation is built beside the live one, caught up, compared with it and only then shown to readers; a query
-    view is computed up to where the log is when the rebuild begins. Commands and reads go on meanwhile. Ctrl-C leaves
+    view is computed up to where the log is when the rebuild begins, and a view that a stream keeps by that stream, when
+    it is named. Commands and reads go on meanwhile. Ctrl-C leaves
     the live generation as it is; the next rebuild of the same code goes on where one was interrupted. Exit code 3 when
     the rows differ from those of the same code before; they are then not shown. With --sample exit code 3 when a row
     would change.
@@ -106,6 +108,9 @@ def rebuild(
     )
     work = Rebuilding(kafka, redis, options, archive)
     views = views_meant(whole, names or [])
+    if streamed := [view for view in views if view.streamed]:
+        _check_streamed(names or [], plan=plan or hold or bool(as_of or sample), views=len(views) > len(streamed))
+        raise typer.Exit(_run_streams(whole, streamed, (kafka, redis), keep=keep, anyway=anyway, as_json=as_json))
     _check_folded(views, wanted=hold or bool(sample))
     share = share_of(sample, "--sample", "the rows") if sample else 0.0
     if plan:
@@ -168,10 +173,33 @@ def views_meant(app: App, names: list[str]) -> list[View[Any, Any]]:
             raise unknown(f"view in app {app.name} called", name, (view.name for view in app.views))
     if not app.views:
         raise Usage(f"app {app.name} has no views; there is nothing to rebuild")
-    for view in app.views:
-        if view.streamed and view.name in names:
-            raise Usage(f"view {view.name} is kept by a stream of its own; raise its version to have it begin anew")
     return [view for view in app.views if (not names and not view.streamed) or view.name in names]
+
+
+def _check_streamed(names: list[str], *, plan: bool, views: bool) -> None:
+    from leftfold.cli.failures import Usage
+
+    if plan or views:
+        raise Usage(
+            f"{' '.join(names)}: a view that a stream keeps is built anew by that stream; rebuild it without other "
+            f"views, and without --plan, --hold, --as-of and --sample"
+        )
+
+
+def _run_streams(
+    app: App, views: list[View[Any, Any]], servers: tuple[str | None, str | None], *, as_json: bool, **told: Any
+) -> int:
+    import threading
+
+    from leftfold.cli.console import emit, say
+    from leftfold.cli.stream_rebuild import StreamRebuild, keepers
+
+    code = 0
+    for stream in keepers(app, views):
+        for result in StreamRebuild(app, stream, *servers).run(threading.Event(), **told):
+            emit(result._asdict()) if as_json else say(str(result))
+            code = max(code, 0 if result.swapped else 3)
+    return code
 
 
 def _plan(work: Any, views: list[View[Any, Any]], servers: tuple[str | None, str | None], *, as_json: bool) -> None:

@@ -48,7 +48,7 @@ EXAMPLES = examples(
 def run(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Deciders, processes, reactions and views; else all."),
+        typer.Argument(metavar="[NAME]...", help="Deciders, processes, reactions, streams and views; else all."),
     ] = None,
     app: AppsOption = None,
     workers: Annotated[
@@ -71,11 +71,12 @@ def run(
     json_logs: LogsOption = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
 ) -> None:
-    """Run the deciders, processes, reactions and views of an App, or of several, until Ctrl-C.
+    """Run the deciders, processes, reactions, streams and views of an App, or of several, until Ctrl-C.
 
     Makes missing topics, starts a worker for each decider and for each process, which has a router of events besides,
-    one part for each reaction, one for all folded views and one with Spark for all query views, starts again whatever
-    dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for. With --engine spark
+    one part for each reaction and each stream, one for all folded views and one with Spark for all query views, starts
+    again whatever dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for; a
+    stream waits as well while another process keeps its views. With --engine spark
     views are folded by Spark streaming, seconds behind the log but on as many machines as its master has; beside a
     tail, too. A reaction that has never run begins now: it acts on what happens from here on.
     """
@@ -106,6 +107,11 @@ def run(
             one, workers, [f"--app={spec}", *told], environment, views_by=_BY[engine], alone=len(apps) == 1
         )
     ]
+    if not parts:
+        raise Usage(
+            f"{' '.join(names or [one.name for one in apps.values()])}: nothing here keeps a view of a stream; name "
+            f"the stream, App(streams=[Streaming(...)]), or start the program that does"
+        )
     report, stopping = open_report("run", as_json=json_logs), Stopping()
     if with_parent:
         end_with_parent(stopping.event)

@@ -1,4 +1,4 @@
-"""`leftfold status`: servers, workers, reactions and views at a glance."""
+"""`leftfold status`: servers, workers, reactions, streams and views at a glance."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ _COLUMNS = {
         "dead",
     ),
     "reaction": ("reaction", "events", "running", "lag", "parked"),
+    "stream": ("stream", "events", "views", "running", "lag", "behind"),
     "view": (
         "view",
         "generation",
@@ -56,7 +57,7 @@ def status(
     redis: RedisOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show servers, workers, processes, reactions and views.
+    """Show servers, workers, processes, reactions, streams and views.
 
     Of each process: how old the first event is that its routers have not routed and the first input that its workers
     have not taken, how many timers are set and overdue, and how many dead letters there are. Of each view: its
@@ -76,7 +77,7 @@ def status(
     rows: list[dict[str, Any]] = survey.servers()
     for spec, one in apps.items():
         told = len(survey.problems)
-        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one)]
+        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one), *survey.streams(one)]
         rows += survey.views(one, among=apps.values())
         survey.problems[told:] = [for_app(problem, spec) for problem in survey.problems[told:]]
     if as_json:

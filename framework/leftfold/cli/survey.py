@@ -14,6 +14,7 @@ from leftfold.cli.freshness import Freshness
 from leftfold.cli.lateness import unknown_lateness, why_late
 from leftfold.cli.process_survey import ProcessSurvey
 from leftfold.cli.reaction_survey import survey_reactions
+from leftfold.cli.stream_survey import survey_streams
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
 from leftfold.engine.generations import is_changed, mend
@@ -124,6 +125,15 @@ class Survey:
             return
         try:
             yield from survey_reactions(app, self._kafka, self.problems)
+        except LeftfoldError as error:
+            self._met(error)
+
+    def streams(self, app: App) -> Iterator[Row]:
+        """Each stream with how many processes are at work, its lag in offsets and how many seconds it is behind."""
+        if not app.streams:
+            return
+        try:
+            yield from survey_streams(app, self._kafka, self.problems)
         except LeftfoldError as error:
             self._met(error)
 

@@ -28,7 +28,7 @@ class TrimWork:
     """Plans a trim of one category, and does it.
 
     Args:
-        behind: processes and reactions that need not have read what is trimmed.
+        behind: processes, reactions and streams that need not have read what is trimmed.
     """
 
     def __init__(self, category: str, archive: str | None, kafka: str | None, behind: Sequence[str] = ()) -> None:
@@ -74,12 +74,16 @@ class TrimWork:
         return Trimming(self._topic, past, self._log, delete, listeners=listeners, tell=watch.tell)
 
     def _listeners(self) -> Mapping[str, Mapping[int, int]]:
-        """How far everybody is who listens: whoever has read it, of any App, and the processes of the App here."""
+        """How far everybody is who listens: whoever has read it, of any App, and who is to in the App here."""
         found: dict[str, Mapping[int, int]] = dict(self._cluster.listeners(self._topic))
         if find_project().app:
-            for process in load_app("").processes:
+            app = load_app("")
+            for process in app.processes:
                 if self._category in process.categories:
                     found.setdefault(f"process {process.name}", {})
+            for stream in app.streams:
+                if self._category in stream.categories:
+                    found.setdefault(f"stream {stream.name}", {})
         return {who: offsets for who, offsets in found.items() if who.rpartition(" ")[2] not in self._behind}
 
     def _wanted(self, before: str | None, older_than: str | None) -> Mapping[int, int]:

@@ -103,7 +103,10 @@ def folded_view_of(app: App, name: str) -> View[Any, Any]:
 
     view = view_of(app, name)
     if view.streamed:
-        raise Usage(f"view {name} is kept by a stream of its own, not folded event by event; begin that anew")
+        raise Usage(
+            f"view {name} is kept by a stream of its own, not folded event by event; only that stream can compute it "
+            f"again, and compares the rows: leftfold rebuild {name}"
+        )
     if not view.folded:
         raise Usage(
             f"view {name} is computed as a whole by Spark, not event by event; "

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 from leftfold.engine.actors import Actors
 from leftfold.engine.errands import Errands
 from leftfold.engine.frontier import Frontier
 from leftfold.engine.pending import Pending, PendingReader, Place
+from leftfold.engine.suspects import DEATHS, Suspects
+from leftfold.errors import InfrastructureError
 from leftfold.ports import RawRecord
 from leftfold.reaction import Reaction
 
-__all__ = ["Acting", "Park"]
+__all__ = ["Acting", "Left", "Park"]
 
 Park = Callable[[Pending, BaseException], None]
 """Writes to where parked events are; it is written when this returns."""
+
+
+class Left(NamedTuple):
+    """What is left behind of a partition: where to go on, and a note about what may have killed a process."""
+
+    offset: int
+    note: str
 
 
 class Acting:
@@ -24,6 +34,7 @@ class Acting:
 
     Args:
         park: called for events that nobody can act on; if it raises, they are not done.
+        note: called before anything begins: whether what `left` says then is where a successor finds it.
         told: called with each failed try, and whether that was the last one.
     """
 
@@ -32,31 +43,62 @@ class Acting:
         reaction: Reaction[Any],
         park: Park,
         *,
+        note: Callable[[], bool] = lambda: True,
         told: Callable[[Pending, BaseException, bool], None] = lambda pending, error, parked: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._park, self._told, self._clock = park, told, clock
-        self.frontier = Frontier()
+        self._park, self._note, self._told, self._clock = park, note, told, clock
+        self.frontier, self._suspects = Frontier(), Suspects()
+        self._beginning: list[Pending] = []
+        self._alone: deque[Pending] = deque()
         self._reader, self._errands, self._actors = PendingReader(reaction), Errands(reaction), Actors(reaction, clock)
 
-    def take(self, record: RawRecord) -> None:
+    def hold(self, place: Place, left: Left) -> None:
+        """A partition is acted on from where it was left."""
+        self.frontier.hold(place, left.offset)
+        self._suspects.hold(place, left.note)
+
+    def left(self) -> dict[Place, Left]:
+        """What a successor is to find of each partition if this process dies now."""
+        at: dict[Place, set[int]] = {}
+        for pending in (*self._actors.under_way(), *self._beginning):
+            at.setdefault(pending.place, set()).add(pending.record.offset)
+        offsets = self.frontier.offsets().items()
+        return {place: Left(offset, self._suspects.note(place, offset, at.get(place, ()))) for place, offset in offsets}
+
+    def farewell(self, places: Collection[Place]) -> dict[Place, Left]:
+        """What a successor is to find of partitions that are left in order."""
+        offsets = {place: offset for place, offset in self.frontier.offsets().items() if place in places}
+        return {place: Left(offset, self._suspects.farewell(place, offset)) for place, offset in offsets.items()}
+
+    def take(self, record: RawRecord, taken: tuple[Place, int] | None = None) -> None:
         """A record that comes next in its partition.
+
+        Args:
+            taken: where it was taken from, if that is not where it stands in the log.
 
         Raises:
             ContractError: it is of a newer version than this code knows.
         """
         pending = self._reader.read(record)
-        self.frontier.take((record.topic, record.partition), record.offset, is_open=pending is not None)
+        place, offset = taken or ((record.topic, record.partition), record.offset)
+        self.frontier.take(place, offset, is_open=pending is not None)
         if pending is not None:
+            pending.taken = place, offset
+            self._suspects.took(pending.place)
             self._errands.add(pending)
 
     def step(self, most: float) -> bool:
         """Starts what may start, and waits up to `most` seconds for something to end; whether anything is under way."""
-        while self._actors.free > 0 and (pending := self._errands.next(self._clock())) is not None:
-            if pending.error is not None:
-                self._parked(pending, pending.error)
+        self._beginning = self._chosen()
+        if self._beginning:
+            if self._note():
+                for pending in self._beginning:
+                    self._actors.start(pending)
             else:
-                self._actors.start(pending)
+                for pending in reversed(self._beginning):
+                    self._errands.put_back(pending)
+            self._beginning = []
         busy = bool(self._actors.under_way())
         self._end(self._errands.wait(self._clock(), most) if busy else 0.0)
         return busy
@@ -73,10 +115,36 @@ class Acting:
     def drop(self, places: Collection[Place]) -> None:
         """Lets go of partitions; what is still under way there ends unheard."""
         self._errands.drop(places)
+        self._suspects.drop(places)
+        self._alone = deque(pending for pending in self._alone if pending.place not in places)
         self.frontier.drop(places)
+
+    def _chosen(self) -> list[Pending]:
+        """What begins now. What may have killed a process begins alone, so that no other is blamed for its death."""
+        under_way = self._actors.under_way()
+        if any(map(self._suspects.deaths, under_way)):
+            return []
+        if self._alone:
+            return [] if under_way else [self._alone.popleft()]
+        chosen: list[Pending] = []
+        room = min(self._actors.free, self._suspects.room(len(under_way)))
+        while len(chosen) < room and (pending := self._errands.next(self._clock())) is not None:
+            deaths = self._suspects.deaths(pending)
+            if pending.error is not None:
+                self._parked(pending, pending.error)
+            elif deaths >= DEATHS:
+                pending.tries = deaths
+                self._parked(pending, InfrastructureError(f"the process died {deaths} times in a row while it acted"))
+            elif deaths:
+                self._alone.append(pending)
+                break
+            else:
+                chosen.append(pending)
+        return chosen
 
     def _end(self, wait: float) -> None:
         for pending, error in self._actors.ended(wait):
+            self._suspects.cleared(pending)
             if error is None:
                 self._done(pending)
             elif self._errands.failed(pending, error, self._clock()):
@@ -91,4 +159,4 @@ class Acting:
 
     def _done(self, pending: Pending) -> None:
         if self._errands.done(pending):
-            self.frontier.done(pending.place, pending.record.offset)
+            self.frontier.done(*pending.taken)

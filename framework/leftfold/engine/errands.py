@@ -55,6 +55,11 @@ class Errands:
                 return queue[0]
         return None
 
+    def put_back(self, pending: Pending) -> None:
+        """It did not begin; it is the next one again."""
+        if pending.stream in self._queues:
+            self._ready.appendleft(pending.stream)
+
     def wait(self, now: float, most: float) -> float:
         """Seconds until something is to be tried again, `most` at the most."""
         return min(most, max(0.0, self._later[0][0] - now)) if self._later else most

@@ -53,6 +53,11 @@ class Frontier:
         while taken and taken[0] in done:
             done.remove(taken.popleft())
 
+    @property
+    def open(self) -> int:
+        """How many records were taken and are not done."""
+        return sum(len(taken) - len(self._done[place]) for place, taken in self._taken.items())
+
     def holds(self, place: Place) -> bool:
         """Whether the partition is held."""
         return place in self._reached

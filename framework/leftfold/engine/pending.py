@@ -23,7 +23,10 @@ DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attem
 
 @dataclass(eq=False, slots=True)
 class Pending:
-    """An event that is not done; `tries` counts the failed ones, `error` is what nobody could try because of."""
+    """An event that is not done; `tries` counts the failed ones, `error` is what nobody could try because of.
+
+    `taken` is where it was read: in the log, or where it is parked.
+    """
 
     record: RawRecord
     event: Any
@@ -31,9 +34,11 @@ class Pending:
     tries: int = 0
     error: ContractError | None = None
     stream: tuple[str, int, bytes] = field(init=False)
+    taken: tuple[Place, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.stream = (self.record.topic, self.record.partition, self.record.key or b"")
+        self.taken = (self.place, self.record.offset)
 
     @property
     def place(self) -> Place:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Generic
 
 from typing_extensions import TypeVar
 
+from leftfold import names
+from leftfold.engine.at_work import at_work
 from leftfold.engine.bulk_rows import ComputedRow, computed
-from leftfold.engine.generations import BUCKETS, change, followed, now, open_generation
+from leftfold.engine.generations import BUCKETS, birth, change, followed, now, open_generation
 from leftfold.engine.query_writer import QueryWriter
 from leftfold.engine.rebuild_removal import remove
 from leftfold.errors import Fenced, ViewNotBuilt
@@ -28,19 +31,33 @@ K = TypeVar("K", default=str)
 class StreamedRows(Generic[Row, K]):
     """Gathers rows, the last of each key, and writes them with the position up to which all events are in them.
 
-    One process at a time keeps a view: its token is in every mark, and whoever comes later replaces it.
+    One process at a time keeps a view: its token is in every mark, so that none writes beside one that took over.
 
     Args:
         topics: the partition counts of the topics that the stream reads.
+        anew: into a new generation, which nobody sees before `show`, beside the one that another process keeps.
     """
 
-    def __init__(self, view: StreamedView[Row, K], store: ViewStore, topics: Mapping[str, int]) -> None:
-        self.view, self._store, self.topics = view, store, dict(topics)
+    def __init__(
+        self, view: StreamedView[Row, K], store: ViewStore, topics: Mapping[str, int], *, anew: bool = False
+    ) -> None:
+        self.view, self._store, self.topics, self.anew = view, store, dict(topics), anew
         self._rows: dict[str, Row] = {}
         self._gone: dict[str, int] = {}
         self._writer: QueryWriter | None = None
         self._batch = 0
         self.is_live = False
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keeps other processes from the view; one that dies is forgotten after 15 s.
+
+        Raises:
+            InfrastructureError: another one keeps it, or makes it anew.
+        """
+        name = self.view.name
+        if self.anew:
+            return at_work(self._store, names.rebuilds(name), f"view {name} is being rebuilt")
+        return at_work(self._store, names.streams(name, self.view.hash), f"view {name} is kept")
 
     def open(self) -> Generation:
         """Takes over the newest generation of this code, or makes one that begins with the first event.
@@ -48,16 +65,26 @@ class StreamedRows(Generic[Row, K]):
         Raises:
             Fenced: another process moved it just now.
         """
-        found = sorted(followed(self._store.registry(self.view.name), self.view).values(), key=lambda g: g.created)
+        there = followed(self._store.registry(self.view.name), self.view).values()
+        found = sorted((g for g in there if (g.phase is Phase.HELD) is self.anew), key=birth)
         for generation in reversed(found):
+            if self.anew:
+                remove(self._store, generation)
+                continue
             if dict(generation.topics) == self.topics and (writer := self._taken(generation)) is not None:
                 return self._begin(writer)
             remove(self._store, generation)
-        generation = open_generation(self._store, self.view, self.topics, Phase.SEALED, BUCKETS)
+        phase = Phase.HELD if self.anew else Phase.SEALED
+        generation = open_generation(self._store, self.view, self.topics, phase, BUCKETS)
         writer = QueryWriter(self.view, generation, self._store, (), secrets.token_hex(8))
         if not writer.write(0, (), Position()):
             raise Fenced(f"view {self.view.name}: generation {generation.id} is written by another process")
         return self._begin(writer)
+
+    @property
+    def generation(self) -> Generation:
+        """Where they are written."""
+        return self._open_writer().generation
 
     def put(self, row: Row) -> None:
         """This is the row of its key now."""
@@ -98,9 +125,24 @@ class StreamedRows(Generic[Row, K]):
 
     def show(self) -> None:
         """Points readers at these rows."""
-        generation = self._open_writer().generation
+        generation = self.generation
         change(self._store, self.view.name, lambda registry: registry.pointed(generation, now()))
         self.is_live = True
+
+    def check_current(self) -> None:
+        """Checks that readers see no newer rows than these.
+
+        Raises:
+            Fenced: they do: a rebuild has made them.
+        """
+        mine, live = self.generation, self._store.registry(self.view.name).live_of(self.view.hash)
+        if live is not None and birth(live) > birth(mine):
+            raise Fenced(f"view {self.view.name} was made anew as generation {live.id}; its stream goes on with that")
+
+    def seen(self) -> Position:
+        """Up to where all events are in the rows that readers see; nowhere when they see none."""
+        live = self._store.registry(self.view.name).live_of(self.view.hash)
+        return covered(live, self._store.marks(live)) if live is not None else Position()
 
     def position(self) -> Position:
         """Up to where all events are in the rows."""
@@ -109,7 +151,7 @@ class StreamedRows(Generic[Row, K]):
 
     def discard(self) -> None:
         """Removes the generation: nobody knows what is in it."""
-        remove(self._store, self._open_writer().generation)
+        remove(self._store, self.generation)
 
     def _taken(self, generation: Generation) -> QueryWriter | None:
         try:

@@ -14,16 +14,25 @@ __all__ = ["OrderedProgress", "Progress"]
 
 
 class Progress:
-    """How far the partitions are read: `position` of each after its last fetch, and which records are not done."""
+    """How far the partitions are read: `position` of each after its last fetch, and which records are not done.
+
+    Faust reads some records twice when its tables are restored, and hands on what it has handed on no more: what is
+    done stays done.
+    """
 
     def __init__(self) -> None:
         self.position: dict[TP, int] = {}
         self._open: dict[TP, set[int]] = {}
+        self._done: dict[TP, set[int]] = {}
+        self._through: dict[TP, int] = {}
 
     def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
         """A fetch brought these records, and left the consumer at these positions."""
         for tp, found in records.items():
-            self._open.setdefault(tp, set()).update(record.offset for record in found)
+            through = self._through[tp] = max(self._through.get(tp, 0), self.frontier(tp) or 0)
+            done = self._done[tp] = {offset for offset in self._done.get(tp, ()) if offset >= through}
+            offsets = {record.offset for record in found if record.offset >= through}
+            self._open.setdefault(tp, set()).update(offsets - done)
         self.position.update(positions)
 
     def done(self, tp: TP, offset: int) -> bool:
@@ -31,6 +40,7 @@ class Progress:
         if offset not in (still := self._open.get(tp, set())):
             return False
         still.remove(offset)
+        self._done.setdefault(tp, set()).add(offset)
         return True
 
     def is_through(self, tp: TP, end: int) -> bool:
@@ -48,8 +58,8 @@ class Progress:
 
     def forget(self) -> None:
         """Partitions come and go: what is not fetched anew is not known."""
-        self.position.clear()
-        self._open.clear()
+        for known in (self.position, self._open, self._done, self._through):
+            known.clear()
 
 
 class OrderedProgress(Progress):

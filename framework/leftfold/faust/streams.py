@@ -7,24 +7,23 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import aiokafka
 from faust.types import TP
 from typing_extensions import TypeForm, TypeVar
 
 from leftfold import names
 from leftfold.app import App
 from leftfold.codec import MessageCodec, read_recorded
-from leftfold.engine.hole import hole, unreachable
 from leftfold.engine.streamed_rows import StreamedRows
 from leftfold.envelope import Recorded
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError
+from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.faust.apps import faust_app
+from leftfold.faust.kept_rows import KeptRows
 from leftfold.faust.records import record_of
 from leftfold.messages import Event
 from leftfold.position import Position
 from leftfold.unions import members
 
-__all__ = ["EventStreams", "Work"]
+__all__ = ["EventStreams", "Report", "Work"]
 
 E = TypeVar("E", bound=Event)
 Work: TypeAlias = Callable[[AsyncIterator[Recorded[E]]], Awaitable[None]]
@@ -50,11 +49,11 @@ class EventStreams:
     Args:
         name: part of the consumer group and of the changelogs of tables.
         dialect: how aiokafka reaches the brokers, as `KafkaSettings.aiokafka()` says.
-        rows: of a view that is kept here; then this process must be the only one.
+        rows: of views that are kept here, by no other process meanwhile: `run` or `close` ends that.
         settings: of Faust, such as `store="rocksdb://"` or `topic_replication_factor=3`.
 
     Raises:
-        Fenced: another process has taken over the view just now.
+        InfrastructureError: another process keeps a view. Fenced: it took it over just now.
     """
 
     def __init__(
@@ -67,15 +66,17 @@ class EventStreams:
         report: Report = lambda what, details: None,
         **settings: Any,
     ) -> None:
-        self._name, self._dialect, self._rows, self._report = name, dialect, tuple(rows), report
-        ids = [view_rows.open().id for view_rows in self._rows]
-        self.id = ".".join(["leftfold", app.name, name, "stream", *ids])
+        self._name, self._dialect, self._report = name, dialect, report
+        self.rows, self._rows = tuple(rows), KeptRows(rows)
+        self.id = names.streaming(app.name, name, *self._rows.ids)
         tables = {"topic_allow_declare": True, "topic_partitions": app.partitions}
-        self.faust = faust_app(self.id, dialect, **{**tables, **settings})
-        self._sources: set[str] = set()
+        try:
+            self.faust = faust_app(self.id, dialect, **{**tables, **settings})
+        except BaseException:
+            self.close()
+            raise
+        self.categories: set[str] = set()
         self._acked: list[tuple[TP, int]] = []
-        self._written = Position()
-        self._ends = Position()
         self._agents = 0
         self._typings: list[_Typed] = []
 
@@ -88,8 +89,9 @@ class EventStreams:
         self._agents += 1
         where = f"{self._name}.{self._agents}"
         classes = members(events, Event, f"agent {where}: events")
-        topics = [names.events(category) for category in sorted({cls.__leftfold__.category for cls in classes})]
-        self._sources.update(topics)
+        categories = sorted({cls.__leftfold__.category for cls in classes})
+        topics = [names.events(category) for category in categories]
+        self.categories.update(categories)
         raw: Any = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}
         codec: MessageCodec[Any] = MessageCodec(classes)
 
@@ -107,36 +109,50 @@ class EventStreams:
 
         self.faust.agent(self.faust.topic(*topics, **raw), name=where)(agent)
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event, *, once: bool = False) -> bool:
         """Works until `stop` is set, then writes what is done.
+
+        Args:
+            once: ends as well when the rows hold what the log held at the start; whether it came to that.
 
         Raises:
             ContractError: an event cannot be read. Fenced: another process keeps the view now, or its store went back.
             InfrastructureError: no broker, no store, or whatever an agent failed of.
         """
-        asyncio.run(self._until(stop))
+        try:
+            return asyncio.run(self._until(stop, once=once))
+        finally:
+            self.close()
 
-    async def _until(self, stop: threading.Event) -> None:
+    def close(self) -> None:
+        """Lets another process keep the views, where this one does not run."""
+        self._rows.close()
+
+    async def _until(self, stop: threading.Event, *, once: bool) -> bool:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         transport: Any = self.faust.transport
-        transport.sources = frozenset(self._sources)
+        transport.sources = frozenset(map(names.events, self.categories))
         revoked: Any = self.faust.on_partitions_revoked
         revoked.connect(self._revoked)
-        await self._check_rows()
+        if self._rows:
+            await self._rows.check(self._dialect, self.id)
         await self.faust.start()
-        self._report("streaming", {"stream": self._name, "from": ", ".join(sorted(self._sources))})
+        self._report("streaming", {"stream": self._name, "from": ", ".join(sorted(self.categories))})
+        is_through = False
         try:
-            while not stop.is_set() and not self._failure.done():
+            while not stop.is_set() and not self._failure.done() and not is_through:
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
                 if self.faust.crash_reason is not None:
                     raise InfrastructureError(f"Faust has given up: {self.faust.crash_reason!r}")
                 await self._write()
+                is_through = once and await self._rows.has_caught_up()
             if not self._failure.done():
                 await self._write()
         finally:
             await self.faust.stop()
         if self._failure.done():
             self._failure.result()
+        return is_through
 
     async def _typed(self, stream: Any, codec: MessageCodec[Any], told: _Typed) -> AsyncIterator[Recorded[Any]]:
         async for event in stream.noack().events():
@@ -188,46 +204,9 @@ class EventStreams:
             if (frontier := progress.frontier_without(tp, done.get(tp, ()))) is not None:
                 reached.setdefault(tp.topic, {})[tp.partition] = frontier
         position = Position(reached)
-        for rows in self._rows:
-            taken = rows.take()
-            if any(taken) or not self._written.covers(position):
-                await asyncio.to_thread(rows.write, taken, position)
-            if not rows.is_live and rows.position().covers(self._ends):
-                await asyncio.to_thread(rows.show)
-                self._report("view is live", {"view": rows.view.name})
-        self._written |= position
+        await self._rows.write(position, lambda view: self._report("view is live", {"view": view}))
         for tp, offset in acked:
             progress.done(tp, offset)
-
-    async def _check_rows(self) -> None:
-        """Compares what the group has committed with what the rows hold, and asks where the log ends now.
-
-        Raises:
-            Fenced: rows lack events that are committed: Redis went back in time, and the next run begins anew.
-            LogHole: the topic was trimmed past what comes next, and no archive is read here.
-        """
-        if not self._rows:
-            return
-        client = aiokafka.AIOKafkaConsumer(**self._dialect, group_id=self.id, enable_auto_commit=False)
-        await client.start()
-        try:
-            topics = {topic: count for rows in self._rows for topic, count in rows.topics.items()}
-            places = [aiokafka.TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
-            ends = await client.end_offsets(places)
-            committed = {place: await client.committed(place) or 0 for place in places}
-            starts = await client.beginning_offsets(places)
-        finally:
-            await client.stop()
-        self._ends = _position(ends)
-        if gone := unreachable(_position(starts), _position(committed)):
-            raise hole(*gone[0])
-        for rows in self._rows:
-            if not rows.position().covers(_position(committed)):
-                rows.discard()
-                raise Fenced(
-                    f"view {rows.view.name} lacks events that are committed: its store went back in time; it begins "
-                    f"anew"
-                )
 
     async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
         consumer: Any = self.faust.consumer
@@ -241,10 +220,3 @@ class EventStreams:
             error = InfrastructureError(f"an agent of {self._name} has failed, and its event is not done: {error!r}")
         if not self._failure.done():
             self._failure.set_exception(error)
-
-
-def _position(offsets: Mapping[Any, int]) -> Position:
-    found: dict[str, dict[int, int]] = {}
-    for place, offset in offsets.items():
-        found.setdefault(place.topic, {})[place.partition] = offset
-    return Position(found)

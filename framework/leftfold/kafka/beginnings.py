@@ -11,7 +11,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.engine.acting import Left
 from leftfold.engine.moment import place_at
+from leftfold.engine.suspects import CLEAN
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.errors import kafka_error, translated
@@ -39,8 +41,8 @@ class Beginnings:
         self._places = RecordedPlaces(names.begun(reaction.name), settings)
         self._known: set[Place] = set()
 
-    def offsets(self, consumer: Consumer, places: Collection[Place]) -> dict[Place, int]:
-        """Where to go on; a partition that nobody has read yet begins where the reaction says.
+    def stands(self, consumer: Consumer, places: Collection[Place]) -> dict[Place, Left]:
+        """Where to go on, and what was left there; a partition that nobody has read yet begins where the reaction says.
 
         Raises:
             InfrastructureError: the group has no offset where the reaction has begun; or no broker answers.
@@ -53,7 +55,7 @@ class Beginnings:
         for tp in committed:
             if tp.error is not None:
                 raise translated(tp.error, doing=doing)
-        found = {(tp.topic, tp.partition): tp.offset for tp in committed if tp.offset >= 0}
+        found = {(tp.topic, tp.partition): Left(tp.offset, tp.metadata or CLEAN) for tp in committed if tp.offset >= 0}
         if set(places) <= found.keys() & self._known:
             return found
         self._known |= self._places.read().keys()
@@ -63,8 +65,9 @@ class Beginnings:
         starts = self.starts(consumer, missing, self._reaction.since)
         if starts:
             self._commit(consumer, starts)
-        self.record({place: offset for place, offset in (found | starts).items() if place not in self._known})
-        return found | starts
+        found |= {place: Left(offset, CLEAN) for place, offset in starts.items()}
+        self.record({place: left.offset for place, left in found.items() if place not in self._known})
+        return found
 
     def starts(self, consumer: Consumer, places: Iterable[Place], since: Since) -> dict[Place, int]:
         """Where partitions begin: behind what is committed now, at 0, or behind what was appended before a time.
@@ -119,7 +122,7 @@ class Beginnings:
         """
         with self._bystander() as consumer:
             try:
-                self.offsets(consumer, self.everywhere())
+                self.stands(consumer, self.everywhere())
             except InfrastructureError as error:
                 # Where somebody acts already, whoever gets a partition begins it.
                 if not is_occupied(error):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -176,12 +176,16 @@ class Cluster:
         """The groups of workers of a category and how many members each has; `timeout` in seconds per question."""
         seconds = timeout or self._timeout
         pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
-        groups = [group for group in self._groups(seconds) if pattern.fullmatch(group)]
+        return self.members([group for group in self._groups(seconds) if pattern.fullmatch(group)], timeout=timeout)
+
+    def members(self, groups: Sequence[str], *, timeout: float | None = None) -> dict[str, int]:
+        """How many members each of these groups has; `timeout` in seconds per question."""
+        seconds = timeout or self._timeout
         if not groups:
             return {}
         asked = self._asked(
             f"describing {', '.join(groups)}",
-            lambda: self._admin.describe_consumer_groups(groups, request_timeout=seconds),
+            lambda: self._admin.describe_consumer_groups(list(groups), request_timeout=seconds),
         )
         return {group: len(self._answer(f"describing {group}", future).members) for group, future in asked.items()}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
@@ -11,10 +12,26 @@ from leftfold import names
 from leftfold.kafka.cluster import Cluster
 from leftfold.position import Position
 
-__all__ = ["Groups"]
+__all__ = ["Groups", "StreamGroups"]
 
 _LISTENERS = re.compile(r"leftfold\.[^.]+\.(?P<name>[^.]+)\.(?P<kind>router|reaction)")
+_STREAMS = re.compile(r"leftfold\.(?P<app>[^.]+)\.(?P<name>[^.]+)\.stream(?P<generations>(\.\d+-[0-9a-f]+)*)")
 _KINDS = {"router": "process", "reaction": "reaction"}
+
+
+class StreamGroups(NamedTuple):
+    """The groups of a stream of a user's: those at work with how many members each has, else the one that was last.
+
+    `former` are of generations that nobody keeps any more.
+    """
+
+    current: dict[str, int]
+    former: tuple[str, ...]
+
+    @property
+    def running(self) -> int:
+        """How many processes are at work."""
+        return sum(self.current.values())
 
 
 class Groups(Cluster):
@@ -38,19 +55,37 @@ class Groups(Cluster):
                 found.setdefault(place.topic, {})[place.partition] = place.offset
         return Position(found)
 
+    def streams(self) -> dict[tuple[str, str], StreamGroups]:
+        """The groups of streams, by App and name of the stream."""
+        named = [one for group in self._groups(self._timeout) if (one := _STREAMS.fullmatch(group))]
+        members = self.members([one[0] for one in named])
+        by_stream: dict[tuple[str, str], list[str]] = {}
+        for one in sorted(named, key=_age):
+            by_stream.setdefault((one["app"], one["name"]), []).append(one[0])
+        found: dict[tuple[str, str], StreamGroups] = {}
+        for stream, groups in by_stream.items():
+            current = [group for group in groups if members[group]] or groups[-1:]
+            former = tuple(group for group in groups if group not in current)
+            found[stream] = StreamGroups({group: members[group] for group in current}, former)
+        return found
+
     def listeners(self, topic: str) -> dict[str, dict[int, int]]:
-        """How far each `process NAME` and `reaction NAME` has read a topic of events; who never did is left out.
+        """How far each `process NAME`, `reaction NAME` and `stream NAME` has read a topic; who never did is left out.
 
         Two Apps may have processes of one name; then the lower offset counts.
         """
         found: dict[str, dict[int, int]] = {}
+        for (_, stream), groups in self.streams().items():
+            reached = [self.committed(group, [topic]).offsets.get(topic) for group in groups.current]
+            # One that has just begun anew has committed nothing, and those before tell what it reads.
+            if any(reached) or any(self.committed(group, [topic]).offsets for group in groups.former):
+                for offsets in reached:
+                    _lower(found, f"stream {stream}", offsets or {})
         for group in self._groups(self._timeout):
             named = _LISTENERS.fullmatch(group)
             offsets = self.committed(group, [topic]).offsets.get(topic) if named else None
             if named and offsets:
-                who = f"{_KINDS[named['kind']]} {named['name']}"
-                others = found.get(who, offsets)
-                found[who] = {p: min(offsets.get(p, 0), others.get(p, 0)) for p in offsets.keys() | others.keys()}
+                _lower(found, f"{_KINDS[named['kind']]} {named['name']}", offsets)
         return found
 
     def move(self, app: str, process: str, to: Position) -> None:
@@ -69,3 +104,13 @@ class Groups(Cluster):
         )
         for future in asked.values():
             self._answer(doing, future)
+
+
+def _age(named: re.Match[str]) -> list[int]:
+    """The numbers of the generations that a stream writes: the later they were made, the higher."""
+    return [int(id_.partition("-")[0]) for id_ in named["generations"].split(".")[1:]]
+
+
+def _lower(found: dict[str, dict[int, int]], who: str, offsets: Mapping[int, int]) -> None:
+    others = found.get(who, offsets)
+    found[who] = {p: min(offsets.get(p, 0), others.get(p, 0)) for p in offsets.keys() | others.keys()}

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.engine.acting import Acting
+from leftfold.engine.acting import Acting, Left
 from leftfold.engine.pending import Pending, Place
 from leftfold.engine.reason import reason_of
 from leftfold.kafka.beginnings import Beginnings
@@ -38,11 +38,11 @@ class Reacting:
         self._reaction, self._stop, self._report = app.reaction(name), stop, report
         with Cluster(settings) as cluster:
             parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._acting = Acting(self._reaction, parking.park, told=self._told)
+        self._acting = Acting(self._reaction, parking.park, note=self._noted, told=self._told)
         self._beginnings = Beginnings(app, self._reaction, settings)
-        self._committed: dict[Place, int] = {}
+        self._committed: dict[Place, Left] = {}
         self._paused: set[Place] = set()
-        self._due = 0.0
+        self._due, self._is_settled = 0.0, False
         topics = [names.events(category) for category in self._reaction.categories]
         self._log = SharedLog(settings, names.reacting(app.name, name), topics, begin=self._begin, leave=self._leave)
 
@@ -74,7 +74,7 @@ class Reacting:
                 self._commit()
                 told(self._log.trouble)
             self._acting.settle(None, _LEAVE_SECONDS)
-            self._log.commit(self._moved(), wait=True)
+            self._is_settled = True
         finally:
             self._log.close()
 
@@ -103,24 +103,33 @@ class Reacting:
         if self._log.commit(moved, wait=False):
             self._committed |= moved
 
-    def _moved(self) -> dict[Place, int]:
-        found = self._acting.frontier.offsets()
-        return {place: offset for place, offset in found.items() if offset != self._committed.get(place)}
+    def _noted(self) -> bool:
+        """Whether a successor finds what is to be known of the tries that begin now; offsets are for later."""
+        moved = self._moved()
+        if all(place in self._committed and left.note == self._committed[place].note for place, left in moved.items()):
+            return True
+        if not self._log.commit(moved, wait=True):
+            return False
+        self._committed |= moved
+        return True
+
+    def _moved(self) -> dict[Place, Left]:
+        return {place: left for place, left in self._acting.left().items() if left != self._committed.get(place)}
 
     def _begin(self, consumer: Consumer, places: Collection[Place]) -> Mapping[Place, int]:
-        offsets = self._beginnings.offsets(consumer, places)
-        for place, offset in offsets.items():
-            self._acting.frontier.hold(place, offset)
-            self._committed[place] = offset
-        held = {place: offset for place, offset in offsets.items() if place in set(places)}
+        stands = self._beginnings.stands(consumer, places)
+        for place, left in stands.items():
+            self._acting.hold(place, left)
+            self._committed[place] = left
+        held = {place: left.offset for place, left in stands.items() if place in set(places)}
         self._report("reacting", {"reaction": self._reaction.name, "partitions": len(self._log.held | held.keys())})
         return held
 
     def _leave(self, places: Collection[Place], ours: bool) -> None:
         if ours:
-            self._acting.settle(places, min(_LEAVE_SECONDS, self._reaction.timeout))
-            moved = self._moved()
-            self._log.commit({place: moved[place] for place in places if place in moved}, wait=True)
+            if not self._is_settled:
+                self._acting.settle(places, min(_LEAVE_SECONDS, self._reaction.timeout))
+            self._log.commit(self._acting.farewell(places), wait=True)
         self._acting.drop(places)
         self._paused.difference_update(places)
         for place in places:

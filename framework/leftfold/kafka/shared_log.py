@@ -114,11 +114,15 @@ class SharedLog:
         """Reads on."""
         self._consumer.resume([TopicPartition(*place) for place in places])
 
-    def commit(self, offsets: Mapping[Place, int], *, wait: bool) -> bool:
-        """Says how far partitions are done; False when they are not ours any more, or no broker answers."""
+    def commit(self, offsets: Mapping[Place, tuple[int, str]], *, wait: bool) -> bool:
+        """Says how far partitions are done; False when they are not ours any more, or no broker answers.
+
+        Args:
+            offsets: each with a note for whoever goes on there.
+        """
         if not offsets:
             return True
-        places = [TopicPartition(t, p, offset) for (t, p), offset in offsets.items()]
+        places = [TopicPartition(t, p, offset, note) for (t, p), (offset, note) in offsets.items()]
         try:
             if wait:
                 found = self._consumer.commit(offsets=places, asynchronous=False) or []

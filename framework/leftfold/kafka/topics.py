@@ -81,6 +81,7 @@ def _read_only(app: App) -> set[str]:
     owned = {decider.name for decider in app.deciders}
     views = {category for view in app.views for category in view.categories}
     views = views.union(*(process.categories for process in app.processes))
+    views = views.union(*(stream.categories for stream in app.streams))
     return views.union(*(reaction.categories for reaction in app.reactions)) - owned
 
 

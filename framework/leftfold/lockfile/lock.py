@@ -88,6 +88,8 @@ def lock_of(app: App) -> Lock:
         events.update((cls.__leftfold__.type, cls) for cls in process.events)
     for reaction in app.reactions:
         events.update((cls.__leftfold__.type, cls) for cls in reaction.events)
+    for stream in app.streams:
+        events.update((cls.__leftfold__.type, cls) for cls in stream.events)
     return Lock(
         {decider.name: _decider(decider) for decider in app.deciders},
         {view.name: _view(view) for view in app.views},

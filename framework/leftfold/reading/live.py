@@ -49,7 +49,10 @@ class Live(Generic[Row, K]):
             )
         if self.known is None:
             if self.view.streamed:
-                raise ViewNotBuilt(f"view {self.view.name} has no live generation for this code; start its stream")
+                raise ViewNotBuilt(
+                    f"view {self.view.name} has no live generation for this code; start its stream, as "
+                    f"leftfold run {self.view.name} does if the App names it"
+                )
             what = "start a tail" if self.view.folded else "let Spark keep it"
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "

@@ -1,0 +1,161 @@
+"""One process at a time keeps a view of a stream: others wait, take over when it dies, and a rebuild runs beside it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leftfold import InfrastructureError
+from leftfold.engine import streamed_rows
+from leftfold.errors import Fenced
+from leftfold.faust import StreamedRows
+from leftfold.position import Position
+from tests.faust.sales import PARTITIONS, Window, expected, lately_of
+from tests.faust.tills import NOW, Program, Tills, by, keeping, running
+from tests.servers import Addresses
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def tills(addresses: Addresses) -> Iterator[Tills]:
+    tills = Tills(addresses)
+    tills.write(tills.sales(100))
+    yield tills
+    tills.store.close()
+
+
+@contextmanager
+def program(addresses: Addresses, place: Path, version: int, *, whole: bool = False) -> Iterator[Program]:
+    """A process that keeps the view while the block runs."""
+    one = Program(addresses, place, version, whole=whole)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+def test_a_second_process_is_refused_at_once_and_the_first_goes_on(tills: Tills) -> None:
+    with keeping(tills, by(11), 11):
+        with running(tills, by(11)) as failures:
+            wait_until(lambda: bool(failures), "the refusal", 20.0)
+        assert isinstance(failures[0], InfrastructureError)
+        assert not isinstance(failures[0], Fenced)
+        assert "view lately is kept already by " in str(failures[0])
+        tills.write(tills.sales(20))
+        assert tills.rows(11) == expected(tills.committed)
+
+
+def test_without_that_the_second_ends_the_first(tills: Tills, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed_rows, "at_work", lambda *given: nullcontext())
+    with running(tills, by(12)) as failures:
+        wait_until(lambda: bool(failures) or tills.is_live(12), "the view")
+        with keeping(tills, by(12), 12):
+            tills.write(tills.sales(20))
+            wait_until(lambda: bool(failures), "the end of the first")
+    assert isinstance(failures[0], Fenced)
+
+
+@pytest.mark.slow
+def test_who_waits_takes_over_from_who_is_killed_and_every_event_counts_once(
+    tills: Tills, addresses: Addresses, tmp_path: Path
+) -> None:
+    with program(addresses, tmp_path, 13) as first:
+        wait_until(lambda: tills.is_live(13), first.said, 120.0)
+        with program(addresses, tmp_path, 13) as second:
+            wait_until(lambda: "is kept already by" in second.said(), second.said, 60.0)
+            before = tills.rows(13)
+            tills.write(tills.sales(300))
+            wait_until(lambda: tills.seen(13) != before, first.said, 60.0)
+            assert first.end(kill=True) == -signal.SIGKILL
+            tills.write(tills.sales(50))
+            assert tills.rows(13) == expected(tills.committed), second.said()
+            assert second.end() == 0
+    assert "streaming" in second.said()
+
+
+@pytest.mark.slow
+def test_a_rebuild_goes_through_the_log_once_more_and_whoever_keeps_the_view_goes_on_with_that(
+    tills: Tills, addresses: Addresses, tmp_path: Path
+) -> None:
+    with program(addresses, tmp_path, 14) as keeper:
+        wait_until(lambda: tills.is_live(14), keeper.said, 120.0)
+        before, rows = tills.live(14), tills.rows(14)
+        told = keeper.tell("rebuild", "lately", "--json")
+        assert told.returncode == 0, told.stderr
+        (result,) = map(json.loads, told.stdout.splitlines())
+        assert (result["predecessor"], result["equal"], result["swapped"]) == (before, True, True)
+        assert tills.live(14) == result["generation"]
+        assert tills.seen(14) == rows
+        wait_until(lambda: keeper.process.poll() is not None, keeper.said, 60.0)
+        assert keeper.process.returncode == Fenced.exit_code, keeper.said()
+        assert f"made anew as generation {result['generation']}" in keeper.said()
+    with program(addresses, tmp_path, 14) as keeper:
+        tills.write(tills.sales(50))
+        assert tills.rows(14) == expected(tills.committed), keeper.said()
+        assert tills.live(14) == result["generation"]
+
+
+@pytest.mark.slow
+def test_a_rebuild_loses_nothing_of_what_is_sold_meanwhile_and_run_goes_on_by_itself(
+    tills: Tills, addresses: Addresses, tmp_path: Path
+) -> None:
+    is_over = threading.Event()
+
+    def sell() -> None:
+        while not is_over.wait(0.05):
+            tills.write(tills.sales(5))
+
+    with program(addresses, tmp_path, 17, whole=True) as keeper:
+        wait_until(lambda: tills.is_live(17), keeper.said, 120.0)
+        before = tills.live(17)
+        selling = threading.Thread(target=sell)
+        selling.start()
+        try:
+            told = keeper.tell("rebuild", "lately")
+        finally:
+            is_over.set()
+            selling.join(60.0)
+        assert told.returncode == 0, told.stdout + told.stderr
+        assert tills.live(17) != before
+        wait_until(lambda: "exit=75" in keeper.said(), keeper.said, 60.0)
+        assert tills.rows(17) == expected(tills.committed), keeper.said()
+
+
+@pytest.mark.slow
+def test_a_rebuild_finds_rows_that_are_wrong_and_shows_other_ones_only_when_told_to(
+    tills: Tills, addresses: Addresses, tmp_path: Path
+) -> None:
+    with program(addresses, tmp_path, 15) as keeper:
+        wait_until(lambda: tills.is_live(15), keeper.said, 120.0)
+        tills.rows(15)
+    view = lately_of(15)
+    rows: StreamedRows[Window, Any] = StreamedRows(view, tills.store, {"tills.events": PARTITIONS})
+    rows.open()
+    wrong = Window("s0", NOW, 0, 0)
+    rows.put(wrong)
+    rows.write(rows.take(), Position())
+    assert tills.seen(15) != expected(tills.committed)
+    told = keeper.tell("rebuild", "lately")
+    assert told.returncode == 3, told.stderr
+    assert "not swapped" in told.stdout
+    assert tills.seen(15)["s0", NOW] == wrong
+    told = keeper.tell("rebuild", "lately", "--anyway")
+    assert told.returncode == 0, told.stderr
+    assert tills.seen(15) == expected(tills.committed)
+    assert "only that stream can compute it again" in keeper.tell("verify", "lately").stderr
+
+
+def test_only_what_a_rebuild_can_do_is_promised(addresses: Addresses, tmp_path: Path) -> None:
+    with program(addresses, tmp_path, 16) as keeper:
+        for words in (["--hold"], ["--as-of", "s0@1", "--name", "then"], ["--plan"]):
+            told = keeper.tell("rebuild", "lately", *words)
+            assert (told.returncode, "is built anew by that stream" in told.stderr) == (2, True), told.stderr

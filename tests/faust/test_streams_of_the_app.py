@@ -1,0 +1,196 @@
+"""`leftfold run`, `status`, `doctor` and `log trim` know the streams that an App names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from leftfold import App, ConfigurationError, Event, Reaction, StreamedView, Streaming
+from leftfold.cli.failures import Usage
+from leftfold.cli.main import run
+from leftfold.cli.parts import chosen, parts_of
+from leftfold.kafka.groups import Groups
+from tests.faust.sales import PARTITIONS, Sold, Window, app, by_window, lately, tills, wired
+from tests.faust.tills import Program, Tills
+from tests.servers import Addresses
+from tests.worker.waiting import wait_until
+
+
+class Closed(Event, category="doors", key="door"):
+    door: str
+
+
+def test_the_parts_of_an_app_are_one_for_each_stream_and_more_where_it_keeps_no_view() -> None:
+    free = Streaming("mails", events=Sold, work=lambda streams: None)
+    whole = App("chain", deciders=[tills], views=[lately], streams=[*app.streams, free])
+    parts = {part.name: part.command[-2:] for part in parts_of(whole, 2, (), {})}
+    assert {name: command for name, command in parts.items() if "tills" not in name} == {
+        "lately": ("agents", "lately"),
+        "mails.1": ("agents", "mails"),
+        "mails.2": ("agents", "mails"),
+    }
+
+
+def test_a_view_is_run_by_its_stream_and_a_stream_brings_its_views() -> None:
+    other = StreamedView("latest", events=Sold, row=Window, key=by_window)
+    stream = Streaming("sums", events=Sold, work=wired, views=[other])
+    whole = App("chain", deciders=[tills], views=[other], streams=[stream])
+    for name in ("latest", "sums"):
+        meant = chosen(whole, [name])
+        assert (meant.streams, meant.views, meant.deciders) == ((stream,), (other,), ())
+    with pytest.raises(Usage, match="stream or view"):
+        chosen(whole, ["summs"])
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Streaming("Lately", events=Sold, work=wired), "lower case"),
+        (lambda: Streaming("lately", events=Closed, work=wired, views=[lately]), "events of tills"),
+        (lambda: App("chain", streams=app.streams), "add it to views="),
+        (
+            lambda: App(
+                "chain",
+                views=[lately],
+                streams=[*app.streams, Streaming("again", events=Sold, work=wired, views=[lately])],
+            ),
+            "keep one view",
+        ),
+        (
+            lambda: App(
+                "chain",
+                reactions=[Reaction("mails", events=Sold, act=lambda event, delivery: None)],
+                streams=[Streaming("mails", events=Sold, work=wired)],
+            ),
+            "named 'mails'",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(make: Callable[[], Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        make()
+
+
+@pytest.fixture(scope="module")
+def tills_of(addresses: Addresses) -> Iterator[Tills]:
+    tills = Tills(addresses)
+    tills.write(tills.sales(100))
+    yield tills
+    tills.store.close()
+
+
+@pytest.fixture
+def typed(
+    addresses: Addresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Types a command in a project of the App."""
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.leftfold]\napp = "tests.faust.sales:app"\narchive = "kept"\n', "utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", addresses.kafka)
+    monkeypatch.setenv("LEFTFOLD_REDIS_URL", addresses.redis)
+
+    def type_(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run(list(words))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return type_
+
+
+def test_a_view_that_nothing_here_keeps_is_not_run_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("leftfold.cli.project.load_app", lambda name: App("chain", deciders=[tills], views=[lately]))
+    servers = ["--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1"]
+    assert run(["run", "lately", *servers]) == 2
+    assert "lately: nothing here keeps a view of a stream" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["promote", "lately"], ["rollback", "lately"]])
+def test_a_stream_goes_on_with_its_newest_rows_and_not_with_others(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = ["--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1"]
+    assert run([*words, "--app", "tests.faust.sales:app", *servers]) == 2
+    assert "goes on with its newest rows; leftfold rebuild lately" in capsys.readouterr().err
+
+
+@pytest.mark.servers
+def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
+    tills_of: Tills,
+    addresses: Addresses,
+    tmp_path: Path,
+    typed: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told() -> dict[str, Any]:
+        rows = map(json.loads, typed("status", "--json")[1].splitlines())
+        return next(row for row in rows if row["kind"] == "stream")
+
+    def looked() -> dict[str, Any]:
+        rows = map(json.loads, typed("doctor", "--json")[1].splitlines())
+        return next(row for row in rows if row["about"] == "streams")
+
+    row = told()
+    assert (row["name"], row["views"], row["running"], row["lag"]) == ("lately", "lately", 0, None)
+    assert "nobody is at work on stream lately; start: leftfold run lately" in typed("status")[2]
+    assert not looked()["well"]
+    assert typed("log", "archive", "tills")[0] == 0
+    code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
+    assert (code, "stream lately has read tills.events[0] up to 0 only" in said) == (69, True), said
+    program = Program(addresses, tmp_path)
+    try:
+        wait_until(lambda: told()["lag"] == 0, lambda: f"{told()} {program.said()}", 120.0)
+        assert (told()["running"], told()["behind"]) == (1, 0.0)
+        assert looked() == {"about": "streams", "well": True, "message": "lately is at work, lag 0"}
+    finally:
+        assert program.end() == 0
+    tills_of.write(tills_of.sales(50))
+    assert told()["lag"] > 0
+    assert typed("log", "archive", "tills")[0] == 0
+    code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
+    assert (code, "stream lately has read" in said, "--leave-behind lately" in said) == (69, True, True), said
+    monkeypatch.setattr(Groups, "streams", lambda self: {})
+    monkeypatch.setattr("leftfold.cli.trimming.load_app", lambda app: App("none"))
+    code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
+    assert (code, "events deleted" in said) == (0, True), "the twin asks nobody, and the stream has lost them"
+    program = Program(addresses, tmp_path)
+    try:
+        wait_until(lambda: "no longer holds offsets" in program.said(), program.said, 60.0)
+    finally:
+        program.end()
+
+
+def committing(tills: Tills, group: str, offset: int) -> Consumer:
+    """A consumer that says how far a group is, and may become a member of it."""
+    consumer = Consumer({**tills.kafka.librdkafka(), "group.id": group, "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition("tills.events", p, offset) for p in range(PARTITIONS)], asynchronous=False)
+    return consumer
+
+
+@pytest.mark.servers
+def test_of_several_generations_those_at_work_count_else_the_latest(tills_of: Tills) -> None:
+    """A generation that nobody keeps any more would hold up every trim for a week."""
+    old = committing(tills_of, "leftfold.chain.often.stream.9-aaaa", 1)
+    new = committing(tills_of, "leftfold.chain.often.stream.10-bbbb", 5)
+    try:
+        with Groups(tills_of.kafka) as groups:
+            assert groups.listeners("tills.events")["stream often"] == dict.fromkeys(range(PARTITIONS), 5)
+            assert groups.listeners("tills.commands").keys().isdisjoint({"stream often"})
+            assert groups.streams()["chain", "often"].running == 0
+            old.subscribe(["tills.events"])
+            wait_until(lambda: old.poll(0.1) is not None or bool(old.assignment()), "the member")
+            found = groups.streams()["chain", "often"]
+            assert found.current == {"leftfold.chain.often.stream.9-aaaa": 1}
+            assert groups.listeners("tills.events")["stream often"] == dict.fromkeys(range(PARTITIONS), 1)
+    finally:
+        old.close()
+        new.close()

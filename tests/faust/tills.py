@@ -1,0 +1,196 @@
+"""Sales written as a worker would, what readers see of them, and whoever keeps the view: here or in processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from confluent_kafka import Producer
+
+from leftfold.codec import utc_text
+from leftfold.faust.streaming import streams_of
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.partitioner import partition_of
+from leftfold.reading import Views
+from leftfold.redis import RedisSettings, RedisViewStore
+from tests.faust.sales import PARTITIONS, VERSION, Sold, Window, keep, lately_of
+from tests.servers import Addresses
+from tests.worker.waiting import wait_until
+
+__all__ = ["NOW", "Keep", "Program", "Tills", "by", "by_the_document", "keeping", "running"]
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ROOT = Path(__file__).parents[2]
+
+
+class Tills:
+    """Sales as a worker would write them, and what readers see of them."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self.kafka = KafkaSettings(bootstrap_servers=addresses.kafka)
+        self.store = RedisViewStore(RedisSettings(url=addresses.redis))
+        self.committed: list[Sold] = []
+        self._chance = random.Random(5)
+
+    def sales(self, count: int) -> list[Sold]:
+        """Sales in several stores, an hour long."""
+        return [
+            Sold(
+                store=f"s{self._chance.randrange(5)}",
+                cents=self._chance.randrange(1, 1000),
+                at=NOW + timedelta(seconds=self._chance.randrange(3600)),
+            )
+            for _ in range(count)
+        ]
+
+    def write(self, sales: list[Sold], *, commit: bool = True) -> None:
+        """One transaction that is committed or aborted."""
+        producer = Producer({**self.kafka.librdkafka(), "transactional.id": "tills"})
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        for sale in sales:
+            key = sale.store.encode()
+            headers: Any = [
+                ("ce_id", str(uuid.uuid4()).encode()),
+                ("ce_type", b"tills.Sold.v1"),
+                ("ce_time", utc_text(sale.at).encode()),
+                ("ce_sequence", b"1"),
+                ("ce_decision", b"1/1"),
+            ]
+            body = sale.model_dump_json().encode()
+            producer.produce("tills.events", body, key, partition_of(key, PARTITIONS), headers=headers)
+        producer.flush(60)
+        (producer.commit_transaction if commit else producer.abort_transaction)(60)
+        self.committed += sales if commit else []
+
+    def rows(self, version: int = 1) -> dict[tuple[str, datetime], Window]:
+        """What readers see, once it holds everything that is committed."""
+        with Cluster(self.kafka) as cluster:
+            ends = cluster.ends(["tills.events"])
+        reader = Views(self.store)[lately_of(version)]
+        reader.get(("s0", NOW), after=ends, timeout=90.0)
+        return dict(reader.items())
+
+    def seen(self, version: int) -> dict[tuple[str, datetime], Window]:
+        """What readers see now."""
+        return dict(Views(self.store)[lately_of(version)].items())
+
+    def live(self, version: int) -> str:
+        """The id of the generation that readers see."""
+        view = lately_of(version)
+        return self.store.registry(view.name).live[view.hash]
+
+    def is_live(self, version: int) -> bool:
+        """Whether readers have rows to look at."""
+        view = lately_of(version)
+        return self.store.registry(view.name).live_of(view.hash) is not None
+
+
+Keep: TypeAlias = Callable[[Tills, threading.Event], None]
+
+
+def by(version: int, **options: Any) -> Keep:
+    """Keeps a version of the view."""
+    return lambda tills, stop: keep(tills.kafka.aiokafka(), tills.store, stop, version=version, **options)
+
+
+def by_the_document(tills: Tills, stop: threading.Event) -> None:
+    """Keeps the view with the code of docs/faust.md as it stands there."""
+    text = (ROOT / "docs" / "faust.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    module = ModuleType("document")
+    sys.modules["document"] = module  # where dataclasses look for what annotations name
+    exec(code, module.__dict__)  # noqa: S102  # our own document
+    streams = streams_of(module.app, module.sums, tills.kafka.aiokafka(), tills.store, lambda topic: PARTITIONS)
+    streams.run(stop)
+
+
+@contextmanager
+def running(tills: Tills, work: Keep) -> Iterator[list[BaseException]]:
+    """The view is kept while the block runs, on a thread; what that failed of."""
+    stop, failures = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            work(tills, stop)
+        except BaseException as error:  # whatever it is, the test looks at it
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield failures
+    finally:
+        stop.set()
+        thread.join(60.0)
+        assert not thread.is_alive(), "the stream does not end"
+
+
+@contextmanager
+def keeping(tills: Tills, work: Keep, version: int = 1) -> Iterator[None]:
+    """The view is live and kept while the block runs."""
+    with running(tills, work) as failures:
+        wait_until(lambda: bool(failures) or tills.is_live(version), "the view")
+        if not failures:
+            yield
+    if failures:
+        raise failures[0]
+
+
+class Program:
+    """A part of `leftfold run` that keeps the view, in a process of its own that may be killed; or the whole run."""
+
+    def __init__(self, addresses: Addresses, place: Path, version: int = 1, *, whole: bool = False) -> None:
+        path = os.pathsep.join([str(ROOT / "framework"), str(ROOT)])
+        servers = {"LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": addresses.kafka, "LEFTFOLD_REDIS_URL": addresses.redis}
+        self.log = place / f"{uuid.uuid4().hex}.log"
+        self.environment = {**os.environ, "PYTHONPATH": path, VERSION: str(version), **servers}
+        app = "--app=tests.faust.sales:app"
+        part = ["-m", "leftfold.cli.part", "--name=lately", app, "--logs=plain", "agents", "lately"]
+        words = ["-m", "leftfold.cli", "run", "lately", app, "--plain-logs"] if whole else part
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *words],
+                env=self.environment,
+                cwd=place,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+
+    def said(self) -> str:
+        """What it has logged."""
+        return self.log.read_text("utf-8")
+
+    def tell(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Types a command about the same App on the same servers."""
+        return subprocess.run(
+            [sys.executable, "-m", "leftfold.cli", *words, "--app", "tests.faust.sales:app"],
+            env=self.environment,
+            cwd=self.log.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
+        )
+
+    def end(self, *, kill: bool = False) -> int:
+        """Ends it in order, or at once; its exit code."""
+        if self.process.poll() is None:
+            (self.process.kill if kill else self.process.terminate)()
+        code = self.process.wait(60)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        return code

@@ -1,0 +1,178 @@
+"""Views are rebuilt, versions raised and Redis lost: no reaction acts again on what it has acted on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from leftfold.codec import header
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from leftfold.reading import Views
+from leftfold.redis import RedisViewStore
+from tests.core.receipts import Pay
+from tests.process.trading import committed
+from tests.reactions.posting import PATH, VERSIONS, app, total_of
+from tests.reactions.receiver import Receiver, receiving
+from tests.reactions.shell import Shell
+from tests.redis.server import RedisServer
+from tests.worker.waiting import wait_until
+
+pytestmark = [pytest.mark.servers, pytest.mark.slow]
+
+VISITS = [f"v{number}" for number in range(6)]
+POSTED = (b"visits.Paid.v1", b"thanks.Thanked.v1")
+
+
+class Scene:
+    """A shop at work, whose parts are stopped and started in other versions."""
+
+    def __init__(self, settings: KafkaSettings, redis: RedisServer, receiver: Receiver, place: Path) -> None:
+        self.settings, self.redis, self.receiver = settings, redis, receiver
+        self.versions: dict[str, int] = {}
+        self.paid = 0
+        servers = {"TESTS_HOOKS_URL": receiver.url, "LEFTFOLD_REDIS_URL": redis.settings.url}
+        self.shell = Shell("tests.reactions.posting:app", settings, place, servers)
+        self._client = KafkaClient("posting", settings)
+        self._running = ExitStack()
+
+    def start(self, **versions: int) -> None:
+        """Runs everything, in other versions than before."""
+        self.stop()
+        self.versions |= versions
+        self.shell.environment[VERSIONS] = json.dumps(self.versions)
+        self._running.enter_context(self.shell.running())
+
+    def stop(self) -> None:
+        """Ends everything in order."""
+        self._running.close()
+
+    def close(self) -> None:
+        """Lets go of everything."""
+        self.stop()
+        self._client.close()
+
+    def pay(self) -> None:
+        """Everybody pays once more; each time it must be the next payment of that visit."""
+        self.paid += 1
+        for visit in VISITS:
+            self._client.send(Pay(visit=visit), timeout=120)
+
+    def posted(self) -> list[str]:
+        """The ids of the events that are to be posted."""
+        records = [*committed(self.settings, "visits.events"), *committed(self.settings, "thanks.events")]
+        found = [record for record in records if header(record.headers, "ce_type") in POSTED]
+        return [header(record.headers, "ce_id").decode() for record in found]
+
+    def await_all(self) -> None:
+        """Waits until all that was paid is thanked for, in the view, and acted on as far as the log goes."""
+        wait_until(
+            lambda: len(self.posted()) == 2 * self.paid * len(VISITS),
+            lambda: f"{self.paid} payments of each visit, and thanks: {len(self.posted())} {self.shell.said()}",
+            180.0,
+        )
+        with Cluster(self.settings) as cluster:
+            ends = cluster.ends(["visits.events"])
+        version = self.versions.get("view", 1)
+        store = RedisViewStore(self.redis.settings)
+        try:
+            reader = Views(store)[total_of(version)]
+            wait_until(lambda: store.registry("totals").live_of(total_of(version).hash) is not None, "the view", 120.0)
+            rows = [reader.get(visit, after=ends, timeout=120.0) for visit in VISITS]
+        finally:
+            store.close()
+        assert [row and (row.paid, row.weighed) for row in rows] == [(self.paid, self.paid * version)] * len(VISITS)
+        wait_until(self.is_through, lambda: f"the reaction: {self.shell.said()}", 120.0)
+
+    def is_through(self) -> bool:
+        """Whether the group of the reaction is at the end of the log: a new beginning would have been acted on."""
+        return all(row["lag"] == 0 for row in self.shell.tell("status")[1] if row["kind"] == "reaction")
+
+    def assert_each_posted(self, times: int) -> None:
+        """Every event has reached the receiver so often, under keys of its own."""
+        assert sorted(self.receiver.effects[PATH].values()) == sorted(self.posted())
+        assert self.receiver.posts[PATH] == times * len(self.posted())
+
+
+@pytest.fixture(scope="module")
+def scene(settings: KafkaSettings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    ensure(app, settings)
+    redis = RedisServer(tmp_path_factory.mktemp("redis") / "data")
+    with receiving() as receiver, ExitStack() as stack:
+        stack.callback(redis.kill)
+        redis.start()
+        scene = Scene(settings, redis, receiver, tmp_path_factory.mktemp("run"))
+        stack.callback(scene.close)
+        scene.start()
+        scene.pay()
+        scene.await_all()
+        scene.assert_each_posted(1)
+        yield scene
+
+
+def rebuild(scene: Scene) -> None:
+    assert scene.shell.tell("rebuild", "totals")[0] == 0, scene.shell.said()
+
+
+def set_back(scene: Scene) -> None:
+    saved = scene.redis.saved()
+    scene.pay()
+    scene.await_all()
+    scene.redis.kill()
+    scene.redis.restore(saved)
+    scene.redis.start()
+
+
+def lose(scene: Scene) -> None:
+    with scene.redis.client() as client:
+        client.flushall()
+
+
+CHANGES: dict[str, Callable[[Scene], None]] = {
+    "rebuild": rebuild,
+    "view version": lambda scene: scene.start(view=2),
+    "decider version": lambda scene: scene.start(decider=2),
+    "process version": lambda scene: scene.start(process=2),
+    "redis set back": set_back,
+    "redis lost": lose,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_is_folded_again_is_not_acted_on_again(scene: Scene, change: Callable[[Scene], None]) -> None:
+    change(scene)
+    scene.await_all()
+    scene.assert_each_posted(1)
+    scene.pay()
+    scene.await_all()
+    scene.assert_each_posted(1)
+
+
+def test_the_raised_versions_were_at_work(scene: Scene) -> None:
+    """Their state topics hold everybody, folded from the log."""
+    for topic in ("visits.state.v2", "thanking.state.v2"):
+        assert {(record.key or b"").decode() for record in committed(scene.settings, topic)} >= set(VISITS)
+
+
+def test_a_reaction_that_begins_at_the_start_posts_everything_again_with_the_same_keys(scene: Scene) -> None:
+    scene.stop()
+    assert scene.shell.tell("reactions", "begin", "telling", "--since", "start", "--yes")[0] == 0
+    scene.start()
+    scene.await_all()
+    scene.assert_each_posted(2)
+
+
+def test_a_reaction_of_another_name_posts_everything_under_other_keys(scene: Scene) -> None:
+    """The last test of this module."""
+    before = set(scene.receiver.effects[PATH])
+    scene.start(again=1)
+    scene.await_all()
+    effects = scene.receiver.effects[PATH]
+    assert len(effects) == 2 * len(before)
+    assert sorted(effects[key] for key in effects.keys() - before) == sorted(scene.posted())
