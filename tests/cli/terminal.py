@@ -79,6 +79,17 @@ class Terminal:
         while not re.search(pattern, self.shown):
             assert self._read(deadline), f"waited for {pattern!r}, and it ended: {self.shown}"
 
+    def wait_asking(self, pattern: str) -> None:
+        """Waits until a question is on the terminal and its answer is awaited.
+
+        Python hears a Ctrl-C between the two only behind the answer: it looks at signals, and then waits for input.
+        """
+        self.wait_shown(pattern)
+        deadline, call = time.monotonic() + SECONDS, Path(f"/proc/{self._process.pid}/syscall")
+        while call.read_text().split()[1:2] != ["0x0"]:  # the first argument: standard input
+            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for it to read: {self.shown}"
+            time.sleep(0.01)
+
     def ended(self) -> int:
         """Waits for the end and returns the exit code."""
         deadline = time.monotonic() + SECONDS

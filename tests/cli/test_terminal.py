@@ -90,7 +90,7 @@ def test_an_order_about_a_timer_is_given_once_it_is_agreed(tower: Shell, action:
         assert terminal.ended() == 1
         assert terminal.shown.endswith("nothing was changed\n")
     with typing(tower, *words) as terminal:
-        terminal.wait_shown(r"\[y/N\]: ")
+        terminal.wait_asking(r"\[y/N\]: ")
         terminal.type(CTRL_C)
         assert terminal.ended() == 130
         assert "Traceback" not in terminal.shown
@@ -123,7 +123,7 @@ def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, own: Servers)
     words = ("log", "skip", "younger", "--app", "tests.cli.tower:with_younger")
     for answer, code in (("n\n", 1), (CTRL_C, 130)):
         with typing(tower, *words) as terminal:
-            terminal.wait_shown(r"never reach the process; have the routers of younger pass over them\? \[y/N\]: ")
+            terminal.wait_asking(r"never reach the process; have the routers of younger pass over them\? \[y/N\]: ")
             terminal.type(answer)
             assert terminal.ended() == code
     assert tower(*words).code == 2, "they are still gone"

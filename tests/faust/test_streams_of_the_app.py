@@ -108,7 +108,7 @@ def typed(
 def test_a_view_that_nothing_here_keeps_is_not_run_for_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("leftfold.cli.project.load_app", lambda name: App("chain", deciders=[tills], views=[lately]))
+    monkeypatch.setattr("leftfold.cli.project.load_app", lambda *_: App("chain", deciders=[tills], views=[lately]))
     servers = ["--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1"]
     assert run(["run", "lately", *servers]) == 2
     assert "lately: nothing here keeps a view of a stream" in capsys.readouterr().err
@@ -120,7 +120,9 @@ def test_a_stream_goes_on_with_its_newest_rows_and_not_with_others(
 ) -> None:
     servers = ["--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1"]
     assert run([*words, "--app", "tests.faust.sales:app", *servers]) == 2
-    assert "goes on with its newest rows; leftfold rebuild lately" in capsys.readouterr().err
+    assert (
+        "goes on with its newest rows; leftfold rebuild --app tests.faust.sales:app lately" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.servers
