@@ -156,7 +156,7 @@ def test_timers_by_hand_lead_to_the_same_as_those_of_the_shell(both: Both, actio
     assert timer in both.world.timers.list()
     getattr(both.world.timers, action)(*timer)
     where = ["--app", "tests.core.trade:app", "--kafka", both.trading.settings.bootstrap_servers]
-    assert run(["timers", action, *timer, "--reason", "a test", "--timeout", "90s", *where]) == 0
+    assert run(["timers", action, *timer, "--reason", "a test", "--timeout", "90s", "--yes", *where]) == 0
     both.agree()
     both.wait(7)
     dropped = Dropped(order=order, why="not paid in time")
