@@ -62,7 +62,7 @@ def test_what_fails_or_kills_is_buried_and_everything_else_goes_on(settings: Kaf
     assert 5 <= len(lives) <= 8
     assert "failed on Placed" in found[RAISES]
     assert "a bug in react" in found[RAISES]
-    assert "may not send 'neither command nor timer'" in found[WRONG]
+    assert "react gave 'neither command nor timer'" in found[WRONG]
     assert "Reserve was not decided: DecisionFailed" in found[UNDECIDABLE]
     assert sorted(event.order for event in confirmed) == sorted(AROUND), "one each"
 
