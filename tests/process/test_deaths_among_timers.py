@@ -47,7 +47,8 @@ def taken(settings: KafkaSettings, partition: int, *, deaths: int = 0) -> int:
 
 def is_told(settings: KafkaSettings, partition: int) -> bool:
     """Whether the time is known everywhere, by all that is taken."""
-    mark = TimeMark.decode(committed(settings, names.time("alarm"))[-1].value or b"")
+    told = committed(settings, names.time("alarm"))
+    mark = TimeMark.decode(told[-1].value or b"") if told else TimeMark()
     return (
         len(mark.sources) == 4
         and all(s.end for s in mark.sources.values())
