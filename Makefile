@@ -33,7 +33,8 @@ demo: $(STAMP)
 	@FULL=$(FULL) ONCE=$(ONCE) $(BIN)/python -m services.baskets.demo
 
 test: $(STAMP)
-	@$(BIN)/pytest -n $(JOBS) --dist loadscope $(ARGS)
+	@$(BIN)/python -c 'from leftfold.local.jars import main; main()'
+	@$(BIN)/pytest -n $(JOBS) --max-worker-restart 0 --dist loadscope $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
+from tests.watchdog import Watchdog
+
 if TYPE_CHECKING:
     from tests.servers import Addresses
 
@@ -17,6 +19,7 @@ SPARK = {"archive", "cli", "reference", "spark"}
 """The folders of tests that start it."""
 ALONE = (SPARK - {"cli"}) | {"test_forgotten_transactions.py"}
 """What needs both cores: folders where most tests start Spark, and whoever kills a broker within a millisecond."""
+_WATCHDOG = pytest.StashKey[Watchdog]()
 # A busy machine is no bug; in CI every run tries the same examples.
 hypothesis.settings.register_profile("leftfold", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
 hypothesis.settings.load_profile("leftfold")
@@ -31,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where Kafka and Redis come from: child processes of this run (default), containers of the images in "
         "docker-compose.yml, or LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS and LEFTFOLD_REDIS_URL",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Sets the watchdog while errors still go where people read them."""
+    config.stash[_WATCHDOG] = Watchdog(seconds=600.0)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -52,6 +60,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from tests.class_archive import use_class_archive
 
         use_class_archive(session.config.cache.mkdir("spark"))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Ends the run at a test that hangs, in whichever of its phases."""
+    with item.config.stash[_WATCHDOG].over(item.nodeid):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,11 @@ class Position:
                     found.setdefault(topic, {})[partition] = offset
         return Position(found)
 
+    def ahead_of(self, other: Position) -> int:
+        """How many offsets of this position the other does not cover; transactions use some of them, too."""
+        rest = self.beyond(other).offsets.items()
+        return sum(offset - other.next_offset(t, p) for t, partitions in rest for p, offset in partitions.items())
+
     def only(self, topics: Iterable[str], partition: int | None = None) -> Position:
         """This position restricted to some topics, and to one partition of each if named."""
         wanted = set(topics)

@@ -74,6 +74,13 @@ def test_or_changes_neither_side(a: Position, b: Position) -> None:
     assert (a.to_json(), b.to_json()) == before
 
 
+def test_how_far_ahead_a_position_is_counts_only_what_the_other_lacks() -> None:
+    ends = Position({"a": {0: 5, 1: 3}, "b": {0: 2}})
+    assert ends.ahead_of(Position({"a": {0: 1, 1: 9}})) == 4 + 0 + 2
+    assert ends.ahead_of(Position()) == 10
+    assert Position().ahead_of(ends) == 0
+
+
 def test_only_keeps_what_is_asked_for() -> None:
     position = Position({"a": {0: 1, 1: 2}, "b": {1: 3}})
     assert position.only(["a"]) == Position({"a": {0: 1, 1: 2}})

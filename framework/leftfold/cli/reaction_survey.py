@@ -45,7 +45,4 @@ def _lag(groups: Any, reaction: Reaction[Any], group: str, topics: dict[str, int
     found = [names.events(category) for category in reaction.categories if names.events(category) in topics]
     ends: Position = groups.ends(found)
     done: Position = groups.committed(group, found)
-    if not done.offsets:
-        return None
-    pairs = ((t, p, end) for t, partitions in ends.offsets.items() for p, end in partitions.items())
-    return sum(max(0, end - done.next_offset(t, p)) for t, p, end in pairs)
+    return ends.ahead_of(done) if done.offsets else None

@@ -77,9 +77,10 @@ def status(
     rows: list[dict[str, Any]] = survey.servers()
     for spec, one in apps.items():
         told = len(survey.problems)
-        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one), *survey.streams(one)]
-        rows += survey.views(one, among=apps.values())
+        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one)]
+        rows += [*survey.streams(one), *survey.views(one)]
         survey.problems[told:] = [for_app(problem, spec) for problem in survey.problems[told:]]
+    survey.look_for_others(apps.values())
     if as_json:
         for row in rows:
             emit(row)

@@ -38,10 +38,10 @@ def survey_streams(app: App, kafka: str | None, problems: list[str]) -> Iterator
             row: Row = {"kind": "stream", "name": stream.name, "events": ", ".join(stream.categories)}
             row |= {"views": ", ".join(view.name for view in stream.views), "running": running}
             read = [names.events(category) for category in stream.categories if names.events(category) in topics]
-            ends = groups.ends(read)
+            ends: Position = groups.ends(read)
             reached = [groups.committed(group, read) for group in found.current] if found else [Position()]
-            done = max(reached, key=lambda position: _lag(ends, position))
-            row["lag"] = _lag(ends, done) if done.offsets else None
+            done = max(reached, key=ends.ahead_of)
+            row["lag"] = ends.ahead_of(done) if done.offsets else None
             row["behind"] = _behind(stream, freshness, Position({t: done.offsets.get(t, {}) for t in read}), problems)
             yield row
 
@@ -59,8 +59,3 @@ def _behind(stream: Streaming, freshness: Freshness, position: Position, problem
             f"it moves: leftfold status. If it does not, what leftfold run {stream.name} logs says why"
         )
     return round(behind, 3)
-
-
-def _lag(ends: Position, done: Position) -> int:
-    pairs = ((t, p, end) for t, partitions in ends.offsets.items() for p, end in partitions.items())
-    return sum(max(0, end - done.next_offset(t, p)) for t, p, end in pairs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from leftfold.cli.lateness import unknown_lateness, why_late
 from leftfold.cli.process_survey import ProcessSurvey
 from leftfold.cli.reaction_survey import survey_reactions
 from leftfold.cli.stream_survey import survey_streams
+from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
 from leftfold.engine.generations import is_changed, mend
@@ -47,7 +48,7 @@ class Survey:
         self._kafka, self._redis, self._archive = kafka, redis, archive
         self.problems: list[str] = []
         self.missing = False
-        self._ends: dict[str, dict[int, int]] = {}
+        self._ends = Position()
         self._starts = Position()
 
     def servers(self) -> list[Row]:
@@ -88,7 +89,7 @@ class Survey:
             with ring("leftfold.kafka.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
                 topics: dict[str, int] = cluster.topics()
                 logs = {topic for topic in map(names.events, _categories(app)) if topic in topics}
-                self._ends = dict(cluster.ends(logs).offsets) if logs else {}
+                self._ends = cluster.ends(logs) if logs else Position()
                 self._starts = cluster.starts(logs)
                 for decider in app.deciders:
                     yield self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
@@ -101,7 +102,7 @@ class Survey:
         if not workers:
             self.problems.append(f"nobody decides {names.commands(name)}; start: leftfold run {name}")
         row = {"kind": "decider", "name": name, "version": version, "partitions": made or app.partitions}
-        return {**row, "workers": workers, "offsets": sum(self._ends.get(names.events(name), {}).values())}
+        return {**row, "workers": workers, "offsets": sum(self._ends.offsets.get(names.events(name), {}).values())}
 
     def processes(self, app: App) -> Iterator[Row]:
         """Each process with what is left to do for its routers and workers."""
@@ -137,8 +138,8 @@ class Survey:
         except LeftfoldError as error:
             self._met(error)
 
-    def views(self, app: App, *, among: Iterable[App] = ()) -> Iterator[Row]:
-        """Each generation of each view; a view that none of the Apps `among` it declares is a problem."""
+    def views(self, app: App) -> Iterator[Row]:
+        """Each generation of each view."""
         if not app.views:
             return
         try:
@@ -158,13 +159,24 @@ class Survey:
                         raise
                     except LeftfoldError as error:  # what is wrong with one view keeps nobody from the others
                         self.problems.append(str(error))
-                declared = {view.name for one in (app, *among) for view in one.views}
-                others = undeclared(store, declared, _LONGEST_LOOK)
-                self.problems += (other.way_out(app.name) for other in others if not other.tails)
         except LeftfoldError as error:
             self._met(error)
         finally:
             store.close()
+
+    def look_for_others(self, apps: Collection[App]) -> None:
+        """Tells of views that none of these Apps declares and nobody works on."""
+        declared = {view.name for app in apps for view in app.views}
+        if not declared:
+            return
+        try:
+            with store_of(self._redis) as store:
+                others = undeclared(store, declared, _LONGEST_LOOK)
+        except LeftfoldError as error:
+            self._met(error)
+            return
+        called = ", ".join(app.name for app in apps)
+        self.problems += (other.way_out(called) for other in others if not other.tails)
 
     def _view(self, view: View[Any, Any], store: ViewStore, freshness: Freshness) -> Iterator[Row]:
         registry = store.registry(view.name)
@@ -236,11 +248,8 @@ class Survey:
         return {"kept": "batch and swap", **({"why": gone} if gone else {})}
 
     def _lag(self, position: Position) -> int | None:
-        topics = position.offsets.keys() & self._ends.keys()
-        if not topics:
-            return None
-        pairs = ((t, p, end) for t in topics for p, end in self._ends[t].items())
-        return sum(max(0, end - position.next_offset(t, p)) for t, p, end in pairs)
+        ends = self._ends.only(position.offsets)
+        return ends.ahead_of(position) if ends.offsets else None
 
     def _met(self, error: LeftfoldError) -> None:
         if not self.missing:

@@ -112,7 +112,7 @@ class Swap:
 
     def _lag(self, old: Generation, ends: Position) -> int:
         at = reduce(or_, (mark.position for mark in self._store.marks(old).values()), Position())
-        return sum(o - at.next_offset(t, p) for t, ps in ends.offsets.items() for p, o in ps.items())
+        return ends.ahead_of(at)
 
     def _compare(
         self, old: Generation | None, catch_up: CatchUp, *, near: bool

@@ -67,14 +67,16 @@ def verify(directory: Path, wanted: tuple[Jar, ...]) -> tuple[Path, ...]:
 
 
 def main() -> int:
-    """Copy all jars into the directory named on the command line, for a machine without a network."""
-    if len(sys.argv) != 2:
-        sys.stderr.write("usage: python -m leftfold.local.jars DIRECTORY\n")
+    """Fetch all jars now rather than at the first use, and copy them into a directory if one is named."""
+    if len(sys.argv) > 2 or sys.argv[1:2] == ["--help"]:
+        sys.stderr.write("usage: python -m leftfold.local.jars [DIRECTORY]\n")
         return 2
-    target = Path(sys.argv[1])
-    target.mkdir(parents=True, exist_ok=True)
-    for path in (*kafka_jars(), *spark_jars()):
-        shutil.copy(path, target)
+    paths = (*kafka_jars(), *spark_jars())
+    if sys.argv[1:]:
+        target = Path(sys.argv[1])
+        target.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            shutil.copy(path, target)
     return 0
 
 
