@@ -12,7 +12,7 @@ import pytest
 from leftfold import ConfigurationError
 from leftfold.cli.failures import Usage
 from leftfold.cli.parts import chosen_of
-from leftfold.cli.project import find_project, load_apps
+from leftfold.cli.project import find_project, load_app, load_apps
 from tests.cli.shell import Shell, Typed
 
 MODULE = """
@@ -59,9 +59,12 @@ answered = FoldView("answered", events=Answered, row=Count, evolve=more)
 asking = App("asking", partitions=2, deciders=[questions], views=[asked])
 answering = App("answering", partitions=2, deciders=[answers], views=[answered])
 between = App("between", partitions=2, processes=[clerk])
+late = Process("late", inputs=Asked, sends=Answer, correlate=whose, react=react, **kept)
+later = App("later", partitions=2, processes=[late])
 again = App("asking")
 """
 APPS = ("between", "answering", "asking")
+AT_WORK = ("clerk", "questions", "answers", "asked", "answered")
 WAIT = 90.0
 
 
@@ -73,11 +76,11 @@ def project(place: Path, *apps: str) -> None:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Shell]:
-    """A project whose Apps are run by one command, the process before those that it speaks with."""
-    project(tmp_path, *APPS)
+    """A project whose Apps are run by one command, the process before those that it speaks with; all but the last."""
+    project(tmp_path, *APPS, "later")
     shell = Shell(tmp_path)
     assert shell("up").code == 0
-    process = shell.start(["run", "--plain-logs"])
+    process = shell.start(["run", *AT_WORK, "--plain-logs"])
     try:
         yield shell
     finally:
@@ -93,21 +96,43 @@ def test_apps_that_react_to_each_other_run_by_one_command(
     running: Shell, wait_until: Callable[[Callable[[], object], str], None]
 ) -> None:
     wait_until(lambda: running.said().count(" following ") == 2 and " routing " in running.said(), "the Apps at work")
-    sent = running("send", "Ask", '{"name": "why"}', "--app", "several:asking")
+    sent = running("send", "Ask", '{"name": "why"}')
     assert sent.code == 0, sent.err
-    view = ("get", "answered", "why", "--app", "several:answering")
+    view = ("get", "answered", "why")
     wait_until(lambda: running(*view).code == 0, "the answer in the view of the other App")
-    assert re.search(r"number\s+1", running(*view).out)
+    assert re.search(r"number\s+1", running(*view, "--app", "several:answering").out)
+    assert running(*view, "--app", "several:asking").code == 2, "it is another App's"
     told = running("status").out
-    assert all(name in told for name in ("clerk", "questions", "answers", "asked", "answered"))
+    assert all(name in told for name in AT_WORK)
     assert "does not declare" not in told
+    ours = [word for app in APPS for word in ("--app", f"several:{app}")]
+    found = {row["about"]: row for row in running("doctor", "--json", *ours).rows()}
+    assert not [row for row in found.values() if not row["well"]]
+    assert found["app"]["message"].startswith("between: ")
+    assert found["workers"]["message"] == "answers has 1 worker, questions has 1 worker"
+    assert found["views"]["message"] == "2 views, 2 generations"
+    assert running("log", "archive", "questions", "--to", "kept").code == 0
+    trim = ("log", "trim", "questions", "--older-than", "0d", "--yes", "--archive", "kept")
+    refused = running(*trim)
+    assert refused.code == 69
+    assert "process late" in refused.err, "an App that has never run is to hear of it"
+    assert running(*trim, "--leave-behind", "late").code == 0
+    asked = running(
+        "log", "sql", "SELECT q.name FROM Asked q JOIN Answered a ON q.name = a.name", "--json", "--archive", "kept"
+    )
+    assert asked.rows() == [{"name": "why"}], asked.err
     starting = next(line for line in running.said().splitlines() if " starting " in line)
     assert all(name in starting for name in ("clerk.router", "answering.tail", "asking.tail"))
 
 
-def test_all_apps_of_the_project_are_meant_and_the_first_where_there_can_be_one(place: Path) -> None:
+def test_all_apps_of_the_project_are_meant_and_where_there_can_be_one_that_which_has_it(place: Path) -> None:
     project(place, *APPS)
     assert find_project().app == "several:between"
+    assert [load_app(having=[name]).name for name in ("clerk", "answers", "asked", "Answer", "questions.Ask")] == [
+        "between", "answering", "asking", "answering", "asking",
+    ]  # fmt: skip
+    assert load_app().name == load_app(having=["nobody's"]).name == "between"
+    assert load_app("several:asking", having=["answered"]).name == "asking"
     assert [app.name for app in load_apps([]).values()] == list(APPS)
     assert [app.name for app in load_apps(["several:asking"]).values()] == ["asking"]
 

@@ -63,8 +63,8 @@ def drop(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> Drop:
 def named(server: RedisServer) -> list[set[str]]:
     """The views that `status` and `doctor` name as undeclared."""
     survey = Survey(None, server.settings.url)
-    survey.look_for_others([ledger_next.app])
-    looks = {found.about: found for found in Examination(APP, None, server.settings.url).run()}
+    survey.others({APP: ledger_next.app})
+    looks = {found.about: found for found in Examination([APP], None, server.settings.url).run()}
     assert looks["views"].well, "they may be somebody else's"
     told = "\n".join(survey.problems), looks["views"].message
     return [

@@ -46,7 +46,7 @@ def diff(
     from leftfold.engine.generations import resolve
 
     names = _names(live=live, held=held, kept=kept, between=between)
-    meant = view_of(load_app(app), view)
+    meant = view_of(load_app(app, having=[view]), view)
     with store_of(redis) as store:
         registry = store.registry(meant.name)
         one, other = (resolve(registry, meant, name) for name in names)

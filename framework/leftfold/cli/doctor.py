@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, RedisOption, examples
 
 __all__ = ["EXAMPLES", "doctor"]
 
-EXAMPLES = examples("leftfold doctor")
+EXAMPLES = examples(
+    "leftfold doctor",
+    "leftfold doctor --app services.payments.app:app     another App than the project's",
+)
 
 _ABOUT = len("transactions")
 
 
 def doctor(
-    app: AppOption = "", kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
+    app: AppsOption = None, kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
 ) -> None:
     """Look for what keeps things from working.
 
-    Python and what is installed, Java, Redis, disk, the project and its App, the servers, workers, processes that are
+    Python and what is installed, Java, Redis, disk, the project and its Apps, the servers, workers, processes that are
     behind, transactions that stay open, generations of views that nobody needs or lists. Nothing is started or
     changed. Exit code 1 when something is wrong.
     """
     from leftfold.cli.console import emit, say
     from leftfold.cli.examination import Examination
-    from leftfold.cli.hints import for_app
 
     wrong = False
-    for finding in Examination(app, kafka, redis).run():
+    for finding in Examination(app or [], kafka, redis).run():
         wrong = wrong or not finding.well
-        message = for_app(finding.message, app)
         if as_json:
-            emit({"about": finding.about, "well": finding.well, "message": message})
+            emit({"about": finding.about, "well": finding.well, "message": finding.message})
         else:
             mark = typer.style("ok   ", fg="green") if finding.well else typer.style("wrong", fg="red")
-            told = message.replace("\n", "\n" + " " * (len("wrong ") + _ABOUT + 1))
+            told = finding.message.replace("\n", "\n" + " " * (len("wrong ") + _ABOUT + 1))
             say(f"{mark} {finding.about:<{_ABOUT}} {told}")
     if wrong:
         raise typer.Exit(1)

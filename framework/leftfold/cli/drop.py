@@ -43,7 +43,7 @@ def drop(
     from leftfold.cli.project import load_app
     from leftfold.cli.workbench import store_of, view_of
 
-    whole = load_app(app)
+    whole = load_app(app, having=[view])
     declared = any(known.name == view for known in whole.views)
     if (generation and orphans) or (declared and not generation and not orphans):
         raise Usage(f"say which generation: leftfold drop {view} ID, or leftfold drop {view} --orphans")

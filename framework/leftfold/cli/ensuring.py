@@ -13,7 +13,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.logs import Report
 
-__all__ = ["begin_reactions", "ensure_topics"]
+__all__ = ["begin_reactions", "ensure_now", "ensure_topics"]
 
 
 def ensure_topics(apps: Iterable[App], settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
@@ -24,19 +24,39 @@ def ensure_topics(apps: Iterable[App], settings: KafkaSettings, stop: threading.
     Raises:
         ConfigurationError: a topic is not as the App says.
     """
-    ensure = ring("leftfold.kafka.topics").ensure
     trouble, left = Trouble(report, stop), list(apps)
     while left and not stop.is_set():
-        refused: dict[str, InfrastructureError] = {}
-        for app in left:
-            try:
-                ensure(app, settings)
-            except InfrastructureError as error:
-                refused[app.name] = error
+        refused = _refused(left, settings)
         if len(refused) == len(left):
             trouble.met(next(iter(refused.values())))
         left = [app for app in left if app.name in refused]
     trouble.told("")
+
+
+def ensure_now(apps: Iterable[App], settings: KafkaSettings) -> None:
+    """The same, for somebody who does not wait.
+
+    Raises:
+        ConfigurationError: a topic is not as the App says.
+        InfrastructureError: no broker answers, or the App of a topic that is read is none of these and never ran.
+    """
+    left = list(apps)
+    while left:
+        refused = _refused(left, settings)
+        if len(refused) == len(left):
+            raise next(iter(refused.values()))
+        left = [app for app in left if app.name in refused]
+
+
+def _refused(apps: Iterable[App], settings: KafkaSettings) -> dict[str, InfrastructureError]:
+    """Why the topics of these Apps are not all there, by App; the others' are."""
+    refused: dict[str, InfrastructureError] = {}
+    for app in apps:
+        try:
+            ring("leftfold.kafka.topics").ensure(app, settings)
+        except InfrastructureError as error:
+            refused[app.name] = error
+    return refused
 
 
 def begin_reactions(app: App, settings: KafkaSettings) -> None:

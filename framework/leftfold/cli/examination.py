@@ -6,8 +6,9 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,16 +18,17 @@ from leftfold.app import App
 from leftfold.cli.console import amount
 from leftfold.cli.embedded import local_settings, needed
 from leftfold.cli.freshness import Freshness
+from leftfold.cli.hints import for_app
 from leftfold.cli.open_transactions import look_for_open
+from leftfold.cli.others import look_for_others
 from leftfold.cli.process_survey import ProcessSurvey
-from leftfold.cli.project import find_project, load_app
+from leftfold.cli.project import find_project, load_apps
 from leftfold.cli.reaction_survey import survey_reactions
 from leftfold.cli.stream_survey import survey_streams
 from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.engine.leftovers import leftovers, way_out
 from leftfold.engine.orphans import orphans
-from leftfold.engine.undeclared import undeclared
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 
 __all__ = ["Examination", "Finding"]
@@ -55,8 +57,8 @@ class Finding:
 class Examination:
     """Takes every look, whatever the others found."""
 
-    def __init__(self, app: str, kafka: str | None, redis: str | None) -> None:
-        self._app, self._kafka, self._redis = app, kafka, redis
+    def __init__(self, apps: Sequence[str], kafka: str | None, redis: str | None) -> None:
+        self._specs, self._kafka, self._redis = apps, kafka, redis
 
     def run(self) -> Iterator[Finding]:
         """One finding per look."""
@@ -65,13 +67,13 @@ class Examination:
             "packages": _packages,
             "java": lambda: str(ring("leftfold.local").java_home()),
             "disk": _disk,
-            "app": self._look_at_app,
+            "app": self._look_at_apps,
             "kafka": self._look_at_kafka,
-            "workers": self._look_at_workers,
-            "processes": self._look_at_processes,
-            "reactions": self._look_at_reactions,
-            "streams": self._look_at_streams,
-            "transactions": self._look_for_open_transactions,
+            "workers": partial(self._each, self._look_at_workers),
+            "processes": partial(self._each, self._look_at_processes),
+            "reactions": partial(self._each, self._look_at_reactions),
+            "streams": partial(self._each, self._look_at_streams),
+            "transactions": partial(self._each, self._look_for_open_transactions),
             "redis": self._look_at_redis,
             "views": self._look_at_views,
             "orphans": self._look_for_orphans,
@@ -82,11 +84,21 @@ class Examination:
             except LeftfoldError as error:
                 yield Finding(about, str(error), well=False)
 
-    def _look_at_app(self) -> str:
-        app = load_app(self._app)
-        deciders, views = amount(len(app.deciders), "decider"), amount(len(app.views), "view")
-        processes = f" {amount(len(app.processes), 'process')}," if app.processes else ""
-        return f"{app.name}: {deciders},{processes} {views}, partitions={app.partitions}, in {find_project().root}"
+    def _each(self, look: Callable[[App], str]) -> str:
+        """What a look at one App after another found; what is to be typed names the App that it is about."""
+        told, wrong = list[str](), list[str]()
+        for spec, app in load_apps(self._specs).items():
+            try:
+                told.append(look(app))
+            except LeftfoldError as error:
+                wrong.append(for_app(str(error), spec))
+        if wrong:
+            raise InfrastructureError("\n".join(dict.fromkeys(wrong)))
+        return ", ".join(filter(None, told)) or "there are none"
+
+    def _look_at_apps(self) -> str:
+        apps = load_apps(self._specs).values()
+        return f"{'; '.join(map(_contents, apps))}, in {find_project().root}"
 
     def _look_at_kafka(self) -> str:
         settings = kafka_settings(self._kafka)
@@ -96,19 +108,16 @@ class Examination:
             took = (time.perf_counter() - began) * 1000
         return f"{settings.bootstrap_servers}: {amount(brokers, 'broker')}, answered in {took:.0f} ms"
 
-    def _look_at_workers(self) -> str:
-        app = load_app(self._app)
+    def _look_at_workers(self, app: App) -> str:
         with ring("leftfold.kafka.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
             found = {d.name: cluster.owners(d.name).get(names.group(app.name, d.name), 0) for d in app.deciders}
         idle = [name for name, members in found.items() if not members]
         if idle:
             raise InfrastructureError(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
-        return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) or "none needed"
+        return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items())
 
-    def _look_at_processes(self) -> str:
-        app, settings = load_app(self._app), kafka_settings(self._kafka)
-        if not app.processes:
-            return "the App has none"
+    def _look_at_processes(self, app: App) -> str:
+        settings = kafka_settings(self._kafka)
         with ring("leftfold.kafka.groups").Groups(settings) as groups, Freshness(self._kafka, "") as freshness:
             survey = ProcessSurvey(app, groups, settings, freshness)
             rows = [survey.row(process) for process in app.processes]
@@ -116,14 +125,14 @@ class Examination:
             raise InfrastructureError("\n".join(survey.problems))
         return ", ".join(f"{row['name']} is up to date, with {amount(row['timers'] or 0, 'timer')}" for row in rows)
 
-    def _look_at_reactions(self) -> str:
-        return _up_to_date(survey_reactions, load_app(self._app), self._kafka)
+    def _look_at_reactions(self, app: App) -> str:
+        return _up_to_date(survey_reactions, app, self._kafka)
 
-    def _look_at_streams(self) -> str:
-        return _up_to_date(survey_streams, load_app(self._app), self._kafka)
+    def _look_at_streams(self, app: App) -> str:
+        return _up_to_date(survey_streams, app, self._kafka)
 
-    def _look_for_open_transactions(self) -> str:
-        return look_for_open(load_app(self._app), kafka_settings(self._kafka))
+    def _look_for_open_transactions(self, app: App) -> str:
+        return look_for_open(app, kafka_settings(self._kafka))
 
     def _look_at_redis(self) -> str:
         store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))
@@ -138,23 +147,29 @@ class Examination:
 
     def _look_at_views(self) -> str:
         """Generations of other code are no fault: they are what a rollout can go back to."""
-        app = load_app(self._app)
-        views = app.views
+        apps = load_apps(self._specs)
+        views = [view for app in apps.values() for view in app.views]
         with store_of(self._redis) as store:
             count = sum(len(store.registry(view.name).generations) for view in views)
-            left = [way_out(generation) for view in views for generation in leftovers(store, view)]
-            others = undeclared(store, [view.name for view in views], _LONGEST_LOOK)
-            left += [other.way_out(app.name) for other in others if not other.tails]
+            left = [
+                for_app(way_out(generation), spec)
+                for spec, app in apps.items()
+                for view in app.views
+                for generation in leftovers(store, view)
+            ]
+            left += look_for_others(store, apps, _LONGEST_LOOK)
         return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *left])
 
     def _look_for_orphans(self) -> str:
-        views = [view.name for view in load_app(self._app).views]
+        apps = load_apps(self._specs)
+        views = {view.name: spec for spec, app in apps.items() for view in app.views}
         with store_of(self._redis) as store:
             there = orphans(store, views, _LONGEST_LOOK)
         if there.found:
             lost = ", ".join(f"{orphan.view} {orphan.id}" for orphan in there.found)
             remove = "; ".join(
-                f"leftfold drop {view} --orphans --yes" for view in dict.fromkeys(orphan.view for orphan in there.found)
+                for_app(f"leftfold drop {view} --orphans --yes", views[view])
+                for view in dict.fromkeys(orphan.view for orphan in there.found)
             )
             raise InfrastructureError(f"keys of generations that no registry lists ({lost}); remove them: {remove}")
         if there.whole:
@@ -170,7 +185,13 @@ def _up_to_date(survey: Callable[[App, str | None, list[str]], Iterator[Row]], a
     rows = list(survey(app, kafka, problems))
     if problems:
         raise InfrastructureError("; ".join(problems))
-    return ", ".join(f"{row['name']} is at work, lag {row['lag'] or 0:,}" for row in rows) or "the App has none"
+    return ", ".join(f"{row['name']} is at work, lag {row['lag'] or 0:,}" for row in rows)
+
+
+def _contents(app: App) -> str:
+    deciders, views = amount(len(app.deciders), "decider"), amount(len(app.views), "view")
+    processes = f" {amount(len(app.processes), 'process')}," if app.processes else ""
+    return f"{app.name}: {deciders},{processes} {views}, partitions={app.partitions}"
 
 
 def _python() -> str:

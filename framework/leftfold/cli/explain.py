@@ -43,7 +43,7 @@ def explain(
     from leftfold.cli.workbench import folded_view_of
 
     plain, _, named = name.partition("@")
-    view = folded_view_of(load_app(app), plain)
+    view = folded_view_of(load_app(app, having=[plain]), plain)
     work = Explaining(view, (kafka, redis, archive), named or "live")
     step = None
     for step in work.steps(view.keys.encode(read_key(view, key))):

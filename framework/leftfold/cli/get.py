@@ -44,8 +44,8 @@ def get(
     from leftfold.cli.workbench import view_of
     from leftfold.connection import connect
 
-    whole = load_app(app)
     plain, _, as_of = name.partition("@")
+    whole = load_app(app, having=[plain])
     view = view_of(whole, plain)
     wanted = read_key(view, key)
     position = read_position(after) if after else None

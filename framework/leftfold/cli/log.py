@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from leftfold.cli import skip, trace
-from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, examples
 
 __all__ = ["archive", "log", "sql", "trim", "verify_archive"]
 
@@ -156,25 +156,26 @@ def sql(
     csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Rows in a table.")] = 1000,
     master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's; else local[*].")] = None,
-    app: AppOption = "",
+    app: AppsOption = None,
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Ask archive and topic in SQL.
 
-    Every event type of the App is a table with its typed fields and _key, _time, _sequence, _partition, _offset, _id;
+    Every event type of the Apps is a table with its typed fields and _key, _time, _sequence, _partition, _offset, _id;
     every category is one with the fields of all its types. Nothing can be written, no program called.
     """
     from leftfold.cli.asking import Asking
     from leftfold.cli.failures import Usage
-    from leftfold.cli.project import load_app
+    from leftfold.cli.project import load_apps, together
 
     if csv and as_json:
         raise Usage("say --csv or --json, not both")
     if not statement and not sys.stdin.isatty():
         raise Usage('which statement? say it: leftfold log sql "SELECT ..."')
-    with Asking(load_app(app), kafka, archive, master, form="csv" if csv else "json" if as_json else "table") as work:
+    form = "csv" if csv else "json" if as_json else "table"
+    with Asking(together(load_apps(app or []).values()), kafka, archive, master, form=form) as work:
         if statement:
             work.answer(statement, limit)
         else:

@@ -46,7 +46,7 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
     """
     if not 0 < len(wanted.reason.strip()) <= _LONGEST:
         raise Usage(f"why? say --reason TEXT, in {_LONGEST} characters at most; it is kept with the order")
-    whole = load_app(app)
+    whole = load_app(app, having=[wanted.process])
     process = process_of(whole, wanted.process)
     with TimerWork(whole, process, kafka) as work:
         timer = work.timer(wanted.key, wanted.name)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from leftfold.app import App
 from leftfold.cli.failures import Usage, unknown
+from leftfold.cli.project import names_in
 from leftfold.supervisor import Part
 
 __all__ = ["QUERIES", "STREAM", "TAIL", "chosen", "chosen_of", "parts_of"]
@@ -30,7 +31,7 @@ def chosen_of(apps: Mapping[str, App], names: Sequence[str]) -> dict[str, App]:
     Raises:
         Usage: a name is in none of them.
     """
-    members, called = {spec: _members(app) for spec, app in apps.items()}, ", ".join(a.name for a in apps.values())
+    members, called = {spec: names_in(app) for spec, app in apps.items()}, ", ".join(a.name for a in apps.values())
     known = set().union(*members.values())
     for name in names:
         if name not in known:
@@ -39,11 +40,6 @@ def chosen_of(apps: Mapping[str, App], names: Sequence[str]) -> dict[str, App]:
         raise Usage(f"app {called} has no deciders, processes, reactions, streams or views; there is nothing to run")
     wanted = set(names) or known
     return {spec: _only(app, wanted) for spec, app in apps.items() if wanted & members[spec]}
-
-
-def _members(app: App) -> set[str]:
-    found = {d.name for d in app.deciders} | {p.name for p in app.processes} | {r.name for r in app.reactions}
-    return found | {v.name for v in app.views} | {s.name for s in app.streams}
 
 
 def _only(app: App, wanted: Collection[str]) -> App:

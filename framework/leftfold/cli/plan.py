@@ -48,7 +48,7 @@ def plan(
     from leftfold.cli.project import load_app
     from leftfold.engine.forecast import Hardware, Workload, forecast
 
-    whole, on = load_app(app), Hardware(cores, machines, brokers, stores)
+    whole, on = load_app(app, having=names or ()), Hardware(cores, machines, brokers, stores)
     found = []
     for view in _views(whole, names or []):
         for size in map(int, events or _SIZES):

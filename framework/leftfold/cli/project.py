@@ -6,7 +6,7 @@ import importlib
 import sys
 import tomllib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,7 @@ from types import ModuleType
 from leftfold.app import App
 from leftfold.errors import ConfigurationError, LeftfoldError
 
-__all__ = ["Project", "find_project", "load_app", "load_apps"]
+__all__ = ["Project", "find_project", "load_app", "load_apps", "names_in", "together"]
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,19 @@ def _from(root: Path, archive: str) -> str:
     return archive if not archive or "://" in archive else str(root / archive)
 
 
-def load_app(spec: str = "", project: Project | None = None) -> App:
+def load_app(spec: str = "", project: Project | None = None, *, having: Sequence[str] = ()) -> App:
     """The App that is meant: the one given, else the project's. Importing it checks every definition in it.
+
+    Args:
+        having: what is asked about; where a project has several Apps, it is found in whichever has one of these names.
 
     Raises:
         ConfigurationError: nobody says which, or it is not there, or a definition in it is wrong.
     """
     project = project or find_project()
+    if not spec and having and len(project.apps) > 1:
+        apps = [*load_apps([]).values()]
+        return next((app for app in apps if names_in(app).union(_commands(app)).intersection(having)), apps[0])
     spec = spec or project.app
     if not spec:
         raise ConfigurationError(
@@ -121,6 +127,26 @@ def load_apps(specs: Sequence[str]) -> dict[str, App]:
             )
         called[app.name] = spec
     return found
+
+
+def together(apps: Iterable[App]) -> App:
+    """One App with the deciders and views of several, for who reads all their events."""
+    first, *_ = apps = list(apps)
+    deciders = {decider.name: decider for app in reversed(apps) for decider in app.deciders}
+    views = {view.name: view for app in reversed(apps) for view in app.views}
+    return App(first.name, partitions=first.partitions, deciders=[*deciders.values()], views=[*views.values()])
+
+
+def names_in(app: App) -> set[str]:
+    """What an App's deciders, processes, reactions, streams and views are called."""
+    members = (app.deciders, app.processes, app.reactions, app.streams, app.views)
+    return {member.name for kind in members for member in kind}
+
+
+def _commands(app: App) -> set[str]:
+    """What its commands are called, with and without their category."""
+    commands = [(decider.name, command.__leftfold__.name) for decider in app.deciders for command in decider.commands]
+    return {name for category, short in commands for name in (short, f"{category}.{short}")}
 
 
 def _imported(name: str) -> ModuleType:

@@ -66,7 +66,7 @@ def _swap(name: str, generation: str, app: str, servers: Servers, *, as_json: bo
     from leftfold.engine.promotion import Promotion
     from leftfold.engine.rebuild import RebuildOptions
 
-    view = view_of(load_app(app), name)
+    view = view_of(load_app(app, having=[name]), name)
     if view.streamed:
         raise Usage(f"view {name} is kept by a stream, which goes on with its newest rows; leftfold rebuild {name}")
     with workbench(*servers) as bench, shown(name) as report:

@@ -43,7 +43,7 @@ def begin(
     from leftfold.cli.project import load_app
     from leftfold.connection import kafka_settings, ring
 
-    whole, meant = load_app(app), _since(since)
+    whole, meant = load_app(app, having=[name]), _since(since)
     beginnings = ring("leftfold.kafka.beginnings").Beginnings(whole, _named(whole, name), kafka_settings(kafka))
     agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
     offsets: dict[tuple[str, int], int] = beginnings.again(meant)
@@ -68,7 +68,7 @@ def parked(
     from leftfold.codec import header
     from leftfold.connection import kafka_settings, ring
 
-    reaction = _named(load_app(app), name)
+    reaction = _named(load_app(app, having=[name]), name)
     rows = []
     for record in ring("leftfold.kafka.parked").ParkedEvents(reaction.name, kafka_settings(kafka)).read():
         told = {n: header(record.headers, n).decode(errors="replace") for n in ("dead_source", "attempts", "ce_type")}

@@ -96,7 +96,7 @@ def rebuild(
     from leftfold.engine.rebuild import RebuildOptions
 
     _check(as_of, name, hold=hold, sample=sample)
-    whole = load_app(app)
+    whole = load_app(app, having=names or ())
     options = RebuildOptions(
         cores=cores or cores_of(engine, master),
         keep=keep,

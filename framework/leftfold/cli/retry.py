@@ -43,7 +43,7 @@ def retry(
     from leftfold.engine.generations import resolve
     from leftfold.engine.retry import Retry
 
-    whole = load_app(app)
+    whole = load_app(app, having=[name])
     if name in {reaction.name for reaction in whole.reactions}:
         raise typer.Exit(retry_parked(whole, name, keys or [], kafka, as_json=as_json))
     if name not in (views := {view.name for view in whole.views}):

@@ -62,7 +62,7 @@ def send(
         OutcomeUnknown,
     )
 
-    whole = load_app(app)
+    whole = load_app(app, having=[name])
     cls = command_class(whole, name)
     text = _typed(fields)
     if not text.strip():

@@ -36,7 +36,7 @@ def skip(
     from leftfold.names import events
     from leftfold.position import Position
 
-    whole = load_app(app)
+    whole = load_app(app, having=[name])
     process = process_of(whole, name)
     topics = [events(category) for category in process.categories]
     with ring("leftfold.kafka.groups").Groups(kafka_settings(kafka)) as groups:

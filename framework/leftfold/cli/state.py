@@ -39,7 +39,7 @@ def verify(
     from leftfold.cli.project import load_app
     from leftfold.cli.verifying import checked
 
-    whole = load_app(app)
+    whole = load_app(app, having=names or ())
     wrong = 0
     for decider in chosen(whole, names or []).deciders:
         with shown(f"{decider.name} states") as report:

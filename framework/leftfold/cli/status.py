@@ -80,7 +80,7 @@ def status(
         rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one)]
         rows += [*survey.streams(one), *survey.views(one)]
         survey.problems[told:] = [for_app(problem, spec) for problem in survey.problems[told:]]
-    survey.look_for_others(apps.values())
+    survey.others(apps)
     if as_json:
         for row in rows:
             emit(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from leftfold.cli.embedded import local_settings
 from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
 from leftfold.cli.lateness import unknown_lateness, why_late
+from leftfold.cli.others import look_for_others
 from leftfold.cli.process_survey import ProcessSurvey
 from leftfold.cli.reaction_survey import survey_reactions
 from leftfold.cli.stream_survey import survey_streams
@@ -21,7 +22,6 @@ from leftfold.description import describe
 from leftfold.engine.generations import is_changed, mend
 from leftfold.engine.kept import batch_of, no_beginning
 from leftfold.engine.leftovers import leftovers, tails_of, way_out
-from leftfold.engine.undeclared import undeclared
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
 from leftfold.flush import Generation, Registry
 from leftfold.ports import ViewStore
@@ -164,19 +164,13 @@ class Survey:
         finally:
             store.close()
 
-    def look_for_others(self, apps: Collection[App]) -> None:
+    def others(self, apps: Mapping[str, App]) -> None:
         """Tells of views that none of these Apps declares and nobody works on."""
-        declared = {view.name for app in apps for view in app.views}
-        if not declared:
-            return
         try:
             with store_of(self._redis) as store:
-                others = undeclared(store, declared, _LONGEST_LOOK)
+                self.problems += look_for_others(store, apps, _LONGEST_LOOK)
         except LeftfoldError as error:
             self._met(error)
-            return
-        called = ", ".join(app.name for app in apps)
-        self.problems += (other.way_out(called) for other in others if not other.tails)
 
     def _view(self, view: View[Any, Any], store: ViewStore, freshness: Freshness) -> Iterator[Row]:
         registry = store.registry(view.name)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from leftfold.cli.durations import seconds
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.app import App
+    from leftfold.process import Process
 
 __all__ = ["timers"]
 
@@ -28,7 +33,7 @@ _WAIT = 30.0
 @timers.command(
     "list",
     epilog=examples(
-        "leftfold timers list                          of every process of the App, the next one first",
+        "leftfold timers list                          of every process, the next one first",
         "leftfold timers list checkout --key o-1",
         "leftfold timers list checkout --json | jq 'select(.overdue)'",
     ),
@@ -47,14 +52,14 @@ def list_(
     """
     from leftfold.cli.console import emit, note, table
     from leftfold.cli.hints import for_app
-    from leftfold.cli.project import load_app
+    from leftfold.cli.project import load_app, load_apps
     from leftfold.cli.timerline import row_of, shown, told_of
-    from leftfold.cli.timing import TimerWork, process_of
+    from leftfold.cli.timing import TimerWork
 
-    whole = load_app(app)
-    if not whole.processes:
-        note(f"app {whole.name} has no processes, and so no timers")
-    for process in [process_of(whole, name)] if name else whole.processes:
+    apps = [load_app(app, having=[name])] if name else [*load_apps([app]).values()]
+    if not any(one.processes for one in apps):
+        note(f"app {', '.join(one.name for one in apps)} has no processes, and so no timers")
+    for whole, process in [(one, process) for one in apps for process in _meant(one, name)]:
         with TimerWork(whole, process, kafka, key) as work:
             told, workers = work.told_time(), work.workers()
             rows = [row_of(process.name, timer, told) for timer in work.table.timers(key)]
@@ -65,6 +70,12 @@ def list_(
             continue
         note(for_app(told_of(process.name, len(rows), told, workers), app))
         table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
+
+
+def _meant(app: App, name: str) -> Sequence[Process[Any, Any, Any]]:
+    from leftfold.cli.timing import process_of
+
+    return [process_of(app, name)] if name else app.processes
 
 
 @timers.command(

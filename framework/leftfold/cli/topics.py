@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import typer
 
-from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, examples
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at an App's topics, and make them.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the topics of Apps, and make them.")
 
 
 @app.command("list", epilog=examples("leftfold topics list"))
-def list_(app: AppOption = "", kafka: KafkaOption = None, as_json: JsonOption = False) -> None:
-    """List the App's topics, made or not."""
+def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption = False) -> None:
+    """List the topics of Apps, made or not."""
     from leftfold.cli.console import emit, table
-    from leftfold.cli.project import load_app
+    from leftfold.cli.project import load_apps
     from leftfold.connection import kafka_settings, ring
 
-    wanted = ring("leftfold.kafka.topics").topics_of(load_app(app))
+    apps = load_apps(app or []).values()
+    wanted = [topic for one in apps for topic in ring("leftfold.kafka.topics").topics_of(one)]
     with ring("leftfold.kafka.cluster").Cluster(kafka_settings(kafka)) as cluster:
         there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
     rows = [{"topic": t.name, "partitions": there.get(t.name), "wanted": t.partitions} for t in wanted]
@@ -33,11 +34,14 @@ def list_(app: AppOption = "", kafka: KafkaOption = None, as_json: JsonOption = 
 
 
 @app.command(epilog=examples("leftfold topics ensure --app services.baskets.app:app"))
-def ensure(app: AppOption = "", kafka: KafkaOption = None) -> None:
+def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
     """Make missing topics and check those that are there, as `leftfold run` does."""
     from leftfold.cli.console import amount, say
-    from leftfold.cli.project import load_app
+    from leftfold.cli.ensuring import ensure_now
+    from leftfold.cli.project import load_apps
     from leftfold.connection import kafka_settings, ring
 
-    there = ring("leftfold.kafka.topics").ensure(load_app(app), kafka_settings(kafka))
-    say(f"{amount(len(there), 'topic')} as they should be: {', '.join(sorted(there))}")
+    apps = load_apps(app or []).values()
+    ensure_now(apps, kafka_settings(kafka))
+    names = sorted(topic.name for one in apps for topic in ring("leftfold.kafka.topics").topics_of(one))
+    say(f"{amount(len(names), 'topic')} as they should be: {', '.join(names)}")

@@ -12,7 +12,7 @@ from leftfold.cli.archives import archive_needed, topic_of
 from leftfold.cli.failures import Usage
 from leftfold.cli.positions import read_position
 from leftfold.cli.progress import shown
-from leftfold.cli.project import find_project, load_app
+from leftfold.cli.project import find_project, load_apps
 from leftfold.connection import ring
 from leftfold.engine.rebuild_progress import Stopwatch
 from leftfold.engine.trimming import Trim, Trimming
@@ -76,8 +76,7 @@ class TrimWork:
     def _listeners(self) -> Mapping[str, Mapping[int, int]]:
         """How far everybody is who listens: whoever has read it, of any App, and who is to in the App here."""
         found: dict[str, Mapping[int, int]] = dict(self._cluster.listeners(self._topic))
-        if find_project().app:
-            app = load_app("")
+        for app in load_apps([]).values() if find_project().apps else ():
             for process in app.processes:
                 if self._category in process.categories:
                     found.setdefault(f"process {process.name}", {})

@@ -67,7 +67,7 @@ def verify(
 
     if continuous and engine is Engine.SPARK:
         raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")
-    whole = load_app(app)
+    whole = load_app(app, having=names or ())
     views = [folded_view_of(whole, name) for name in names or ()] or [v for v in views_meant(whole, []) if v.folded]
     of_one_core = share_of(share, "--share", "one core")
     work = Verifying((kafka, redis, archive), generation, deep=deep)

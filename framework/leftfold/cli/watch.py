@@ -41,7 +41,7 @@ def watch(
     from leftfold.cli.workbench import view_of
     from leftfold.connection import connect
 
-    whole = load_app(app)
+    whole = load_app(app, having=[name])
     view = view_of(whole, name)
     wanted = [read_key(view, key) for key in keys] if keys else None
     position = read_position(after) if after else None
