@@ -10,8 +10,9 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -27,6 +28,7 @@ from leftfold.reading import Views
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.faust.sales import PARTITIONS, VERSION, Sold, Window, keep, lately_of
 from tests.servers import Addresses
+from tests.threads import working
 from tests.worker.waiting import wait_until
 
 __all__ = ["NOW", "Keep", "Program", "Tills", "by", "by_the_document", "keeping", "running"]
@@ -117,25 +119,9 @@ def by_the_document(tills: Tills, stop: threading.Event) -> None:
     streams.run(stop)
 
 
-@contextmanager
-def running(tills: Tills, work: Keep) -> Iterator[list[BaseException]]:
+def running(tills: Tills, work: Keep) -> AbstractContextManager[list[BaseException]]:
     """The view is kept while the block runs, on a thread; what that failed of."""
-    stop, failures = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            work(tills, stop)
-        except BaseException as error:  # whatever it is, the test looks at it
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield failures
-    finally:
-        stop.set()
-        thread.join(60.0)
-        assert not thread.is_alive(), "the stream does not end"
+    return working(partial(work, tills))
 
 
 @contextmanager

@@ -2,78 +2,31 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import aiokafka
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.codec import header
 from leftfold.engine.reacting import Reactor
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.faust import route
 from leftfold.faust.progress import OrderedProgress
 from leftfold.faust.sending import Sender
 from leftfold.faust.transport import CommittedConsumer
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
-from tests.core.trade import Confirmed, Pay, Place, Placed, Reserved, app
+from tests.core.trade import Confirmed, Pay, Place, Reserved, app
+from tests.process.routers import EVENTS, plant, routed, routing
 from tests.process.trading import Trading, committed
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-EVENTS, GROUP = names.events("orders"), "leftfold.trade.checkout.router"
-
-
-@contextmanager
-def routing(settings: KafkaSettings) -> Iterator[list[BaseException]]:
-    """A router of its own, and what it failed of."""
-    stop, failures = threading.Event(), list[BaseException]()
-
-    def run() -> None:
-        try:
-            route(app, "checkout", settings.aiokafka(), app.partitions, stop, lambda what, details: None)
-        except BaseException as error:  # whatever it is, the test looks at it
-            failures.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield failures
-    finally:
-        stop.set()
-        thread.join(30.0)
-        assert not thread.is_alive(), "the router does not end"
-
-
-def write(settings: KafkaSettings, order: str, *, commit: bool, value: bytes | None = None) -> None:
-    """An event in a transaction that is committed or aborted."""
-    producer = Producer({**settings.librdkafka(), "transactional.id": "planted"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    key = order.encode()
-    headers: Any = [
-        ("ce_type", b"orders.Placed.v1"),
-        ("ce_id", f"id-{order}".encode()),
-        ("ce_time", b"2026-01-01T00:00:00Z"),
-    ]
-    body = value or Placed(order=order, product="p", at=NOW).model_dump_json().encode()
-    producer.produce(EVENTS, body, key, partition_of(key, app.partitions), headers=headers)
-    producer.flush(30)
-    (producer.commit_transaction if commit else producer.abort_transaction)(30)
-
-
-def routed(settings: KafkaSettings) -> list[str]:
-    """The keys of the inputs, as they stand in the topic."""
-    return [(record.key or b"").decode() for record in committed(settings, "checkout.commands")]
+GROUP = "leftfold.trade.checkout.router"
 
 
 def placed(settings: KafkaSettings) -> int:
@@ -93,8 +46,8 @@ def rewind(settings: KafkaSettings) -> None:
 
 
 def test_an_aborted_event_reaches_nobody(settings: KafkaSettings) -> None:
-    write(settings, "aborted", commit=False)
-    write(settings, "committed", commit=True)
+    plant(settings, [("aborted", "p")], commit=False)
+    plant(settings, [("committed", "p")])
     with routing(settings) as failures:
         wait_until(lambda: not failures and "committed" in routed(settings), lambda: f"the input: {failures}")
     assert "aborted" not in routed(settings)
@@ -103,7 +56,7 @@ def test_an_aborted_event_reaches_nobody(settings: KafkaSettings) -> None:
 def test_as_faust_reads_by_itself_an_aborted_event_would_arrive(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(settings, "never", commit=False)
+    plant(settings, [("never", "p")], commit=False)
     real = aiokafka.AIOKafkaConsumer
 
     def careless(**options: Any) -> Any:
@@ -136,8 +89,8 @@ def test_an_event_that_faust_passes_over_ends_the_router_before_what_comes_behin
     monkeypatch.setattr(CommittedConsumer, "getmany", careless)
     if not looks:
         monkeypatch.setattr(OrderedProgress, "began", lambda self, tp, offset: None)
-    write(settings, lost, commit=True)
-    write(settings, behind, commit=True)
+    plant(settings, [(lost, "p")])
+    plant(settings, [(behind, "p")])
     with routing(settings) as failures:
         wait_until(lambda: bool(failures) or behind in routed(settings), "an end, or what comes behind")
     order = [key for key in routed(settings) if key in (lost, behind)]
@@ -152,8 +105,8 @@ def test_an_event_that_faust_passes_over_ends_the_router_before_what_comes_behin
 
 
 def test_an_event_that_cannot_be_routed_ends_the_router_and_is_not_skipped(settings: KafkaSettings) -> None:
-    write(settings, "broken", commit=True, value=b"{}")
-    write(settings, "broken", commit=True)
+    plant(settings, [("broken", "p")], broken=True)
+    plant(settings, [("broken", "p")])
     before = routed(settings).count("broken")
     for _ in range(2):
         with routing(settings) as failures:
@@ -205,13 +158,13 @@ def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
         settings = KafkaSettings(bootstrap_servers=servers.kafka)
         ensure(app, settings)
         for order in ("first", held, behind, other):
-            write(settings, order, commit=True)
+            plant(settings, [(order, "p")])
         at = {(r.key or b"").decode(): (r.partition, r.offset) for r in committed(settings, EVENTS)}
         with routing(settings) as failures:
             there, last = at[other]
             wait_until(lambda: acknowledged(settings, there) > last, lambda: f"elsewhere: {failures}")
             wait_until(lambda: behind in routed(settings), lambda: f"what comes behind: {failures}")
-            write(settings, later, commit=True)
+            plant(settings, [(later, "p")])
             wait_until(lambda: later in routed(settings), lambda: f"what another fetch brings: {failures}")
             if not ours:
                 wait_until(lambda: acknowledged(settings, at[held][0]) > at[behind][1], "the loss")

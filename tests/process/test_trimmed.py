@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import aiokafka
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 from leftfold import App, names
 from leftfold.cli.main import run
 from leftfold.engine.trimming import Trimming
 from leftfold.errors import LogHole
-from leftfold.faust import route
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.partitioner import partition_of
-from tests.core.trade import Placed, app, checkout_with, orders, payments, stock
-from tests.process.trading import committed
+from tests.core.trade import app, checkout_with, orders, payments, stock
+from tests.process.routers import EVENTS, plant, routed, routing
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
-EVENTS, NOW = names.events("orders"), datetime(2026, 1, 1, tzinfo=UTC)
 Typing = Callable[..., tuple[int, str]]
 audited = App(
     "trade", partitions=app.partitions, deciders=[orders, stock, payments], processes=[checkout_with(name="audit")]
@@ -61,39 +57,9 @@ def typed(
     return type_
 
 
-@contextmanager
-def routing(settings: KafkaSettings, process: str = "checkout", of: App = app) -> Iterator[list[BaseException]]:
-    """A router at work, and what it failed of."""
-    stop, failures = threading.Event(), list[BaseException]()
-
-    def work() -> None:
-        try:
-            route(of, process, settings.aiokafka(), of.partitions, stop, lambda what, details: None)
-        except BaseException as error:  # whatever it is, the test looks at it
-            failures.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield failures
-    finally:
-        stop.set()
-        thread.join(60.0)
-        assert not thread.is_alive(), "the router does not end"
-
-
 def write(settings: KafkaSettings, *keys: str) -> None:
     """Orders that are placed, in a transaction."""
-    producer = Producer({**settings.librdkafka(), "transactional.id": "planted"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for order in keys:
-        told = {"ce_type": "orders.Placed.v1", "ce_id": f"id-{order}", "ce_time": "2026-01-01T00:00:00Z"}
-        headers: Any = [(name, value.encode()) for name, value in told.items()]
-        body = Placed(order=order, product="p", at=NOW).model_dump_json().encode()
-        producer.produce(EVENTS, body, order.encode(), partition_of(order.encode(), app.partitions), headers=headers)
-    producer.flush(30)
-    producer.commit_transaction(30)
+    plant(settings, [(key, "p") for key in keys])
     # A commit returns before its markers are written.
     with Groups(settings) as groups, closing(KafkaBulkLog(settings)) as log:
         wait_until(lambda: log.stable_ends([EVENTS]) == groups.ends([EVENTS]), "the transaction's end to be written")
@@ -103,11 +69,6 @@ def lose(settings: KafkaSettings) -> None:
     """Deletes every event of orders, as an operator with Kafka's own tools would: nobody is asked."""
     with Groups(settings) as groups:
         groups.delete_records(EVENTS, groups.ends([EVENTS]).offsets[EVENTS])
-
-
-def routed(settings: KafkaSettings, process: str = "checkout") -> list[str]:
-    """The keys of the inputs."""
-    return [(record.key or b"").decode() for record in committed(settings, names.commands(process))]
 
 
 def await_routed(settings: KafkaSettings, failures: list[BaseException], key: str, process: str = "checkout") -> None:
@@ -169,9 +130,9 @@ def test_what_is_not_routed_is_not_trimmed_and_what_is_may_go(
     code, said = typed("trim", "orders", "--older-than", "0d", "--yes")
     assert (code, "6 events deleted" in said) == (0, True), said
     # A trace finds in the archive what topics have lost, and says what is nowhere.
-    assert traced("id-a") == ["event", "input"]
-    assert traced("id-a", "--since", "2026-01-01T00:00:00Z") == ["event", "input"]
-    assert traced("id-a", "--archive", "") == ["missing", "input"]
+    assert traced("id-a-0") == ["event", "input"]
+    assert traced("id-a-0", "--since", "2026-01-01T00:00:00Z") == ["event", "input"]
+    assert traced("id-a-0", "--archive", "") == ["missing", "input"]
     write(settings, "later")
     assert typed("archive", "orders")[0] == 0
     assert typed("trim", "orders", "--older-than", "0d", "--yes")[0] == 69
