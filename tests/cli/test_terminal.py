@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,8 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers, embedded
 from tests.cli.shell import Shell
 from tests.cli.terminal import COMMAND, CTRL_C, SECONDS, Terminal
-from tests.cli.tower import Ring, app
+from tests.cli.tower import app
+from tests.process.alarms import Wind
 
 ROOT = Path(__file__).parents[2]
 RINGS = 200
@@ -52,7 +53,9 @@ def tower(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sh
             time.sleep(0.05)
         with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=own.kafka))) as client:
             now = datetime.now(UTC)
-            client.send_many([Ring(bell=f"b-{n % 2}", at=now) for n in range(RINGS)], timeout=SECONDS)
+            client.send_many(
+                [Wind(bell=f"b-{n % 2}", at=now + timedelta(hours=1)) for n in range(RINGS)], timeout=SECONDS
+            )
         while len(shell("timers", "list", "--json").rows()) < 2:
             assert time.monotonic() < deadline, f"waited {SECONDS:g} s for timers"
         yield shell
@@ -75,17 +78,17 @@ def set_for(shell: Shell) -> set[str]:
 @pytest.mark.parametrize(
     ("action", "bell", "becomes"),
     [
-        ("fire", "b-0", r"it sends bells\.Hush\.v1 \{\"bell\":\"b-0\"\} now"),
-        ("cancel", "b-1", r"it will never send bells\.Hush\.v1 \{\"bell\":\"b-1\"\}"),
+        ("fire", "b-0", r"it sends bells\.Ring\.v1 \{\"bell\":\"b-0\"\} now"),
+        ("cancel", "b-1", r"it will never send bells\.Ring\.v1 \{\"bell\":\"b-1\"\}"),
     ],
 )
 def test_an_order_about_a_timer_is_given_once_it_is_agreed(tower: Shell, action: str, bell: str, becomes: str) -> None:
-    words = ("timers", action, "quiet", bell, "hush", "--reason", "a test", "--timeout", "2m")
+    words = ("timers", action, "quiet", bell, "ring", "--reason", "a test", "--timeout", "2m")
     unasked = tower(*words)
     assert (unasked.code, unasked.out) == (2, "")
     assert "nobody can be asked here; to go on, say --yes" in unasked.err
     with typing(tower, *words) as terminal:
-        terminal.wait_shown(rf"{action} timer hush of quiet {bell}, due .*{becomes}\. Sure\? \[y/N\]: ")
+        terminal.wait_shown(rf"{action} timer ring of quiet {bell}, due .*{becomes}\. Sure\? \[y/N\]: ")
         terminal.type("n\n")
         assert terminal.ended() == 1
         assert terminal.shown.endswith("nothing was changed\n")
@@ -105,13 +108,13 @@ def test_an_order_about_a_timer_is_given_once_it_is_agreed(tower: Shell, action:
 
 @pytest.mark.servers
 def test_a_long_rebuild_shows_how_far_it_is_and_ends_quietly_by_ctrl_c(tower: Shell) -> None:
-    with typing(tower, "rebuild", "rung", "--engine", "local") as terminal:
-        terminal.wait_shown(r"rung: fold")
+    with typing(tower, "rebuild", "wound", "--engine", "local") as terminal:
+        terminal.wait_shown(r"wound: fold")
         terminal.type(CTRL_C)
         assert terminal.ended() == 130
         assert "Traceback" not in terminal.shown
         assert terminal.raw.rfind("\x1b[?25h") > terminal.raw.rfind("\x1b[?25l") >= 0, "the cursor is there again"
-    silent = tower("rebuild", "rung", "--engine", "local")
+    silent = tower("rebuild", "wound", "--engine", "local")
     assert silent.code == 0, silent.err
     assert "\x1b" not in silent.out + silent.err, "nothing is drawn where nobody looks"
 

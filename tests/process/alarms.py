@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from leftfold import App, Command, Decider, Event, Process, Timer
 
-__all__ = ["Rang", "Ring", "Wind", "Wound", "app"]
+__all__ = ["Rang", "Ring", "Wind", "Wound", "alarm_called", "app", "bells"]
 
 
 class Wound(Event, category="bells", key="bell"):
@@ -54,14 +54,20 @@ bells = Decider(
     decide=_bell,
     evolve=lambda rang, event: rang + isinstance(event, Rang),
 )
-alarm = Process(
-    "alarm",
-    inputs=Wound,
-    sends=Ring,
-    state=int,
-    initial_state=0,
-    correlate=lambda given: given.bell,
-    react=_alarm,
-    evolve=lambda wound, given: wound + 1,
-)
-app = App("belfry", partitions=4, deciders=[bells], processes=[alarm])
+
+
+def alarm_called(name: str) -> Process[Wound, int, Ring]:
+    """The process that rings a bell at its time."""
+    return Process(
+        name,
+        inputs=Wound,
+        sends=Ring,
+        state=int,
+        initial_state=0,
+        correlate=lambda given: given.bell,
+        react=_alarm,
+        evolve=lambda wound, given: wound + 1,
+    )
+
+
+app = App("belfry", partitions=4, deciders=[bells], processes=[alarm_called("alarm")])
