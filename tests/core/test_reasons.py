@@ -21,10 +21,16 @@ from leftfold.errors import ContractError
             "HTTPConnectionPool(host='h', port=80): Max retries exceeded with url: /hook?token=*** (Caused by ...)",
         ),
         ("redis://:hunter2@r/0 'https://a@b/?q=1'", "redis://***@r/0 'https://***@b/?q=***'"),
+        ("redis://:p@ss-word@r:6379/0 refused", "redis://***@r:6379/0 refused"),
+        ("postgres://app:it's-me@db/x refused", "postgres://***@db/x refused"),
+        ("https://u:p/w@h/x", "https://***@h/x"),
+        ("(see https://h/x?sig=ab)cd&t=1)", "(see https://h/x?sig=***&t=***)"),
+        ("https://h/x?SEKRET, twice", "https://h/x?***, twice"),
+        ("https://h/back#access_token=SEKRET.", "https://h/back#access_token=***."),
         ("is a=b? c & d=e; mail to ada@example.org", "is a=b? c & d=e; mail to ada@example.org"),
     ],
 )
-def test_logins_and_values_of_queries_are_left_out(text: str, told: str) -> None:
+def test_logins_and_values_of_queries_and_fragments_are_left_out(text: str, told: str) -> None:
     assert veiled(text) == told
     assert veiled(told) == told
 

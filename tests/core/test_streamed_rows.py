@@ -124,6 +124,19 @@ def test_a_discarded_generation_is_gone() -> None:
     assert opened(store)[1].id != generation.id
 
 
+def test_a_generation_that_another_rebuild_has_removed_is_not_shown() -> None:
+    store = MemoryViewStore()
+    rows, live = opened(store)
+    rows.write(rows.take(), at(1, 1))
+    rows.show()
+    first = StreamedRows(levels, store, TOPICS, anew=True)
+    first.open()
+    StreamedRows(levels, store, TOPICS, anew=True).open()
+    with pytest.raises(Fenced, match="has removed generation"):
+        first.show()
+    assert store.registry("levels").live[levels.hash] == live.id
+
+
 def test_nobody_else_computes_such_a_view() -> None:
     app = App("gauges", views=[levels])
     assert parts_of(app, 1, [], {}) == []

@@ -14,7 +14,7 @@ from leftfold import App, Command, Decider, Event, Recorded, StreamedView, Strea
 from leftfold.faust import EventStreams, StreamedRows, windows_of
 from leftfold.ports import ViewStore
 
-__all__ = ["HOP", "PARTITIONS", "SIZE", "VERSION", "Sold", "Window", "app", "expected", "keep", "lately_of"]
+__all__ = ["HOP", "PARTITIONS", "SIZE", "VERSION", "Sold", "Window", "app", "expected", "keep", "lately_of", "wired"]
 
 SIZE, HOP, PARTITIONS = 600, 60, 2
 VERSION = "TESTS_SALES_VERSION"

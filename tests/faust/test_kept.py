@@ -6,7 +6,7 @@ import json
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import pytest
 from leftfold import InfrastructureError
 from leftfold.engine import streamed_rows
 from leftfold.errors import Fenced
-from leftfold.faust import StreamedRows
+from leftfold.faust import EventStreams, StreamedRows
 from leftfold.position import Position
-from tests.faust.sales import PARTITIONS, Window, expected, lately_of
+from tests.faust.sales import PARTITIONS, Window, app, expected, lately_of, wired
 from tests.faust.tills import NOW, Program, Tills, by, keeping, running
 from tests.servers import Addresses
 from tests.worker.waiting import wait_until
@@ -62,6 +62,17 @@ def test_without_that_the_second_ends_the_first(tills: Tills, monkeypatch: pytes
             tills.write(tills.sales(20))
             wait_until(lambda: bool(failures), "the end of the first")
     assert isinstance(failures[0], Fenced)
+
+
+def test_a_rebuild_keeps_others_out_until_it_is_closed(tills: Tills) -> None:
+    rows, other = (StreamedRows(lately_of(15), tills.store, {"tills.events": PARTITIONS}, anew=True) for _ in range(2))
+    with closing(EventStreams(app, "lately", tills.kafka.aiokafka(), rows=[rows])) as streams:
+        wired(streams, rows)
+        assert streams.run(threading.Event(), once=True)
+        with pytest.raises(InfrastructureError, match="is being rebuilt already"), other.alone():
+            pass
+    with other.alone():
+        pass
 
 
 @pytest.mark.slow

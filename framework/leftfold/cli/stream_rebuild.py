@@ -89,17 +89,18 @@ class StreamRebuild:
             with ring("leftfold.kafka.cluster").Cluster(self._kafka) as cluster:
                 dialect = self._kafka.aiokafka()
                 streams = streams_of(self._app, self._stream, dialect, store, cluster.partitions, anew=True)
-            for view in self._stream.views:
-                sweep(store, view, keep)
             found: tuple[StreamedRows[Any, Any], ...] = streams.rows
-            try:
-                if not streams.run(stop, once=True):
-                    raise InfrastructureError(f"stream {self._stream.name} was stopped before it had caught up")
-                return [self._swapped(store, rows, stop, anyway=anyway) for rows in found]
-            except BaseException:
-                for rows in found:
-                    _abandon(store, rows)
-                raise
+            with closing(streams):
+                for view in self._stream.views:
+                    sweep(store, view, keep)
+                try:
+                    if not streams.run(stop, once=True):
+                        raise InfrastructureError(f"stream {self._stream.name} was stopped before it had caught up")
+                    return [self._swapped(store, rows, stop, anyway=anyway) for rows in found]
+                except BaseException:
+                    for rows in found:
+                        _abandon(store, rows)
+                    raise
 
     def _swapped(
         self, store: ViewStore, rows: StreamedRows[Any, Any], stop: threading.Event, *, anyway: bool

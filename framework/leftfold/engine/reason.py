@@ -9,8 +9,10 @@ from leftfold.errors import ContractError
 __all__ = ["reason_of", "veiled"]
 
 _LONGEST = 2000
-_LOGIN = re.compile(r"(?<=://)[^/\s@'\"]+@")
-_VALUE = re.compile(r"(?<=[?&])([\w.~%+\[\]-]+)=[^&#\s'\"<>)]+")
+_END = r"(?=['\")\]},.;:]*(?:[&#\s\"<>]|$))"
+_LOGIN = re.compile(r"(?<=://)\S+@")
+_VALUE = re.compile(rf"(?<=[?&#])([\w.~%+\[\]-]+)=[^&#\s\"<>]+?{_END}")
+_QUERY = re.compile(rf"(/[^\s?]*\?)[^&=#\s\"<>]+?{_END}")
 
 
 def reason_of(error: BaseException) -> str:
@@ -19,5 +21,8 @@ def reason_of(error: BaseException) -> str:
 
 
 def veiled(text: str) -> str:
-    """The text without logins and values of queries in its URLs: these are where tokens are kept."""
-    return _VALUE.sub(r"\1=***", _LOGIN.sub("***@", text))
+    """The text without logins, and without values of queries and fragments, in its URLs.
+
+    Tokens are kept there. Of one in a path nobody can tell that it is one.
+    """
+    return _QUERY.sub(r"\1***", _VALUE.sub(r"\1=***", _LOGIN.sub("***@", text)))

@@ -16,7 +16,7 @@ from leftfold.engine.generations import BUCKETS, birth, change, followed, now, o
 from leftfold.engine.query_writer import QueryWriter
 from leftfold.engine.rebuild_removal import remove
 from leftfold.errors import Fenced, ViewNotBuilt
-from leftfold.flush import Generation, Phase, covered
+from leftfold.flush import Generation, Phase, Registry, covered
 from leftfold.partitioner import partition_of
 from leftfold.ports import ViewStore
 from leftfold.position import Position
@@ -124,9 +124,19 @@ class StreamedRows(Generic[Row, K]):
         self._batch += 1
 
     def show(self) -> None:
-        """Points readers at these rows."""
+        """Points readers at these rows.
+
+        Raises:
+            Fenced: another process has removed them.
+        """
         generation = self.generation
-        change(self._store, self.view.name, lambda registry: registry.pointed(generation, now()))
+
+        def pointed(registry: Registry) -> Registry:
+            if generation.id not in registry.generations:
+                raise Fenced(f"view {self.view.name}: another process has removed generation {generation.id}")
+            return registry.pointed(generation, now())
+
+        change(self._store, self.view.name, pointed)
         self.is_live = True
 
     def check_current(self) -> None:

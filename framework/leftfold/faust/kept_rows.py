@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import aiokafka
+from faust.types import TP
 
 from leftfold.engine.hole import hole, unreachable
 from leftfold.engine.streamed_rows import StreamedRows
@@ -29,7 +30,6 @@ class KeptRows:
 
     def __init__(self, rows: Sequence[StreamedRows[Any, Any]]) -> None:
         self._rows, self._stack = tuple(rows), ExitStack()
-        self._written = Position()
         self._ends = Position()
         self._passed_live = False
         self._looked = 0.0
@@ -69,7 +69,7 @@ class KeptRows:
         if gone := unreachable(_position(starts), _position(committed)):
             raise hole(*gone[0])
         for rows in self._rows:
-            if not rows.position().covers(_position(committed)):
+            if not rows.position().covers(_position(committed).only(rows.topics)):
                 rows.discard()
                 raise Fenced(
                     f"view {rows.view.name} lacks events that are committed: its store went back in time; it begins "
@@ -79,17 +79,21 @@ class KeptRows:
     async def write(self, position: Position, shown: Callable[[str], None]) -> None:
         """Writes what was put since, with all events before a position in it; `shown` hears of views that go live.
 
+        A view that is further than that waits: after a start, or while a view beside it is made from the first event,
+        its readers would see rows as they were.
+
         Raises:
             Fenced: another process has taken over, or a rebuild has made a generation that readers see now.
         """
         for rows in self._rows:
+            if self._is_behind(rows, position):
+                continue
             taken = rows.take()
-            if any(taken) or not self._written.covers(position):
+            if any(taken) or not rows.position().covers(position.only(rows.topics)):
                 await asyncio.to_thread(rows.write, taken, position)
-            if not rows.is_live and not rows.anew and rows.position().covers(self._ends):
+            if not rows.is_live and not rows.anew and self._is_through(rows):
                 await asyncio.to_thread(rows.show)
                 shown(rows.view.name)
-        self._written |= position
         if time.monotonic() >= self._looked + _LOOK_SECONDS:
             self._looked = time.monotonic()
             for rows in self._rows:
@@ -97,13 +101,29 @@ class KeptRows:
 
     async def has_caught_up(self) -> bool:
         """Whether they hold what the log held at the start, and then what readers see of the views by now."""
-        if not all(rows.position().covers(self._ends) for rows in self._rows):
+        if not all(map(self._is_through, self._rows)):
             return False
         if not self._passed_live:
             self._passed_live = True
             for rows in self._rows:
                 self._ends |= await asyncio.to_thread(rows.seen)
-        return all(rows.position().covers(self._ends) for rows in self._rows)
+        return all(map(self._is_through, self._rows))
+
+    def lacking(self, events: Iterable[tuple[TP, int]]) -> list[tuple[TP, int]]:
+        """Those of some events that are not in all rows yet; after a start from there they would be in none."""
+        held = [(rows.topics, rows.position()) for rows in self._rows]
+        return [
+            (tp, offset)
+            for tp, offset in events
+            if any(tp.topic in topics and reached.next_offset(*tp) <= offset for topics, reached in held)
+        ]
+
+    @staticmethod
+    def _is_behind(rows: StreamedRows[Any, Any], position: Position) -> bool:
+        return not position.covers(rows.position())
+
+    def _is_through(self, rows: StreamedRows[Any, Any]) -> bool:
+        return rows.position().covers(self._ends.only(rows.topics))
 
 
 def _position(offsets: Mapping[Any, int]) -> Position:

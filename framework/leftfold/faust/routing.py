@@ -16,6 +16,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.hole import unrouted
+from leftfold.engine.reason import reason_of
 from leftfold.engine.router import Router
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.faust.apps import faust_app
@@ -145,6 +146,6 @@ class _Routing:
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, LeftfoldError):
-            error = InfrastructureError(f"the router of {self._process.name} cannot go on: {error!r}")
+            error = InfrastructureError(f"the router of {self._process.name} cannot go on: {reason_of(error)}")
         if not self._failure.done():
             self._failure.set_exception(error)

@@ -13,6 +13,7 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold import names
 from leftfold.app import App
 from leftfold.codec import MessageCodec, read_recorded
+from leftfold.engine.reason import reason_of
 from leftfold.engine.streamed_rows import StreamedRows
 from leftfold.envelope import Recorded
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
@@ -110,10 +111,11 @@ class EventStreams:
         self.faust.agent(self.faust.topic(*topics, **raw), name=where)(agent)
 
     def run(self, stop: threading.Event, *, once: bool = False) -> bool:
-        """Works until `stop` is set, then writes what is done.
+        """Works until `stop` is set, then writes what is done, and lets others keep the views.
 
         Args:
-            once: ends as well when the rows hold what the log held at the start; whether it came to that.
+            once: ends as well when the rows hold what the log held at the start, and keeps the views until `close`;
+                whether it came to that.
 
         Raises:
             ContractError: an event cannot be read. Fenced: another process keeps the view now, or its store went back.
@@ -122,7 +124,8 @@ class EventStreams:
         try:
             return asyncio.run(self._until(stop, once=once))
         finally:
-            self.close()
+            if not once:
+                self.close()
 
     def close(self) -> None:
         """Lets another process keep the views, where this one does not run."""
@@ -205,7 +208,9 @@ class EventStreams:
                 reached.setdefault(tp.topic, {})[tp.partition] = frontier
         position = Position(reached)
         await self._rows.write(position, lambda view: self._report("view is live", {"view": view}))
-        for tp, offset in acked:
+        lacking = self._rows.lacking(acked)
+        self._acked += lacking
+        for tp, offset in set(acked).difference(lacking):
             progress.done(tp, offset)
 
     async def _revoked(self, app: Any, revoked: Any, **_: Any) -> None:
@@ -217,6 +222,7 @@ class EventStreams:
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, LeftfoldError):
-            error = InfrastructureError(f"an agent of {self._name} has failed, and its event is not done: {error!r}")
+            why = reason_of(error)
+            error = InfrastructureError(f"an agent of {self._name} has failed, and its event is not done: {why}")
         if not self._failure.done():
             self._failure.set_exception(error)

@@ -1,0 +1,131 @@
+"""Several views of one stream: each holds what it says it holds, whatever becomes of those beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from faust.types import TP
+
+from leftfold.faust.kept_rows import KeptRows
+from leftfold.kafka.cluster import Cluster
+from leftfold.memory import MemoryViewStore
+from leftfold.position import Position
+from leftfold.reading import Views
+from leftfold.view import View
+from tests.core.test_streamed_rows import TOPIC, Level, at, levels, opened
+from tests.faust.shifts import Closings, Gate, close_doors, closings, last_of, shift_at_work, totals
+from tests.faust.tills import Tills
+from tests.servers import Addresses
+from tests.worker.waiting import wait_until
+
+SALES, CLOSED = 300, 20
+
+
+@pytest.fixture(scope="module")
+def tills(addresses: Addresses) -> Iterator[Tills]:
+    """Sales that are written, and doors that were closed."""
+    tills = Tills(addresses)
+    with Cluster(tills.kafka) as cluster:
+        cluster.create("doors.events", 2, 1, {})
+    tills.write(tills.sales(SALES))
+    close_doors(tills.kafka, CLOSED)
+    yield tills
+    tills.store.close()
+
+
+def live(tills: Tills, view: View[Any, Any]) -> str:
+    """The generation that readers see; '' = none."""
+    found = tills.store.registry(view.name).live_of(view.hash)
+    return found.id if found else ""
+
+
+def sales_of(tills: Tills) -> int:
+    """How many sales readers see, who want to see all that is written."""
+    with Cluster(tills.kafka) as cluster:
+        ends = cluster.ends(["tills.events"])
+    reader = Views(tills.store)[totals]
+    reader.get("s0", after=ends, timeout=60.0)
+    return sum(row.sales for row in dict(reader.items()).values())
+
+
+@pytest.mark.servers
+def test_views_of_different_events_go_live_and_are_gone_on_with(tills: Tills) -> None:
+    for added in (0, 5):
+        before = live(tills, closings)
+        with shift_at_work(tills.kafka, tills.store, 1) as failures:
+            if added:
+                close_doors(tills.kafka, added)
+            wait_until(
+                lambda: bool(failures) or all(live(tills, view) for view in (totals, last_of(1), closings)),
+                lambda: f"the views: {failures}",
+                60.0,
+            )
+            assert not failures
+            with Cluster(tills.kafka) as cluster:
+                ends = cluster.ends(["doors.events"])
+            row = Views(tills.store)[closings].get("front", after=ends, timeout=60.0)
+            assert row == Closings("front", CLOSED + added), failures
+            assert sales_of(tills) == len(tills.committed)
+        assert not failures
+        assert before in ("", live(tills, closings)), "nothing begins anew"
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_view_does_not_go_back_while_one_beside_it_is_made_anew(
+    tills: Tills, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin writes what the stream says, which goes through the log once more."""
+    old, new = (2, 3) if waits else (4, 5)
+    with shift_at_work(tills.kafka, tills.store, old) as failures:
+        wait_until(lambda: bool(failures) or bool(live(tills, last_of(old))), lambda: f"the views: {failures}", 60.0)
+        assert not failures
+        assert sales_of(tills) == len(tills.committed)
+    if not waits:
+        monkeypatch.setattr(KeptRows, "_is_behind", staticmethod(lambda rows, position: False))
+    gate = Gate(behind=SALES // 2)
+    with shift_at_work(tills.kafka, tills.store, new, gate) as failures:
+        wait_until(lambda: bool(failures) or begun(tills, new), lambda: f"half of it: {failures}", 60.0)
+        assert not failures
+        assert sales_of(tills) == len(tills.committed) if waits else sales_of(tills) < len(tills.committed)
+        gate.opened.set()
+        if waits:
+            tills.write(tills.sales(20))
+            wait_until(lambda: bool(failures) or bool(live(tills, last_of(new))), lambda: f"all: {failures}", 60.0)
+            assert sales_of(tills) == len(tills.committed)
+    assert not failures
+    if waits:
+        with shift_at_work(tills.kafka, tills.store, old) as failures:
+            tills.write(tills.sales(20))
+            assert sales_of(tills) == len(tills.committed), "taken back"
+        assert not failures
+
+
+def begun(tills: Tills, version: int) -> bool:
+    """Whether some rows of the new version are written."""
+    store, hash_ = tills.store, last_of(version).hash
+    made = [one for one in store.registry("last").generations.values() if one.hash == hash_]
+    return any(mark.rows for generation in made for mark in store.marks(generation).values())
+
+
+def test_an_event_that_one_view_waits_with_is_not_done() -> None:
+    store = MemoryViewStore()
+    first, _ = opened(store)
+    first.write(first.take(), at(10, 10))
+    kept = KeptRows([opened(store)[0]])
+    events = [(TP(TOPIC, partition), offset) for partition in (0, 1) for offset in (9, 10, 11)]
+
+    async def put_and_write(position: Position) -> list[tuple[TP, int]]:
+        kept._rows[0].put(Level("a", 1))
+        await kept.write(position, lambda view: None)
+        return kept.lacking(events)
+
+    beyond = [(TP(TOPIC, partition), offset) for partition in (0, 1) for offset in (10, 11)]
+    assert asyncio.run(put_and_write(at(12, 5))) == beyond, "one partition is further, the other is not there yet"
+    assert dict(Views(store)[levels].items() if store.registry("levels").live else {}) == {}
+    assert asyncio.run(put_and_write(at(12, 10))) == [(TP(TOPIC, 1), 10), (TP(TOPIC, 1), 11)]
+    assert asyncio.run(put_and_write(at(12, 12))) == []
+    kept.close()
