@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from leftfold import App, ConfigurationError, Event, Position, StreamedView, ViewNotBuilt, memory
 from leftfold.cli.parts import parts_of
 from leftfold.description import describe
+from leftfold.engine.query_writer import token
 from leftfold.engine.streamed_rows import StreamedRows
 from leftfold.errors import Fenced
-from leftfold.flush import Generation
+from leftfold.flush import BucketFlush, Generation
 from leftfold.memory import MemoryViewStore
 from leftfold.reading import Views
 from tests.core.test_reactions import NOW
@@ -114,6 +115,25 @@ def test_another_version_and_other_partitions_begin_with_nothing() -> None:
     assert len({generation.id, wider.id, next_rows.open().id}) == 3
     assert not next_rows.position().covers(at(0, 1))
     assert wider.id in store.registry("levels").generations, "another version's is nobody else's business"
+
+
+def test_rows_that_nobody_can_go_on_with_are_seen_until_others_are_whole() -> None:
+    """A store of several servers, killed between the flushes of two buckets, leaves them behind different batches."""
+    store = MemoryViewStore()
+    rows, torn = opened(store)
+    rows.put(Level("a", 1))
+    rows.write(rows.take(), at(1, 1))
+    rows.show()
+    mark = store.marks(torn)[0]
+    assert store.flush([BucketFlush(torn, 0, mark.token, replace(mark, token=token("another", 9)), (), (), ())])
+    after, made = opened(store)
+    assert made.id != torn.id
+    assert Views(store)[levels].get("a", after=at(1, 1)) == Level("a", 1)
+    after.put(Level("a", 2))
+    after.write(after.take(), at(2, 1))
+    after.show()
+    assert Views(store)[levels].get("a") == Level("a", 2)
+    assert opened(store)[1].id == made.id
 
 
 def test_a_discarded_generation_is_gone() -> None:

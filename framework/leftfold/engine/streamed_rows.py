@@ -62,6 +62,8 @@ class StreamedRows(Generic[Row, K]):
     def open(self) -> Generation:
         """Takes over the newest generation of this code, or makes one that begins with the first event.
 
+        Readers keep what they see until that is shown: each bucket of it still is what its mark says.
+
         Raises:
             Fenced: another process moved it just now.
         """
@@ -73,7 +75,8 @@ class StreamedRows(Generic[Row, K]):
                 continue
             if dict(generation.topics) == self.topics and (writer := self._taken(generation)) is not None:
                 return self._begin(writer)
-            remove(self._store, generation)
+            if generation.phase is not Phase.LIVE:
+                remove(self._store, generation)
         phase = Phase.HELD if self.anew else Phase.SEALED
         generation = open_generation(self._store, self.view, self.topics, phase, BUCKETS)
         writer = QueryWriter(self.view, generation, self._store, (), secrets.token_hex(8))
