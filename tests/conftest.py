@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Ends the run at a test that hangs, in whichever of its phases."""
     with item.config.stash[_WATCHDOG].over(item.nodeid):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Ends forgotten clients while their servers run: hundreds of them at once, without, take minutes of some test."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+    return (yield)
 
 
 @pytest.fixture(scope="session")
