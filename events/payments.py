@@ -8,7 +8,15 @@ from enum import Enum
 
 from leftfold import Event
 
-__all__ = ["CaptureRequested", "Method", "PaymentAuthorised", "PaymentCaptured", "PaymentEvent", "PaymentVoided"]
+__all__ = [
+    "CaptureRequested",
+    "Method",
+    "PaymentAuthorised",
+    "PaymentCaptured",
+    "PaymentEvent",
+    "PaymentRefunded",
+    "PaymentVoided",
+]
 
 
 class Method(Enum):
@@ -49,5 +57,11 @@ class PaymentVoided(_PaymentEvent):
     reason: str
 
 
-PaymentEvent = PaymentAuthorised | CaptureRequested | PaymentCaptured | PaymentVoided
+class PaymentRefunded(_PaymentEvent):
+    """The household has its money again."""
+
+    reason: str
+
+
+PaymentEvent = PaymentAuthorised | CaptureRequested | PaymentCaptured | PaymentVoided | PaymentRefunded
 """The payments service: from an authorisation to the money, or to none."""

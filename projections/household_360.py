@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from events.baskets import BasketCheckedOut, BasketPaid, BasketReopened
 from events.loyalty import PointsEarned, PointsGivenBack, PointsRedeemed, Tier, TierReached
-from events.payments import PaymentCaptured, PaymentVoided
+from events.payments import PaymentCaptured, PaymentRefunded, PaymentVoided
 from leftfold import FoldView
 
 __all__ = ["Household", "HouseholdEvent", "evolve", "household", "household_360"]
@@ -19,6 +19,7 @@ HouseholdEvent = (
     | BasketPaid
     | PaymentCaptured
     | PaymentVoided
+    | PaymentRefunded
     | PointsEarned
     | PointsRedeemed
     | PointsGivenBack
@@ -31,7 +32,7 @@ _TIERS = list(Tier)
 
 @dataclass(frozen=True)
 class Household:
-    """Checkouts and how they ended, in number; what was captured and paid, in dollars; points, and the tier."""
+    """Checkouts and how they ended, in number; dollars captured (for good) and paid; points, and the tier."""
 
     checkouts: int = 0
     reopened: int = 0
@@ -62,6 +63,8 @@ def evolve(row: Household | None, event: HouseholdEvent) -> Household:
             return replace(row, paid=row.paid + 1, paid_amount=row.paid_amount + event.amount)
         case PaymentCaptured():
             return replace(row, captured=row.captured + event.amount)
+        case PaymentRefunded():
+            return replace(row, captured=row.captured - event.amount)
         case PaymentVoided():
             return replace(row, voided=row.voided + 1)
         case PointsEarned() | PointsGivenBack():
@@ -73,5 +76,11 @@ def evolve(row: Household | None, event: HouseholdEvent) -> Household:
 
 
 household_360 = FoldView(
-    "household_360", events=HouseholdEvent, row=Household, key=household, evolve=evolve, indexes=("points",)
+    "household_360",
+    events=HouseholdEvent,
+    row=Household,
+    key=household,
+    evolve=evolve,
+    indexes=("points",),
+    version=2,
 )

@@ -10,7 +10,7 @@ from enum import Enum
 from events.baskets import BasketCheckedOut, BasketPaid, BasketReopened, basket_of, checkout_id
 from events.inventory import StockReleased, StockReserved, StockShipped
 from events.loyalty import PointsEarned, PointsGivenBack, PointsRedeemed
-from events.payments import CaptureRequested, PaymentAuthorised, PaymentCaptured, PaymentVoided
+from events.payments import CaptureRequested, PaymentAuthorised, PaymentCaptured, PaymentRefunded, PaymentVoided
 from leftfold import FoldView
 
 __all__ = ["JourneyEvent", "OrderJourney", "Step", "What", "basket", "evolve", "order_journey"]
@@ -26,6 +26,7 @@ JourneyEvent = (
     | PointsEarned
     | BasketPaid
     | PaymentVoided
+    | PaymentRefunded
     | StockReleased
     | PointsGivenBack
     | BasketReopened
@@ -45,6 +46,7 @@ class What(Enum):
     EARNED = "points earned"
     PAID = "paid"
     VOIDED = "payment void"
+    REFUNDED = "payment refunded"
     RELEASED = "stock released"
     GIVEN_BACK = "points given back"
     REOPENED = "reopened"
@@ -86,7 +88,7 @@ def evolve(row: OrderJourney | None, event: JourneyEvent) -> OrderJourney:
     """The journey with one more step; events of different services may come in any order."""
     name = _checkout(event)
     what, amount = _told(event)
-    why = event.reason if isinstance(event, BasketReopened | PaymentVoided) else ""
+    why = event.reason if isinstance(event, BasketReopened | PaymentVoided | PaymentRefunded) else ""
     step = Step(int(name.rpartition("/")[2]), what, event.at, 1, amount, why)
     others = []
     for known in row.steps if row else ():
@@ -105,7 +107,7 @@ def _checkout(event: JourneyEvent) -> str:
     match event:
         case BasketCheckedOut() | BasketPaid() | BasketReopened():
             return checkout_id(event.basket_id, event.attempt)
-        case PaymentAuthorised() | CaptureRequested() | PaymentCaptured() | PaymentVoided():
+        case PaymentAuthorised() | CaptureRequested() | PaymentCaptured() | PaymentVoided() | PaymentRefunded():
             return event.payment_id
         case StockReserved() | StockShipped() | StockReleased():
             return event.checkout_id
@@ -124,6 +126,7 @@ _WHAT = {
     PointsEarned: What.EARNED,
     BasketPaid: What.PAID,
     PaymentVoided: What.VOIDED,
+    PaymentRefunded: What.REFUNDED,
     StockReleased: What.RELEASED,
     PointsGivenBack: What.GIVEN_BACK,
     BasketReopened: What.REOPENED,
@@ -142,5 +145,7 @@ def _told(event: JourneyEvent) -> tuple[What, Decimal]:
             return what, Decimal(event.quantity)
         case PointsRedeemed() | PointsEarned() | PointsGivenBack():
             return what, Decimal(event.points)
-        case PaymentAuthorised() | CaptureRequested() | PaymentCaptured() | PaymentVoided() | BasketPaid():
+        case PaymentAuthorised() | CaptureRequested() | PaymentCaptured() | PaymentVoided() | PaymentRefunded():
+            return what, event.amount
+        case BasketPaid():
             return what, event.amount

@@ -1,7 +1,8 @@
 """The checkout as a saga: reserve, redeem, authorise, capture, and then pay and ship; or give everything back.
 
 One instance for each checkout of a basket. `evolve` says which stage follows, and `react` what is sent on entering it.
-A checkout ends where its money does: taken once or never. So its deadline is a `Void`, whatever it waits for then.
+A checkout ends where its money does: taken once or never. So its deadline is a `Void`, whatever it waits for then, and
+so is what follows when somebody reopens its basket by hand. Nothing leaves the store before the basket is paid.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from events.loyalty import PointsRedeemed
 from events.payments import Method, PaymentAuthorised, PaymentCaptured, PaymentVoided
 from leftfold import Cancel, Finished, Process, Rejected, Timer
 from services.baskets.commands import ConfirmPayment, ReopenBasket
-from services.checkout.progress import Input, Progress, Stage, evolve
+from services.checkout.progress import OPEN, Input, Progress, Stage, evolve
 from services.inventory.commands import Release, Reserve, Ship
 from services.loyalty.commands import EarnPoints, GiveBackPoints, RedeemPoints
-from services.payments.commands import Authorise, Capture, Void
+from services.payments.commands import Authorise, Capture, Refund, Void
 
 __all__ = ["PATIENCE", "Effect", "Sends", "checkout", "correlate", "react"]
 
@@ -36,6 +37,7 @@ Sends: TypeAlias = (
     | Authorise
     | Capture
     | Void
+    | Refund
     | ConfirmPayment
     | ReopenBasket
 )
@@ -58,10 +60,14 @@ def correlate(given: Input) -> str | None:
 def react(given: Input, state: Progress) -> Sequence[Effect]:
     """The next step; where the stage stays, as behind an answer that comes too late, there is none."""
     after = evolve(state, given)
-    begun = _begin(given) if isinstance(given, BasketCheckedOut) else []
+    first: list[Effect] = []
+    if isinstance(given, BasketCheckedOut) and after.stage is not Stage.UNDOING:
+        first = _begin(given)
+    elif isinstance(given, BasketReopened) and after.stage in OPEN:
+        first = [_void(after, given)]
     if after.stage is state.stage:
-        return begun
-    return [*begun, *_enter(after, given.command.at if isinstance(given, Rejected) else given.at)]
+        return first
+    return [*first, *_enter(after, given.command.at if isinstance(given, Rejected) else given.at)]
 
 
 checkout = Process(
@@ -94,11 +100,17 @@ def _begin(receipt: BasketCheckedOut) -> list[Effect]:
     return [Timer(name="deadline", at=late, command=void), *reserve]
 
 
+def _void(state: Progress, reopened: BasketReopened) -> Void:
+    """What has payments say whether there is money for a basket that somebody has reopened."""
+    name, household = state.checkout_id, state.household_id
+    return Void(payment_id=name, at=reopened.at, household_id=household, reason=reopened.reason)
+
+
 def _enter(after: Progress, at: datetime) -> list[Effect]:
     """What is sent on entering a stage."""
     name, household = after.checkout_id, after.household_id
     match after.stage:
-        case Stage.NEW | Stage.RESERVING:
+        case Stage.NEW | Stage.VOID | Stage.RESERVING:
             return []
         case Stage.REDEEMING:
             return [RedeemPoints(household_id=household, at=at, checkout_id=name, points=after.points)]
@@ -107,7 +119,9 @@ def _enter(after: Progress, at: datetime) -> list[Effect]:
         case Stage.CAPTURING:
             return [Capture(payment_id=name, at=at)]
         case Stage.SETTLING:
-            return [Cancel("deadline"), *_settle(after, at)]
+            return [Cancel("deadline"), _confirm(after, at)]
+        case Stage.PAID:
+            return [*_settle(after, at), Finished()]
         case Stage.UNDOING:
             return [Cancel("deadline"), *_undo(after, at)]
         case Stage.OVER:
@@ -120,8 +134,18 @@ def _settle(after: Progress, at: datetime) -> list[Effect]:
     return [
         *(Ship(stock_id=stock, at=at, checkout_id=name) for stock in after.reserved),
         EarnPoints(household_id=after.household_id, at=at, checkout_id=name, amount=after.due),
-        ConfirmPayment(basket_id=after.basket_id, at=at, attempt=after.attempt, payment_id=name, amount=after.due),
     ]
+
+
+def _confirm(after: Progress, at: datetime) -> ConfirmPayment:
+    """The last that may be refused."""
+    return ConfirmPayment(
+        basket_id=after.basket_id,
+        at=at,
+        attempt=after.attempt,
+        payment_id=after.checkout_id,
+        amount=after.due,
+    )
 
 
 def _undo(after: Progress, at: datetime) -> list[Effect]:
@@ -130,5 +154,8 @@ def _undo(after: Progress, at: datetime) -> list[Effect]:
     back: list[Effect] = [Release(stock_id=stock, at=at, checkout_id=name) for stock in after.reserved]
     if after.redeemed:
         back.append(GiveBackPoints(household_id=after.household_id, at=at, checkout_id=name))
-    back.append(ReopenBasket(basket_id=after.basket_id, at=at, attempt=after.attempt, reason=after.why))
-    return back
+    if after.captured:
+        back.append(Refund(payment_id=name, at=at, reason=after.why))
+    if after.paid or after.reopened:
+        return [*back, Finished()]
+    return [*back, ReopenBasket(basket_id=after.basket_id, at=at, attempt=after.attempt, reason=after.why)]

@@ -12,11 +12,12 @@ from events.inventory import StockReserved, stock_id
 from events.loyalty import PointsRedeemed
 from events.payments import Method, PaymentAuthorised, PaymentCaptured, PaymentVoided
 from leftfold import DomainError, Rejected
+from services.baskets.commands import ConfirmPayment, ReopenBasket, WrongAmount
 from services.inventory.commands import Release, Reserve
 from services.loyalty.commands import GiveBackPoints, RedeemPoints
 from services.payments.commands import Authorise, Capture, PaymentVoid, Void
 
-__all__ = ["Input", "Progress", "Stage", "evolve"]
+__all__ = ["OPEN", "Input", "Progress", "Stage", "evolve"]
 
 Input: TypeAlias = (
     BasketCheckedOut
@@ -34,6 +35,8 @@ Input: TypeAlias = (
     | Rejected[Authorise]
     | Rejected[Capture]
     | Rejected[Void]
+    | Rejected[ConfirmPayment]
+    | Rejected[ReopenBasket]
 )
 
 
@@ -41,20 +44,27 @@ class Stage(Enum):
     """What a checkout waits for."""
 
     NEW = "new"
+    VOID = "void"
     RESERVING = "reserving"
     REDEEMING = "redeeming"
     AUTHORISING = "authorising"
     CAPTURING = "capturing"
     SETTLING = "settling"
+    PAID = "paid"
     UNDOING = "undoing"
     OVER = "over"
+
+
+OPEN = frozenset({Stage.RESERVING, Stage.REDEEMING, Stage.AUTHORISING, Stage.CAPTURING})
+"""The stages in which payments have not said yet whether there is money."""
 
 
 @dataclass(frozen=True)
 class Progress:
     """What a checkout has to remember: what it is about, what has to be given back, and why it came to nothing.
 
-    `reserved` and `redeemed` are what was asked for and not refused.
+    `reserved` and `redeemed` are what was asked for and not refused, `captured` says that the money was taken, `paid`
+    and `reopened` what baskets have told, whoever asked them to.
     """
 
     stage: Stage = Stage.NEW
@@ -67,6 +77,9 @@ class Progress:
     unanswered: frozenset[str] = frozenset()
     reserved: tuple[str, ...] = ()
     redeemed: bool = False
+    captured: bool = False
+    paid: bool = False
+    reopened: bool = False
     why: str = ""
 
     @property
@@ -78,6 +91,8 @@ class Progress:
 def evolve(state: Progress, given: Input) -> Progress:
     """The progress after one more input; an answer that nobody waits for any more changes nothing."""
     match given:
+        case BasketCheckedOut() if state.stage is Stage.VOID:
+            return replace(_begun(given), stage=Stage.UNDOING, unanswered=frozenset(), why=state.why)
         case BasketCheckedOut():
             return _go_on(_begun(given))
         case StockReserved(stock_id=stock) if stock in state.unanswered:
@@ -90,14 +105,27 @@ def evolve(state: Progress, given: Input) -> Progress:
             return replace(_undone(state, error), redeemed=False)
         case PaymentAuthorised() if state.stage is Stage.AUTHORISING:
             return replace(state, stage=Stage.CAPTURING)
-        case Rejected(command=Authorise(), error=error) if not isinstance(error, PaymentVoid):
-            return _undone(state, error)
+        case Rejected(command=Authorise(), error=error) if state.stage is Stage.AUTHORISING:
+            return state if isinstance(error, PaymentVoid) else _undone(state, error)
+        case _:
+            return _told(state, given)
+
+
+def _told(state: Progress, given: Input) -> Progress:
+    """What becomes of the money and of the basket, whoever has asked for it."""
+    match given:
+        case PaymentVoided(reason=reason) if state.stage is Stage.NEW:
+            return replace(state, stage=Stage.VOID, why=reason)
         case PaymentCaptured() if state.stage is Stage.CAPTURING:
-            return replace(state, stage=Stage.SETTLING)
-        case PaymentVoided(reason=reason) if state.stage not in (Stage.UNDOING, Stage.OVER):
+            return _ended(replace(state, stage=Stage.SETTLING, captured=True))
+        case PaymentVoided(reason=reason) if state.stage in OPEN:
             return _undone(state, reason)
-        case BasketPaid() | BasketReopened():
-            return replace(state, stage=Stage.OVER)
+        case Rejected(command=ConfirmPayment(), error=WrongAmount() as error) if state.stage is Stage.SETTLING:
+            return _undone(state, error)
+        case BasketPaid():
+            return _ended(replace(state, paid=True))
+        case BasketReopened(reason=reason):
+            return _ended(replace(state, reopened=True, why=state.why or reason))
         case _:
             return state
 
@@ -126,6 +154,19 @@ def _go_on(state: Progress) -> Progress:
     if state.why:
         return _undone(state, state.why)
     return replace(state, stage=Stage.REDEEMING if state.points else Stage.AUTHORISING, redeemed=state.points > 0)
+
+
+def _ended(state: Progress) -> Progress:
+    """What follows when both are known: what became of the money, and of the basket."""
+    match state.stage:
+        case Stage.SETTLING if state.paid:
+            return replace(state, stage=Stage.PAID)
+        case Stage.SETTLING if state.reopened:
+            return _undone(state, state.why)
+        case Stage.UNDOING if state.paid or state.reopened:
+            return replace(state, stage=Stage.OVER)
+        case _:
+            return state
 
 
 def _undone(state: Progress, why: str | DomainError) -> Progress:

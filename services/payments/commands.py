@@ -15,10 +15,12 @@ __all__ = [
     "Capture",
     "Clear",
     "NotAuthorised",
+    "NotCaptured",
     "NotRequested",
     "PaymentCommand",
     "PaymentDeclined",
     "PaymentVoid",
+    "Refund",
     "Void",
 ]
 
@@ -45,6 +47,12 @@ class NotAuthorised(DomainError, message="payment {payment_id} was never authori
 
 class AlreadyCaptured(DomainError, message="payment {payment_id} is captured"):
     """Money is taken once, and what is taken is not void."""
+
+    payment_id: str
+
+
+class NotCaptured(DomainError, message="there is no money of payment {payment_id} to give back"):
+    """What was taken is given back, once."""
 
     payment_id: str
 
@@ -89,4 +97,10 @@ class Void(_PaymentCommand, rejects=(NotAuthorised, AlreadyCaptured, PaymentVoid
     household_id: str = ""
 
 
-PaymentCommand = Authorise | Capture | Clear | Void
+class Refund(_PaymentCommand, rejects=(NotCaptured,)):
+    """Give the money back."""
+
+    reason: str
+
+
+PaymentCommand = Authorise | Capture | Clear | Void | Refund

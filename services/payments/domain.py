@@ -1,4 +1,4 @@
-"""The rules of a payment: authorised within a limit, then captured or void, never both."""
+"""The rules of a payment: authorised within a limit, then captured or void, never both; what was taken may go back."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from events.payments import (
     PaymentAuthorised,
     PaymentCaptured,
     PaymentEvent,
+    PaymentRefunded,
     PaymentVoided,
 )
 from leftfold import Decider
@@ -23,10 +24,12 @@ from services.payments.commands import (
     Capture,
     Clear,
     NotAuthorised,
+    NotCaptured,
     NotRequested,
     PaymentCommand,
     PaymentDeclined,
     PaymentVoid,
+    Refund,
     Void,
 )
 
@@ -44,6 +47,7 @@ class Stage(Enum):
     REQUESTED = "requested"
     CAPTURED = "captured"
     VOID = "void"
+    REFUNDED = "refunded"
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ def decide(command: PaymentCommand, state: Payment) -> Sequence[PaymentEvent]:
             return [_taken(command, payment)]
         case Void():
             return [_void(command, state)]
+        case Refund():
+            return [_refund(command, state)]
 
 
 def evolve(state: Payment, event: PaymentEvent) -> Payment:
@@ -90,6 +96,8 @@ def evolve(state: Payment, event: PaymentEvent) -> Payment:
             return replace(state, stage=Stage.CAPTURED)
         case PaymentVoided():
             return replace(state, stage=Stage.VOID)
+        case PaymentRefunded():
+            return replace(state, stage=Stage.REFUNDED)
 
 
 payments = Decider(
@@ -124,7 +132,7 @@ def _open(command: PaymentCommand, payment: Payment) -> Payment:
     match payment.stage:
         case Stage.NEW:
             raise NotAuthorised(payment_id=command.payment_id)
-        case Stage.CAPTURED:
+        case Stage.CAPTURED | Stage.REFUNDED:
             raise AlreadyCaptured(payment_id=command.payment_id)
         case Stage.VOID:
             raise PaymentVoid(payment_id=command.payment_id)
@@ -151,6 +159,18 @@ def _void(command: Void, payment: Payment) -> PaymentVoided:
         payment_id=command.payment_id,
         at=command.at,
         household_id=payment.household_id or command.household_id,
+        amount=payment.amount,
+        reason=command.reason,
+    )
+
+
+def _refund(command: Refund, payment: Payment) -> PaymentRefunded:
+    if payment.stage is not Stage.CAPTURED:
+        raise NotCaptured(payment_id=command.payment_id)
+    return PaymentRefunded(
+        payment_id=command.payment_id,
+        at=command.at,
+        household_id=payment.household_id,
         amount=payment.amount,
         reason=command.reason,
     )

@@ -17,7 +17,7 @@ from events.baskets import (
 )
 from events.inventory import StockReceived, StockReleased, StockReserved, StockShipped, stock_id
 from events.loyalty import PointsEarned, PointsGivenBack, PointsRedeemed
-from events.payments import Method, PaymentAuthorised, PaymentCaptured, PaymentVoided
+from events.payments import Method, PaymentAuthorised, PaymentCaptured, PaymentRefunded, PaymentVoided
 from leftfold import Event
 from services.baskets.domain import baskets
 from services.inventory.domain import inventory
@@ -72,12 +72,16 @@ def _money(seen: _Seen) -> Iterator[str]:
     paid = {one.payment_id: one.amount for one in seen.of(BasketPaid)}
     captured = {one.payment_id: one.amount for one in seen.of(PaymentCaptured)}
     voided = {one.payment_id for one in seen.of(PaymentVoided)}
-    if captured != paid:
-        yield f"captured {captured} is not what was paid: {paid}"
+    refunded = {one.payment_id: one.amount for one in seen.of(PaymentRefunded)}
+    if not refunded.items() <= captured.items():
+        yield f"refunded {refunded} is not what was captured: {captured}"
+    if (kept := {name: amount for name, amount in captured.items() if name not in refunded}) != paid:
+        yield f"captured and kept {kept} is not what was paid: {paid}"
     taken = sum((one.amount for one in seen.of(PaymentCaptured)), _NOTHING)
+    taken -= sum((one.amount for one in seen.of(PaymentRefunded)), _NOTHING)
     due = sum((one.amount for one in seen.of(BasketPaid)), _NOTHING)
     if taken != due:
-        yield f"{taken} dollars are captured and {due} paid"
+        yield f"{taken} dollars are captured and kept, and {due} paid"
     for name in (one.payment_id for one in seen.of(PaymentAuthorised)):
         if (name in captured) == (name in voided):
             yield f"payment {name} is captured: {name in captured}, void: {name in voided}"

@@ -14,7 +14,7 @@ from events.loyalty import PointsRedeemed
 from events.payments import Method, PaymentAuthorised, PaymentCaptured, PaymentVoided
 from leftfold import Cancel, Finished, Rejected, Timer
 from leftfold.testing import check_redelivery, given
-from services.baskets.commands import ConfirmPayment, ReopenBasket
+from services.baskets.commands import ConfirmPayment, NotWaitingForPayment, ReopenBasket
 from services.checkout.process import PATIENCE, checkout, correlate
 from services.checkout.progress import Input
 from services.inventory.commands import NotReserved, OutOfStock, Release, Reserve, Ship
@@ -122,10 +122,10 @@ def test_what_is_authorised_is_captured() -> None:
     given(checkout, *all_reserved, redeemed).when(authorised).then(capture)
 
 
-def test_what_is_captured_is_shipped_earns_points_and_pays_the_basket() -> None:
+def test_what_is_captured_pays_the_basket_and_what_is_paid_is_shipped_and_earns_points() -> None:
     ship = [Ship(stock_id=f"s/{product}", at=AT, checkout_id="b/1") for product in ("milk", "bread")]
-    given(checkout, *asked).when(captured).then(Cancel("deadline"), *ship, earn, confirm)
-    given(checkout, *asked, captured).when(paid).then(Finished())
+    given(checkout, *asked).when(captured).then(Cancel("deadline"), confirm)
+    given(checkout, *asked, captured).when(paid).then(*ship, earn, Finished())
 
 
 @pytest.mark.parametrize("refused_first", [True, False])
@@ -202,9 +202,11 @@ LATE: list[tuple[str, Input]] = [
     ("redeemed", redeemed),
     ("poor", Rejected(redeem, poor)),
     ("never authorised", Rejected(authorise(), PaymentVoid(payment_id="b/1"))),
+    ("declined", Rejected(authorise(), declined)),
     ("never captured", Rejected(capture, PaymentVoid(payment_id="b/1"))),
     ("nothing to release", Rejected(release("bread"), NotReserved(stock_id="s/bread", checkout_id="b/1"))),
     ("no points to give back", Rejected(give_back, NothingRedeemed(household_id="h", checkout_id="b/1"))),
+    ("open again", Rejected(reopen("not paid in time"), NotWaitingForPayment(basket_id="b", attempt=1))),
     ("void", void_before),
 ]
 

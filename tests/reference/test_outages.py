@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from events.baskets import BasketPaid, BasketReopened
 from events.inventory import StockReleased, StockReserved
 from events.payments import Method, PaymentVoided
-from leftfold import App, OutcomeUnknown, World, memory
+from leftfold import App, Command, OutcomeUnknown, World, memory
 from leftfold.ports import RawRecord
+from services.baskets.commands import ReopenBasket
 from services.checkout.process import PATIENCE
 from services.loyalty.commands import EarnPoints
-from services.payments.commands import Clear
+from services.payments.commands import Clear, Void
 from tests.reference import careless
 from tests.reference.chain import AT, chain, of, shop, stock
 from tests.reference.sums import disagreements
@@ -55,6 +56,19 @@ class Buy:
     price: str
     method: Method
     points: int
+    undo: type[ReopenBasket | Void] | None = None
+
+
+@dataclass(frozen=True)
+class Undo:
+    """Somebody reopens a basket by hand, or makes its payment void, perhaps before it is checked out.
+
+    A bank may clear its check in the same moment.
+    """
+
+    basket: int
+    how: type[ReopenBasket | Void]
+    cleared: bool
 
 
 @dataclass(frozen=True)
@@ -71,7 +85,8 @@ class Wait:
     minutes: int
 
 
-Happening = Buy | Turn | Wait
+Happening = Buy | Undo | Turn | Wait
+HOW = st.sampled_from([ReopenBasket, Void])
 HAPPENINGS = st.one_of(
     st.builds(
         Buy,
@@ -79,7 +94,9 @@ HAPPENINGS = st.one_of(
         st.sampled_from(["0.40", "9.99", "180.00"]),
         st.sampled_from([Method.CARD, Method.CARD, Method.CHECK]),
         st.sampled_from([0, 5, 300]),
+        st.none() | HOW,
     ),
+    st.builds(Undo, st.integers(0, 4), HOW, st.booleans()),
     st.builds(Turn, st.sampled_from(STOPPABLE)),
     st.builds(Turn, st.sampled_from(STOPPABLE)),
     st.builds(Wait, st.sampled_from([1, 14, 16, 60])),
@@ -100,15 +117,25 @@ def begin(app: App, chance: random.Random | None = None) -> World:
 def happen(world: World, happening: Happening, number: int, down: set[str]) -> None:
     """One more thing; who asks a service that is down gets no answer."""
     match happening:
-        case Buy(products, price, method, points):
+        case Buy(products, price, method, points, undo):
             commands = shop(f"b{number}", *products, price=price, method=method, points=points, at=world.now)
-            world.client.send_many(commands)
+            world.client.send_many([*commands, *([undone(number, undo, world)] if undo else [])])
             world.client.send_many([Clear(payment_id=f"b{n}/1", at=world.now) for n in range(0, number, 2)])
+        case Undo(basket, how, cleared):
+            clear = [Clear(payment_id=f"b{basket}/1", at=world.now)] if cleared else []
+            world.client.send_many([*clear, undone(basket, how, world)])
         case Turn(service):
             (world.start if service in down else world.stop)(service)
             down ^= {service}
         case Wait(minutes):
             world.advance(timedelta(minutes=minutes))
+
+
+def undone(number: int, how: type[ReopenBasket | Void], world: World) -> Command:
+    """What somebody sends who undoes a checkout by hand."""
+    if how is Void:
+        return Void(payment_id=f"b{number}/1", at=world.now, household_id="h", reason="by hand")
+    return ReopenBasket(basket_id=f"b{number}", at=world.now, attempt=1, reason="by hand")
 
 
 def wrong(world: World) -> list[str]:

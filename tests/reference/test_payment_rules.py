@@ -13,6 +13,7 @@ from events.payments import (
     PaymentAuthorised,
     PaymentCaptured,
     PaymentEvent,
+    PaymentRefunded,
     PaymentVoided,
 )
 from leftfold import DomainError
@@ -24,10 +25,12 @@ from services.payments.commands import (
     Capture,
     Clear,
     NotAuthorised,
+    NotCaptured,
     NotRequested,
     PaymentCommand,
     PaymentDeclined,
     PaymentVoid,
+    Refund,
     Void,
 )
 from services.payments.domain import payments
@@ -40,6 +43,8 @@ void = Void(payment_id="p", at=AT, reason="no answer")
 requested = CaptureRequested(payment_id="p", at=AT, household_id="h", amount=TEN)
 captured = PaymentCaptured(payment_id="p", at=AT, household_id="h", amount=TEN)
 voided = PaymentVoided(payment_id="p", at=AT, household_id="h", amount=TEN, reason="no answer")
+refund = Refund(payment_id="p", at=AT, reason="reopened")
+refunded = PaymentRefunded(payment_id="p", at=AT, household_id="h", amount=TEN, reason="reopened")
 
 
 def ask(amount: str = "10.00", method: Method = Method.CARD) -> Authorise:
@@ -100,10 +105,11 @@ def test_what_nobody_asked_for_yet_can_be_void_for_a_household_and_is_never_auth
     ("history", "error"),
     [
         ((), NotAuthorised(payment_id="p")),
+        ((by_card, captured, refunded), AlreadyCaptured(payment_id="p")),
         ((by_card, captured), AlreadyCaptured(payment_id="p")),
         ((by_check, requested, voided), PaymentVoid(payment_id="p")),
     ],
-    ids=["unknown", "captured", "void"],
+    ids=["unknown", "refunded", "captured", "void"],
 )
 def test_money_is_taken_once_or_never(
     command: PaymentCommand, history: tuple[PaymentEvent, ...], error: DomainError
@@ -111,5 +117,12 @@ def test_money_is_taken_once_or_never(
     given(payments, *history).when(command).then_rejected(error)
 
 
+def test_what_was_taken_is_given_back_once_and_nothing_else_is() -> None:
+    given(payments, by_card, captured).when(refund).then(refunded)
+    given(payments, by_check, requested, captured).when(refund).then(refunded)
+    for history in ((), (by_card,), (by_check, requested), (by_check, voided), (by_card, captured, refunded)):
+        given(payments, *history).when(refund).then_rejected(NotCaptured(payment_id="p"))
+
+
 def test_a_payment_is_decided_alike_from_a_stored_state() -> None:
-    check_deciding_twice(payments, [ask(method=Method.CHECK), capture, clear, void])
+    check_deciding_twice(payments, [ask(method=Method.CHECK), capture, clear, void, refund])

@@ -23,9 +23,9 @@ from projections.household_spend import household_spend
 from projections.order_journey import What, order_journey
 from projections.product_sales import product_sales
 from projections.store_totals import store_totals
-from services.baskets.commands import CheckOut
+from services.baskets.commands import CheckOut, ReopenBasket
 from services.checkout.process import PATIENCE
-from services.payments.commands import Clear
+from services.payments.commands import Clear, Void
 from tests.reference import careless
 from tests.reference.chain import AT, chain, of, shop, stock
 from tests.reference.sums import disagreements
@@ -61,6 +61,20 @@ class Cleared:
 
 
 @dataclass(frozen=True)
+class Reopened:
+    """Somebody reopens a basket by hand."""
+
+    basket: int
+
+
+@dataclass(frozen=True)
+class Voided:
+    """Somebody makes the payments of a basket void, perhaps before there are any."""
+
+    basket: int
+
+
+@dataclass(frozen=True)
 class Wait:
     """Time goes by."""
 
@@ -75,7 +89,7 @@ class Filled:
     units: int
 
 
-Happening = Buy | Again | Cleared | Wait | Filled
+Happening = Buy | Again | Cleared | Reopened | Voided | Wait | Filled
 METHODS = st.sampled_from([Method.CARD, Method.CARD, Method.CHECK, Method.AT_REGISTER])
 HAPPENINGS = st.one_of(
     st.builds(
@@ -88,6 +102,8 @@ HAPPENINGS = st.one_of(
     ),
     st.builds(Again, st.integers(0, 5), METHODS),
     st.builds(Cleared, st.integers(0, 5)),
+    st.builds(Reopened, st.integers(0, 5)),
+    st.builds(Voided, st.integers(0, 5)),
     st.builds(Wait, st.sampled_from([1, 10, 20])),
     st.builds(Filled, st.sampled_from(PRODUCTS), st.integers(1, 6)),
 )
@@ -104,6 +120,15 @@ def commands(happening: Happening, number: int, world: World) -> Iterator[Any]:
             yield CheckOut(basket_id=f"b{basket}", at=now, method=method)
         case Cleared(basket):
             yield from (Clear(payment_id=f"b{basket}/{attempt}", at=now) for attempt in (1, 2))
+        case Reopened(basket):
+            yield from (
+                ReopenBasket(basket_id=f"b{basket}", at=now, attempt=attempt, reason="by hand") for attempt in (1, 2)
+            )
+        case Voided(basket):
+            yield from (
+                Void(payment_id=f"b{basket}/{attempt}", at=now, household_id="h", reason="by hand")
+                for attempt in (1, 2)
+            )
         case Filled(product, units):
             yield from stock(product, units=units, at=now)
         case Wait():
@@ -145,7 +170,7 @@ def everything(seed: int, count: int = 60) -> list[Happening]:
     """A repeatable history in which everything happens."""
     chance, found = random.Random(seed), list[Happening]()
     for number in range(count):
-        match chance.randrange(8):
+        match chance.randrange(10):
             case 0:
                 found.append(Wait(chance.choice([1, 10, 20])))
             case 1:
@@ -154,6 +179,10 @@ def everything(seed: int, count: int = 60) -> list[Happening]:
                 found.append(Cleared(chance.randrange(number + 1)))
             case 3:
                 found.append(Again(chance.randrange(number + 1), chance.choice(list(Method))))
+            case 4:
+                found.append(Reopened(chance.randrange(number + 1)))
+            case 5:
+                found.append(Voided(chance.randrange(number + 3)))
             case _:
                 products = tuple(chance.sample(PRODUCTS, chance.randrange(1, 4)))
                 price, coupon = chance.choice(["0.40", "9.99", "70.00", "180.00"]), chance.choice(["", "0.30"])
@@ -164,6 +193,11 @@ def everything(seed: int, count: int = 60) -> list[Happening]:
 def test_a_checkout_that_gives_no_stock_back_is_found_out() -> None:
     world = live(careless.chain, everything(1))
     assert any("is still reserved" in text for text in disagreements(told(world)))
+
+
+@pytest.mark.parametrize("app", [careless.credulous, careless.surprised], ids=["credulous", "surprised"])
+def test_a_checkout_that_does_not_reckon_with_what_is_done_by_hand_is_found_out(app: App) -> None:
+    assert any("is still reserved" in text for text in disagreements(told(live(app, everything(2)))))
 
 
 @pytest.fixture(scope="module")
