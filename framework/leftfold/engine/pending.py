@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from leftfold.codec import MessageCodec, header, read_recorded
+from leftfold.digits import version_in
 from leftfold.engine.batch import HeaderList, Outgoing
 from leftfold.engine.reason import reason_of
 from leftfold.errors import ContractError
@@ -92,9 +93,9 @@ class PendingReader:
         return Pending(record, None, Delivery(reaction=self._reaction.name, idempotency_key=key, time=time), 0, error)
 
     def _check_version(self, record: RawRecord) -> None:
-        name, _, version = header(record.headers, "ce_type").decode(errors="replace").rpartition(".v")
+        name, version = version_in(header(record.headers, "ce_type"))
         known = self._versions.get(name)
-        if known is not None and version.isdigit() and int(version) > known:
+        if known is not None and version is not None and version > known:
             raise ContractError(
                 f"reaction {self._reaction.name} meets {name} version {version} at {record.topic}[{record.partition}]"
                 f"@{record.offset} and knows {known}; it waits there: deploy the code that knows it"
