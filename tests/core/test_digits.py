@@ -1,4 +1,4 @@
-"""Text that looks like a number and is none ends as a dead letter, wherever records are read."""
+"""What looks like a number, a name or an answer and is none ends as a dead letter, wherever records are read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from leftfold import ContractError
 from leftfold.cli.eventline import Line
 from leftfold.digits import number_in, version_in
 from leftfold.engine.as_of import between_decisions
+from leftfold.engine.inputs import NACK
 from leftfold.engine.log_time import TimeMark
 from leftfold.engine.pending import PendingReader
 from leftfold.engine.process_refold import ProcessRefold
@@ -41,7 +42,8 @@ def named(headers: Any, name: str, value: bytes) -> list[tuple[str, bytes]]:
 @example("9" * 5000)
 @example(str(1 << 63))
 def test_whatever_is_written_is_a_number_or_none(text: str | bytes) -> None:
-    assert number_in(text) is None or 0 <= number_in(text) < 1 << 63  # type: ignore[operator]  # mypy asks it twice
+    number = number_in(text)
+    assert number is None or 0 <= number < 1 << 63
 
 
 @given(st.integers(0, (1 << 63) - 1))
@@ -121,6 +123,34 @@ def test_a_place_between_decisions_is_found_whatever_the_last_one_says(number: s
 def test_a_time_that_is_none_breaks_the_contract(value: bytes) -> None:
     with pytest.raises(ContractError, match="says no time"):
         TimeMark.decode(value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("ce_type", b"\xff"), ("ce_id", b"\xff"), ("reply_key", b"\xff")])
+def test_a_process_is_answered_whatever_its_headers_say(name: str, value: bytes) -> None:
+    bench = LaneBench()
+    bench.lane._partitions = lambda topic: 4
+    told = {"ce_type": b"baskets.None.v1", "reply_to": b"checkout.commands", "reply_key": b"k", name: value}
+    batch = bench.run(bench.record(Open(basket_id="b", household="h"), headers=told))
+    assert batch.counts == {"dead": 1}
+    assert len(batch.sent["checkout.commands"]) == 1
+
+
+@pytest.mark.parametrize("body", [{}, {"error": "ConflictError", "message": "", "fields": {}}, {"error": []}])
+def test_an_answer_that_says_no_error_is_dead_lettered(body: Any) -> None:
+    bench = Bench()
+    bench.take(bench.event(PLACED, 7))
+    (reserve,) = bench.sent
+    assert bench.take(bench.answer(reserve, NACK, body)) == {"dead": 1}
+    assert "says no error" in bench.dead[0]
+
+
+@pytest.mark.parametrize("time", [1 << 62, -(1 << 62)])
+def test_a_broken_event_of_an_impossible_time_is_parked(time: int) -> None:
+    broken = PendingReader(receipts_with(lambda event, delivery: None)).read(
+        paid("v", 7)._replace(value=b"", time=time)
+    )
+    assert broken is not None
+    assert broken.error is not None
 
 
 @pytest.mark.parametrize("number", STRANGE)

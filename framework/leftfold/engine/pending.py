@@ -21,6 +21,9 @@ Place: TypeAlias = tuple[str, int]
 DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
 """What a parked event has besides its own headers."""
 
+_LATEST = 253_402_300_799_000
+"""The last second of the year 9999 in ms: a record may claim any time, and datetime ends there."""
+
 
 @dataclass(eq=False, slots=True)
 class Pending:
@@ -88,7 +91,7 @@ class PendingReader:
 
     def _broken(self, record: RawRecord, error: ContractError) -> Pending:
         id_ = header(record.headers, "ce_id").decode(errors="replace")
-        time = datetime.fromtimestamp(max(record.time, 0) / 1000, UTC)
+        time = datetime.fromtimestamp(min(max(record.time, 0), _LATEST) / 1000, UTC)
         key = idempotency_key(self._reaction.name, id_)
         return Pending(record, None, Delivery(reaction=self._reaction.name, idempotency_key=key, time=time), 0, error)
 
