@@ -17,7 +17,7 @@ from tests.reactions.hooks import post
 __all__ = ["KILLER", "NAME", "PATIENCE", "TWIN", "app"]
 
 TWIN = "TESTS_DEADLY_TWIN"
-"""What in the environment takes a part of the mechanism away: `forgetful` or `together`."""
+"""What in the environment takes a part of the mechanism away: `forgetful` or `together`; `late` has it kill late."""
 NAME, KILLER, PATIENCE = "deadly", "killer", 5.0
 _innocents: set[str] = set()
 _is_begun = threading.Event()
@@ -44,6 +44,14 @@ def act(event: Paid, delivery: Delivery) -> None:
     _innocents.discard(event.visit)
 
 
+def act_late(event: Paid, delivery: Delivery) -> None:
+    """Dies when its time has been over for a while; others are done at once."""
+    post(f"/{event.visit}", delivery, delivery.idempotency_key)
+    if event.visit == KILLER:
+        _awaited(lambda: False)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _together(self: Suspects, pending: Pending) -> int:
     deaths = _deaths(self, pending)
     return deaths if deaths >= DEATHS else 0
@@ -54,4 +62,8 @@ if os.environ.get(TWIN) == "forgetful":
     Suspects.hold = lambda self, place, left: None  # type: ignore[method-assign]
 if os.environ.get(TWIN) == "together":
     Suspects.deaths = _together  # type: ignore[method-assign]
-app = app_with(Reaction(NAME, events=Paid, act=act, since="start"))
+is_late = os.environ.get(TWIN) == "late"
+deadly = Reaction(
+    NAME, events=Paid, act=act_late if is_late else act, since="start", timeout=PATIENCE / 2 if is_late else 30.0
+)
+app = app_with(deadly)

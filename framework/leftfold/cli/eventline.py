@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from leftfold.codec import header
+from leftfold.digits import number_in
 from leftfold.ports import RawRecord
 
 __all__ = ["Line"]
@@ -32,7 +33,7 @@ class Line:
             "type": text("type"),
             "id": text("id"),
             "time": text("time"),
-            "version": int(text("sequence")) if text("sequence").isdigit() else None,
+            "version": number_in(text("sequence")),
             "decision": text("decision"),
             "correlation_id": text("correlationid"),
             "causation_id": text("causationid"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from leftfold.engine.actors import Actors
@@ -60,11 +60,11 @@ class Acting:
 
     def left(self) -> dict[Place, Left]:
         """What a successor is to find of each partition if this process dies now."""
-        at: dict[Place, set[int]] = {}
-        for pending in (*self._actors.under_way(), *self._beginning):
-            at.setdefault(pending.place, set()).add(pending.record.offset)
-        offsets = self.frontier.offsets().items()
-        return {place: Left(offset, self._suspects.note(place, offset, at.get(place, ()))) for place, offset in offsets}
+        at, hanging = _offsets((*self._actors.under_way(), *self._beginning)), _offsets(self._actors.left())
+        return {
+            place: Left(offset, self._suspects.note(place, offset, at.get(place, set()), hanging.get(place, set())))
+            for place, offset in self.frontier.offsets().items()
+        }
 
     def farewell(self, places: Collection[Place]) -> dict[Place, Left]:
         """What a successor is to find of partitions that are left in order."""
@@ -121,13 +121,13 @@ class Acting:
 
     def _chosen(self) -> list[Pending]:
         """What begins now. What may have killed a process begins alone, so that no other is blamed for its death."""
-        under_way = self._actors.under_way()
-        if any(map(self._suspects.deaths, under_way)):
+        near = self._actors.near()
+        if any(map(self._suspects.deaths, near)):
             return []
         if self._alone:
-            return [] if under_way else [self._alone.popleft()]
+            return [] if near else [self._alone.popleft()]
         chosen: list[Pending] = []
-        room = min(self._actors.free, self._suspects.room(len(under_way)))
+        room = min(self._actors.free, self._suspects.room(len(self._actors.under_way())))
         while len(chosen) < room and (pending := self._errands.next(self._clock())) is not None:
             deaths = self._suspects.deaths(pending)
             if pending.error is not None:
@@ -143,8 +143,11 @@ class Acting:
         return chosen
 
     def _end(self, wait: float) -> None:
-        for pending, error in self._actors.ended(wait):
-            self._suspects.cleared(pending)
+        for pending, error, is_left in self._actors.ended(wait):
+            if not self._actors.is_acting(pending):
+                self._suspects.cleared(pending)
+            if is_left:
+                continue
             if error is None:
                 self._done(pending)
             elif self._errands.failed(pending, error, self._clock()):
@@ -160,3 +163,11 @@ class Acting:
     def _done(self, pending: Pending) -> None:
         if self._errands.done(pending):
             self.frontier.done(*pending.taken)
+
+
+def _offsets(pendings: Iterable[Pending]) -> dict[Place, set[int]]:
+    """Where events are, by partition."""
+    found: dict[Place, set[int]] = {}
+    for pending in pendings:
+        found.setdefault(pending.place, set()).add(pending.record.offset)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from leftfold.digits import number_in
 from leftfold.engine.bulk_log import BulkLog, BulkRecord, Range
 from leftfold.position import Position
 
@@ -35,8 +36,8 @@ def _before_half_a_decision(log: BulkLog, topic: str, partition: int, offset: in
     if last is None:
         return offset
     k, _, n = (dict(last.headers() or ()).get("ce_decision") or b"1/1").partition(b"/")
-    whole = k == n or not (k.isdigit() and n.isdigit())
-    return offset if whole else last.offset() - int(k) + 1
+    number = None if k == n or number_in(n) is None else number_in(k)
+    return offset if number is None else last.offset() - number + 1
 
 
 def _last(records: Sequence[BulkRecord]) -> BulkRecord | None:

@@ -82,12 +82,16 @@ def answer_record(
     """
     id_ = header(command.headers, "ce_id")
     if "error" in body:
-        body = {**body, "message": str(body["message"])[:_LONGEST], "type": header(command.headers, "ce_type").decode()}
+        body = {
+            **body,
+            "message": str(body["message"])[:_LONGEST],
+            "type": header(command.headers, "ce_type").decode(errors="replace"),
+        }
         if len(command.value or b"") <= _LARGE:
             body["command"] = (command.value or b"").decode(errors="replace")
     headers: HeaderList = [
         SPEC_VERSION,
-        ("ce_id", event_id(process, key.decode(), id_.decode(), 0).encode()),
+        ("ce_id", event_id(process, key.decode(errors="replace"), id_.decode(errors="replace"), 0).encode()),
         ("ce_source", source),
         ("ce_type", NACK if "error" in body else ACK),
         ("ce_subject", key),

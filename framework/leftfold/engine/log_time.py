@@ -91,7 +91,7 @@ class TimeMark:
                 for name, times in fields["sources"].items()
             }
             return cls(sources, {int(partition): int(end) for partition, end in fields["inputs"].items()})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ContractError(f"{value[:80]!r} says no time: {error!r}") from error
 
 

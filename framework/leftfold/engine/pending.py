@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from leftfold.codec import MessageCodec, header, read_recorded
+from leftfold.digits import version_in
 from leftfold.engine.batch import HeaderList, Outgoing
 from leftfold.engine.reason import reason_of
 from leftfold.errors import ContractError
@@ -19,6 +20,9 @@ Place: TypeAlias = tuple[str, int]
 """A topic and a partition."""
 DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
 """What a parked event has besides its own headers."""
+
+_LATEST = 253_402_300_799_000
+"""The last second of the year 9999 in ms: a record may claim any time, and datetime ends there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -87,14 +91,14 @@ class PendingReader:
 
     def _broken(self, record: RawRecord, error: ContractError) -> Pending:
         id_ = header(record.headers, "ce_id").decode(errors="replace")
-        time = datetime.fromtimestamp(max(record.time, 0) / 1000, UTC)
+        time = datetime.fromtimestamp(min(max(record.time, 0), _LATEST) / 1000, UTC)
         key = idempotency_key(self._reaction.name, id_)
         return Pending(record, None, Delivery(reaction=self._reaction.name, idempotency_key=key, time=time), 0, error)
 
     def _check_version(self, record: RawRecord) -> None:
-        name, _, version = header(record.headers, "ce_type").decode(errors="replace").rpartition(".v")
+        name, version = version_in(header(record.headers, "ce_type"))
         known = self._versions.get(name)
-        if known is not None and version.isdigit() and int(version) > known:
+        if known is not None and version is not None and version > known:
             raise ContractError(
                 f"reaction {self._reaction.name} meets {name} version {version} at {record.topic}[{record.partition}]"
                 f"@{record.offset} and knows {known}; it waits there: deploy the code that knows it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from leftfold.codec import header
+from leftfold.digits import number_in
 from leftfold.engine.inputs import BARRIER, read_input
 from leftfold.engine.instance import Instance, InstanceCodec
 from leftfold.engine.reacting import Failed, Passed, Reactor
@@ -35,8 +36,9 @@ class ProcessRefold:
     def pass_over(self, letter: RawRecord) -> None:
         """An input that was dead-lettered is not taken now either."""
         topic, _, offset = header(letter.headers, "dead_source").decode(errors="replace").rpartition("/")
-        if topic == f"{self._topic}/{letter.partition}" and offset.isdigit():
-            self._dead.add(int(offset))
+        number = number_in(offset)
+        if topic == f"{self._topic}/{letter.partition}" and number is not None:
+            self._dead.add(number)
 
     def add(self, record: RawRecord) -> None:
         """Takes one input; one that could not be read then is passed over now."""

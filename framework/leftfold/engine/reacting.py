@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.codec import MessageCodec, event_id, utc_text
+from leftfold.digits import version_in
 from leftfold.engine.effects import checked_effects
 from leftfold.engine.inputs import ACK, CANCEL, DUE, NACK, Input
 from leftfold.engine.instance import Due, Instance, Sent
@@ -111,9 +112,9 @@ class Reactor:
         return Passed("foreign") if event is None else self._react(instance, given, event)
 
     def _check_version(self, given: Input) -> None:
-        name, _, version = given.type.decode(errors="replace").rpartition(".v")
+        name, version = version_in(given.type)
         known = self._versions.get(name)
-        if known is not None and version.isdigit() and int(version) > known:
+        if known is not None and version is not None and version > known:
             raise ConfigurationError(
                 f"process {self.process.name} meets {name} version {version} and knows {known}; deploy the code that "
                 f"knows it"
@@ -146,7 +147,10 @@ class Reactor:
         body = _body(given)
         refused, value = str(body.get("type") or sent.type), str(body.get("command") or sent.value)
         command = self.commands.decode(refused.encode(), value.encode())
-        error = to_error(body, type(command))
+        try:
+            error = to_error(body, type(command))
+        except (KeyError, TypeError, AttributeError) as failure:
+            raise ContractError(f"an answer that says no error: {failure!r}") from failure
         del instance.waiting[given.cause]
         name = type(command).__name__
         if not isinstance(error, DomainError):
@@ -228,7 +232,7 @@ def timer_of(given: Input) -> tuple[str, str]:
 def _body(given: Input) -> dict[str, Any]:
     try:
         fields = json.loads(given.value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ContractError(f"{given.type.decode(errors='replace')} whose value is no JSON: {error}") from error
     if not isinstance(fields, dict):
         raise ContractError(f"{given.type.decode(errors='replace')} whose value is {fields!r}")

@@ -10,10 +10,12 @@ from typing import Any
 from leftfold import names
 from leftfold.codec import MessageCodec
 from leftfold.decider import Decider
+from leftfold.digits import number_in
 from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
 from leftfold.engine.hole import check_whole
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.engine.stream import Stream, StreamCodec
+from leftfold.errors import ContractError
 from leftfold.position import Position
 
 __all__ = ["Difference", "PartitionCheck", "StateCheck", "check_here"]
@@ -129,8 +131,12 @@ class StateCheck:
             if record.key == MARK:
                 continue
             found = dict(record.headers)
+            version = number_in(found.get("ce_sequence") or b"")
+            if version is None:
+                where = f"{record.topic}[{record.partition}]@{record.offset}"
+                raise ContractError(f"{where}: ce_sequence is {found.get('ce_sequence')!r}, which is no number")
             event = codec.decode(found.get("ce_type", b""), record.value)
-            yield record.offset, (record.key or b"").decode(), int(found["ce_sequence"]), event
+            yield record.offset, (record.key or b"").decode(), version, event
 
     def _records(self, topic: str, partition: int, tell: Tell) -> Iterator[Any]:
         part = Range(topic, partition, 0, self.ends.next_offset(topic, partition))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from leftfold import names
+from leftfold.digits import number_in
 from leftfold.ports import RawRecord
 
 __all__ = ["Place", "Step", "step_of"]
@@ -110,7 +111,8 @@ def _source(text: str, at: Place) -> Place:
     """The place `topic/partition/offset` that a dead letter names; its own when it does not."""
     topic, _, rest = text.partition("/")
     partition, _, offset = rest.partition("/")
-    return Place(topic, int(partition), int(offset)) if partition.isdigit() and offset.isdigit() else at
+    p, o = number_in(partition), number_in(offset)
+    return at if p is None or o is None else Place(topic, p, o)
 
 
 def _told(value: bytes | None) -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
+from leftfold.digits import number_in
+
 __all__ = ["CLEAN", "Left", "attempt", "new_token", "read_metadata", "started"]
 
 CLEAN = "clean"
@@ -43,6 +45,6 @@ def read_metadata(metadata: str | None) -> Left:
     text = metadata or ""
     if text == started():
         return Left(text, suspect=True, attempts=0)
-    if text.startswith("a:") and text[2:].isdigit():
-        return Left(text, suspect=True, attempts=int(text[2:]))
+    if text.startswith("a:") and (attempts := number_in(text[2:])) is not None:
+        return Left(text, suspect=True, attempts=attempts)
     return Left(text, suspect=False, attempts=0)

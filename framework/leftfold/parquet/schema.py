@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from leftfold.digits import number_in
 from leftfold.ports import RawRecord
 
 __all__ = ["READ", "SCHEMA", "table_of"]
@@ -76,7 +77,8 @@ def _text(value: bytes | None) -> str:
 
 
 def _number(text: str, bits: int) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 1 << bits else None
+    number = number_in(text)
+    return number if number is not None and number < 1 << bits else None
 
 
 def _time(found: dict[str, bytes | None]) -> datetime | None:

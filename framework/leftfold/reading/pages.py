@@ -7,6 +7,7 @@ from typing import Generic
 
 from typing_extensions import TypeVar
 
+from leftfold.digits import number_in
 from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.flush import Generation
 from leftfold.questions import Listed, Registered, Rows
@@ -56,13 +57,13 @@ class Pages(Generic[Row, K]):
             return (yield from self._live.generation(fresh=True)), 0, ""
         id_, _, place = cursor.partition(":")
         bucket, _, last = place.partition(":")
-        if not bucket.isdecimal():
+        if (number := number_in(bucket)) is None:
             raise ContractError(f"{cursor!r} is no cursor; take it from the page before")
         registry = yield from ask(Registered(self._view.name))
         generation = registry.generations.get(id_)
         if generation is None or generation.hash != self._view.hash:
             raise self._gone(id_)
-        return generation, int(bucket), last
+        return generation, number, last
 
     def _gone(self, id_: str) -> ViewNotBuilt:
         return ViewNotBuilt(f"generation {id_} of view {self._view.name} is gone; start the scan over")
