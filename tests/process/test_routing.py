@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from leftfold.codec import header
 from leftfold.engine.reacting import Reactor
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.faust.progress import OrderedProgress
+from leftfold.faust.routing import _Routing
 from leftfold.faust.sending import Sender
 from leftfold.faust.transport import CommittedConsumer
 from leftfold.kafka.settings import KafkaSettings
@@ -43,6 +45,14 @@ def rewind(settings: KafkaSettings) -> None:
         consumer.commit(offsets=places, asynchronous=False)
     finally:
         consumer.close()
+
+
+def test_a_router_that_has_ended_leaves_nothing_behind(settings: KafkaSettings) -> None:
+    plant(settings, [("last", "p")])
+    with routing(settings) as failures:
+        wait_until(lambda: not failures and "last" in routed(settings), lambda: f"the input: {failures}")
+    gc.collect()
+    assert not [one for one in gc.get_objects() if type(one) is _Routing], "one is made anew whenever a broker is away"
 
 
 def test_an_aborted_event_reaches_nobody(settings: KafkaSettings) -> None:

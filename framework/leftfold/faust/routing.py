@@ -75,7 +75,7 @@ class _Routing:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._sender.start(self._failed)
         revoked: Any = self._faust.on_partitions_revoked
-        revoked.connect(self._revoked)
+        revoked.connect(self._revoked, weak=True)  # signals belong to the class and keep what is theirs
         await self._faust.start()
         self._report("routing", {"process": self._process.name, "from": ", ".join(self._process.categories)})
         try:

@@ -136,7 +136,7 @@ class EventStreams:
         transport: Any = self.faust.transport
         transport.sources = frozenset(map(names.events, self.categories))
         revoked: Any = self.faust.on_partitions_revoked
-        revoked.connect(self._revoked)
+        revoked.connect(self._revoked, weak=True)  # signals belong to the class and keep what is theirs
         if self._rows:
             await self._rows.check(self._dialect, self.id)
         await self.faust.start()
