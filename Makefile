@@ -1,6 +1,6 @@
 # Every target makes the virtual environment first, from the lock alone; `PYTHON=python3.12 make test` chooses another Python.
 PYTHON ?= python3
-# Tests that wait for a failover or a lease want the machine for themselves; more than one at a time is for those who look.
+# One at a time is the quietest; two are faster, and what .ci/run does.
 JOBS ?= 0
 VENV := .venv
 BIN := $(VENV)/bin

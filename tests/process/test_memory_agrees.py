@@ -78,6 +78,18 @@ class Both:
         """Waits until states and timers of all instances, and versions of all streams, are the same."""
         wait_until(lambda: self.differences() == {}, lambda: f"agreement: {self.differences()}", 90.0)
 
+    def agree_on_records(self) -> None:
+        """Waits until events and commands are the same; a commit returns before its markers are written."""
+        settings = self.trading.settings
+        world = Counter(recorded.event for d in app.deciders for recorded in self.world.events(d.name))
+        wait_until(lambda: world == happened(settings), lambda: f"these events: {world}; not {happened(settings)}")
+        for topic in (names.commands(decider.name) for decider in app.deciders):
+            mine = asked([record for records in self.world.log.of(topic) for record in records])
+            wait_until(
+                lambda mine=mine, topic=topic: mine == asked(committed(settings, topic)),  # type: ignore[misc]
+                lambda mine=mine, topic=topic: f"{mine}; not {asked(committed(settings, topic))}",  # type: ignore[misc]
+            )
+
     def differences(self) -> dict[str, Any]:
         """What one world has and the other has not."""
         lanes, workers = self.world._flow, self.trading.workers
@@ -140,12 +152,7 @@ def test_random_histories_lead_to_the_same_commands_states_and_timers(both: Both
             case _:
                 both.wait(number)
     both.wait(7)
-    world = Counter(recorded.event for d in app.deciders for recorded in both.world.events(d.name))
-    assert world == happened(both.trading.settings)
-    for decider in app.deciders:
-        topic = names.commands(decider.name)
-        mine = [record for records in both.world.log.of(topic) for record in records]
-        assert asked(mine) == asked(committed(both.trading.settings, topic))
+    both.agree_on_records()
 
 
 @pytest.mark.parametrize("action", ["fire", "cancel"])
@@ -161,6 +168,7 @@ def test_timers_by_hand_lead_to_the_same_as_those_of_the_shell(both: Both, actio
     both.wait(7)
     dropped = Dropped(order=order, why="not paid in time")
     world = Counter(recorded.event for recorded in both.world.events("orders"))
+    both.agree_on_records()
     assert world[dropped] == happened(both.trading.settings)[dropped] == (action == "fire")
 
 
