@@ -17,6 +17,7 @@ from leftfold.faust import clock
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
+from services.baskets.commands import ReopenBasket
 from services.checkout.process import PATIENCE, checkout
 from services.loyalty.commands import EarnPoints
 from tests.process.trading import Trading
@@ -113,6 +114,24 @@ def test_a_checkout_ends_by_itself_and_what_is_answered_too_late_is_given_back(
     assert isinstance(end, BasketReopened)
     assert (end.reason, end.at) == ("not paid in time", outage.due)
     assert not outage.up.records("checkout.dead")
+
+
+@pytest.mark.parametrize("app", [chain, careless.credulous], ids=["given back", "twin"])
+def test_what_a_basket_that_somebody_reopens_has_asked_for_is_given_back(settings: KafkaSettings, app: App) -> None:
+    """The twin takes the reopening for the end of the checkout."""
+    outage = Outage(settings, app, "by-hand" if app is chain else "believed", ("payments",))
+    undone = ReopenBasket(basket_id=outage.name, at=datetime.now(UTC), attempt=1, reason="by hand")
+    with outage.up:
+        outage.shop()
+        outage.up.client.send(undone, timeout=90)
+        with outage.others():
+            wait_until(lambda: outage.log_time() > outage.due + SOON, "the deadline to be over", 120.0)
+            if app is chain:
+                wait_until(lambda: not outage.wrong(), lambda: f"all to agree: {outage.wrong()}", 120.0)
+        (end,) = outage.ends()
+    assert isinstance(end, BasketReopened)
+    assert end.reason == "by hand"
+    assert any("is still reserved" in text for text in outage.wrong()) is (app is not chain)
 
 
 def test_without_a_deadline_the_basket_waits_as_long_as_the_service_is_down_and_is_paid_when_nobody_waits(

@@ -14,6 +14,7 @@ class _Socket(socket.socket):
     """A socket that reports to its line."""
 
     line: Line
+    broken = False
 
     def sendall(self, data: bytes, flags: int = 0) -> None:  # type: ignore[override]  # only bytes are sent
         """Sends everything, or what the line lets through, and then is dead."""
@@ -23,7 +24,13 @@ class _Socket(socket.socket):
         super().sendall(data if share is None else data[: int(len(data) * share)], flags)
         if share is not None:
             line.sent_until_broken = int(len(data) * share)
-            self.shutdown(socket.SHUT_RDWR if share < 1 else socket.SHUT_RD)
+            self.broken = True
+            if share < 1:
+                self.shutdown(socket.SHUT_RDWR)
+
+    def recv(self, bufsize: int, flags: int = 0) -> bytes:
+        """What the server says, and nothing more once the line is broken, even if it has come."""
+        return b"" if self.broken else super().recv(bufsize, flags)
 
 
 class Line:

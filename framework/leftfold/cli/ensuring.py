@@ -34,7 +34,7 @@ def ensure_topics(apps: Iterable[App], settings: KafkaSettings, stop: threading.
 
 
 def ensure_now(apps: Iterable[App], settings: KafkaSettings) -> None:
-    """The same, for somebody who does not wait.
+    """Makes what is missing and checks what is there, without waiting for a broker or for other Apps.
 
     Raises:
         ConfigurationError: a topic is not as the App says.

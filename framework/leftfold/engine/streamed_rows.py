@@ -136,7 +136,9 @@ class StreamedRows(Generic[Row, K]):
 
         def pointed(registry: Registry) -> Registry:
             if generation.id not in registry.generations:
-                raise Fenced(f"view {self.view.name}: another process has removed generation {generation.id}")
+                raise Fenced(
+                    f"view {self.view.name}: another process has removed generation {generation.id}; rebuild it again"
+                )
             return registry.pointed(generation, now())
 
         change(self._store, self.view.name, pointed)
