@@ -97,4 +97,4 @@ def serving(shell: Shell) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(90)

@@ -64,7 +64,7 @@ class running:  # noqa: N801  # reads as a verb
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(90)
 
 
 def test_a_rebuild_with_a_broken_fold_stops_and_leaves_nothing(project: Project) -> None:

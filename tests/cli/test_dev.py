@@ -25,7 +25,7 @@ def dev(shop: Shell, wait_until: Wait) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(90)
 
 
 def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -50,7 +50,7 @@ def test_ctrl_c_stops_servers_and_app(shop: Shell, dev: subprocess.Popen[bytes])
     everything = family(dev)
     assert any("java" in process.name() for process in everything)
     dev.send_signal(signal.SIGINT)
-    assert dev.wait(40) == 130
+    assert dev.wait(90) == 130
     assert psutil.wait_procs(everything, timeout=60)[1] == []
     assert shop("status").code == 69
 

@@ -63,7 +63,7 @@ def test_after_a_position_not_reached_in_time_is_a_stale_view_with_both_position
             StaleViewError, match="view household_spend is at .* not yet at .*leftfold run household_spend"
         ) as e:
             read()
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 30
         assert str(position) in str(e.value)
 
 

@@ -27,7 +27,7 @@ from leftfold.memory import MemoryViewStore
 from tests.core.folding import TOPIC, FoldBench
 from tests.core.shop import CheckedOut, household_of
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -208,6 +208,7 @@ def test_whatever_fails_and_whenever_every_generation_is_what_one_quiet_tail_mak
 
 def test_twin_where_a_failed_flush_is_taken_for_sent_events_are_lost_or_double(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Follower, "rewind", lambda self: self._fold.pass_over(self.marks))
+    monkeypatch.setattr(f"{__name__}.SECONDS", 10.0)
     with pytest.raises(AssertionError):
         _all_seeds(monkeypatch)
 

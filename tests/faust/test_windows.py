@@ -134,7 +134,7 @@ def test_a_topic_that_was_trimmed_past_what_comes_next_is_refused(tills: Tills) 
     """The last test of this module: what is deleted no other could read."""
     admin = AdminClient(tills.kafka.librdkafka())
     for future in admin.delete_records([TopicPartition("tills.events", p, 5) for p in range(PARTITIONS)]).values():
-        future.result(20)
+        future.result(90)
     with running(tills, by(6)) as failures:
         wait_until(lambda: bool(failures), "the refusal")  # called at once
     assert isinstance(failures[0], LogHole)

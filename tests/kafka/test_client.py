@@ -152,7 +152,7 @@ def test_one_silent_command_among_many_is_one_unknown_outcome(client: KafkaClien
         return [] if record.key == b"s-1" else [accepted(1)]
 
     with Responder(settings, COMMANDS, script):
-        outcomes = client.send_many((Reserve(show_id=f"s-{n}") for n in range(4)), timeout=0.5)
+        outcomes = client.send_many((Reserve(show_id=f"s-{n}") for n in range(4)), timeout=4.0)
     assert [type(outcome).__name__ for outcome in outcomes] == ["Receipt", "OutcomeUnknown", "Receipt", "Receipt"]
 
 

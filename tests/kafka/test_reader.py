@@ -161,7 +161,7 @@ def test_deleted_records_are_a_hole_not_a_skip(
     # The answer never comes if the client that asked for it is gone.
     admin = AdminClient(kafka.librdkafka())
     for future in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
-        future.result(20)
+        future.result(90)
     reader.seek(Position({topic: {0: 2}}))
     with pytest.raises(InfrastructureError, match=r"hole in the log: .*\[0\] no longer holds offsets 2 to 5"):
         read_to(reader, 11)
@@ -195,7 +195,7 @@ def test_a_deleted_topic_is_an_error(
     topic = make_topic()
     write(kafka, topic, [b"1"])
     admin = AdminClient(kafka.librdkafka())
-    admin.delete_topics([topic])[topic].result(20)
+    admin.delete_topics([topic])[topic].result(90)
     reader.seek(Position({topic: {0: 0}}))
     with pytest.raises(InfrastructureError, match=rf"topic {topic} is gone"):
         read_to(reader, 2)

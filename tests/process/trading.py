@@ -65,7 +65,7 @@ class Trading:
         self.client.close()
         self._stop.set()
         for thread in self._threads:
-            thread.join(30.0)
+            thread.join(90.0)
             assert not thread.is_alive(), "something does not end"
         if kind is None and self.failures:
             raise self.failures[0]

@@ -173,7 +173,7 @@ def forget(settings: KafkaSettings, group: str) -> None:
     """Removes a group's offsets, as brokers do by themselves when nobody uses it for a week."""
     admin = AdminClient(settings.librdkafka())
     for future in admin.delete_consumer_groups([group]).values():
-        future.result(20)
+        future.result(90)
 
 
 def test_two_processes_share_the_partitions_and_nothing_is_lost_when_one_leaves(settings: KafkaSettings) -> None:

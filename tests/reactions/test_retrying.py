@@ -60,7 +60,7 @@ def test_one_try_each_also_of_what_hangs_and_what_was_done_is_not_tried_again(se
             assert not is_over.wait(60.0)
 
     post = Post(hang)
-    app = made(settings, "hung", post.act, attempts=2, timeout=1.0)
+    app = made(settings, "hung", post.act, attempts=2, timeout=4.0)
     events = ParkedEvents("hung", settings)
     with acting(app, "hung", settings):
         write(settings, Paid(visit="hangs"), Paid(visit="good"))
@@ -68,7 +68,7 @@ def test_one_try_each_also_of_what_hangs_and_what_was_done_is_not_tried_again(se
     is_mended.set()
     try:
         done, parked = Retry(app, "hung", settings).run()
-        assert (done, list(parked.values())) == (1, ["TimeoutError: no end within 1 s"])
+        assert (done, list(parked.values())) == (1, ["TimeoutError: no end within 4 s"])
         assert events.count() == 1
         assert Retry(app, "hung", settings).run().done == 0
         assert post.numbers("good") == [1]

@@ -55,7 +55,7 @@ def project(servers: Addresses, cluster: ClusterSet, tmp_path: Path) -> Iterator
     wait_until(lambda: '"serving"' in project.shell.said(), "the worker to serve", 60.0)
     yield project
     process.terminate()
-    process.wait(30)
+    process.wait(90)
 
 
 def test_a_project_lives_on_a_cluster(project: Project, cluster: ClusterSet) -> None:

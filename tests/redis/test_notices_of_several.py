@@ -9,22 +9,20 @@ from functools import partial
 
 import pytest
 
-from leftfold import Position
 from leftfold.bells import ThreadBell
 from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import InfrastructureError
 from leftfold.flush import BucketFlush, Generation
-from leftfold.reading import Reader
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.slots import Slots
 from leftfold.redis.subscriber import Subscriber
-from tests.core.shop import Spend, household_spend
+from tests.core.shop import household_spend
 from tests.core.watches import bench_on
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import BUCKETS, new_spread, slot_of
 from tests.redis.sentinel_set import SentinelSet
 from tests.redis.server import RedisServer, offset, wait_until
-from tests.redis.test_waiting import blocking, in_a_loop, read_while_folding
+from tests.redis.test_waiting import SOON, How, blocking, in_a_loop, read_while_folding
 
 pytestmark = pytest.mark.servers
 
@@ -81,10 +79,8 @@ def landed(store: RedisViewStore, flush: BucketFlush) -> bool:
 
 
 @pytest.mark.parametrize("how", [blocking, in_a_loop])
-def test_a_notice_alone_wakes_a_reader(
-    store: RedisViewStore, waits: threading.Event, how: Callable[[Reader[Spend], Position], object]
-) -> None:
-    assert read_while_folding(bench_on(store, household_spend), how, waits) is not None
+def test_a_notice_alone_wakes_a_reader(store: RedisViewStore, waits: threading.Event, how: How) -> None:
+    assert read_while_folding(bench_on(store, household_spend), how, waits) < SOON
 
 
 def test_flushes_of_every_node_are_heard_on_each(cluster: ClusterSet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -59,27 +59,30 @@ def late(bench: FoldBench) -> Position:
     return Position.at(TOPIC, record.partition, record.offset + 1)
 
 
-def read_while_folding(
-    bench: FoldBench, how: Callable[[Reader[Spend], Position], object], waits: threading.Event
-) -> object:
-    """Reads in a thread, and folds once it waits."""
+How: TypeAlias = Callable[[Reader[Spend], Position, float], object]
+
+
+def read_while_folding(bench: FoldBench, how: How, waits: threading.Event, timeout: float = SOON) -> float:
+    """Reads in a thread, folds once it waits, and says how many seconds it read; without being woken, all of them."""
     tail, position = bench.settle(), late(bench)
     reader = bench.views[household_spend]
     waits.clear()
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(how, reader, position)
+        began = time.monotonic()
+        reading = pool.submit(how, reader, position, timeout)
         wait_until(waits.is_set, "the reader to wait")
         assert not reading.done()
         bench.settle(tail)
-        return reading.result(SOON)
+        assert reading.result(2 * SOON) is not None
+        return time.monotonic() - began
 
 
-def blocking(reader: Reader[Spend], position: Position) -> object:
-    return reader.get("h1", after=position, timeout=3.0)
+def blocking(reader: Reader[Spend], position: Position, timeout: float) -> object:
+    return reader.get("h1", after=position, timeout=timeout)
 
 
-def in_a_loop(reader: Reader[Spend], position: Position) -> object:
-    return asyncio.run(reader.aget("h1", after=position, timeout=3.0))
+def in_a_loop(reader: Reader[Spend], position: Position, timeout: float) -> object:
+    return asyncio.run(reader.aget("h1", after=position, timeout=timeout))
 
 
 BOTH = pytest.mark.parametrize("how", [blocking, in_a_loop])
@@ -87,37 +90,25 @@ BOTH = pytest.mark.parametrize("how", [blocking, in_a_loop])
 
 @BOTH
 @pytest.mark.usefixtures("no_net")
-def test_a_notice_alone_wakes_a_reader(
-    store: RedisViewStore, waits: threading.Event, how: Callable[[Reader[Spend], Position], object]
-) -> None:
+def test_a_notice_alone_wakes_a_reader(store: RedisViewStore, waits: threading.Event, how: How) -> None:
     bench = bench_on(store, household_spend)
-    assert read_while_folding(bench, how, waits) is not None
+    assert read_while_folding(bench, how, waits) < SOON
 
 
 @BOTH
 @pytest.mark.usefixtures("silent")
 def test_a_reader_whose_notice_was_lost_is_woken_by_the_net(
-    store: RedisViewStore, waits: threading.Event, how: Callable[[Reader[Spend], Position], object]
+    store: RedisViewStore, waits: threading.Event, how: How
 ) -> None:
     bench = bench_on(store, household_spend)
-    assert read_while_folding(bench, how, waits) is not None
+    assert read_while_folding(bench, how, waits) < SOON
 
 
 @BOTH
 @pytest.mark.usefixtures("silent", "no_net")
-def test_twin_with_neither_nobody_wakes_a_reader(
-    store: RedisViewStore, waits: threading.Event, how: Callable[[Reader[Spend], Position], object]
-) -> None:
+def test_twin_with_neither_nobody_wakes_a_reader(store: RedisViewStore, waits: threading.Event, how: How) -> None:
     bench = bench_on(store, household_spend)
-
-    def slept(reader: Reader[Spend], position: Position) -> float:
-        began = time.monotonic()
-        how(reader, position)
-        return time.monotonic() - began
-
-    found = read_while_folding(bench, slept, waits)
-    assert isinstance(found, float)
-    assert found >= 3.0, "it read again only when its time was up"
+    assert read_while_folding(bench, how, waits, timeout=3.0) >= 3.0, "it read again only when its time was up"
 
 
 def test_a_reader_that_need_not_wait_subscribes_to_nothing(server: RedisServer, store: RedisViewStore) -> None:
@@ -224,7 +215,7 @@ def test_nobody_listens_for_ever(
     monkeypatch.setattr(subscriber, "LINGER_SECONDS", 0.2)
     bench = bench_on(store, household_spend)
     for _ in range(2):
-        assert read_while_folding(bench, blocking, waits) is not None
+        assert read_while_folding(bench, blocking, waits) < SOON
         wait_until(lambda: subscribers(server) == 0, "the end of the subscription")
 
 

@@ -117,7 +117,7 @@ def test_a_watcher_that_goes_on_after_each_death_of_the_server_misses_nothing(se
             bench.until(tail, lambda: steps(tail) and folded(reader) == 60, seconds=30.0)
         finally:
             done.set()
-        watching.result(30.0)
+        watching.result(90)
     assert rows == dict(reader.items())
     store.close()
 

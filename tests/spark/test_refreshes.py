@@ -244,7 +244,7 @@ class Spilt(Event, category="poisons", key="ledger", name="Moved"):
 def test_an_event_that_cannot_be_read_stops_the_refresh_and_is_named(shop: Shop) -> None:
     topic = "poisons.events"
     admin = AdminClient(shop.kafka.librdkafka())
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(90)
     planted(shop, topic, BROKEN, commit=True)
     view = QueryView("spilt", events=Spilt, row=OwnerSums, key=lambda r: r.owner, query=owner_sums.query)
     with pytest.raises(ContractError, match=r"table Moved stops at poisons.events\[0\]@0: no poisons.Moved.v1: amount"):

@@ -44,7 +44,7 @@ class Running:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop.set()
-        self._thread.join(20.0)
+        self._thread.join(90.0)
         assert not self._thread.is_alive(), "the worker does not end"
         if kind is None and self.failure is not None:
             raise self.failure
