@@ -155,6 +155,11 @@ def test_an_answer_counts_once_and_only_for_a_command_that_waits(bench: Bench) -
     assert bench.take(bench.answer(reserve, NACK, no, offset=1)) == {"unasked": 1}
 
 
+@pytest.mark.parametrize("time", [10**17, -(10**17), 1])
+def test_an_input_may_claim_to_be_written_at_any_time(bench: Bench, time: int) -> None:
+    assert bench.take(bench.event(PLACED, 7)._replace(time=time)) == {"taken": 1, "sent": 1}
+
+
 def test_an_acknowledged_command_is_forgotten(bench: Bench) -> None:
     bench.take(bench.event(PLACED, 7))
     (reserve,) = bench.sent

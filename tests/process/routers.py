@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any
@@ -23,10 +24,18 @@ EVENTS, NOW = names.events("orders"), datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def routing(
-    settings: KafkaSettings, process: str = "checkout", of: App = app
+    settings: KafkaSettings,
+    process: str = "checkout",
+    of: App = app,
+    *,
+    passed_over: Callable[[], Collection[str]] = tuple,
 ) -> AbstractContextManager[list[BaseException]]:
     """A router at work while the block runs, and what it failed of."""
-    return working(lambda stop: route(of, process, settings.aiokafka(), of.partitions, stop, lambda *told: None))
+
+    def work(stop: threading.Event) -> None:
+        route(of, process, settings.aiokafka(), of.partitions, stop, lambda *told: None, passed_over=passed_over)
+
+    return working(work)
 
 
 def routed(settings: KafkaSettings, process: str = "checkout") -> list[str]:

@@ -15,9 +15,9 @@ from leftfold.engine.instance import Due
 from leftfold.engine.log_time import TimeMark
 from leftfold.engine.process_lane import ProcessLane
 from leftfold.faust import clock
-from leftfold.kafka.inputs import write_input
 from leftfold.kafka.member import Member
 from leftfold.kafka.offsets import attempt
+from leftfold.kafka.one_record import write_record
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
@@ -102,7 +102,7 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
                     "the timer to be set",
                 )
                 wait_until(lambda: is_told(settings, home), "routers to know the time")
-        write_input(settings, TOPIC, deadly)  # routers know nothing of it, as of answers that a process is given
+        write_record(settings, TOPIC, deadly)  # routers know nothing of it, as of answers that a process is given
         there = taken(settings, home, deaths=2)
         monkeypatch.setattr(Member, "commit", noted)
         monkeypatch.setattr(Member, "fetch", late)

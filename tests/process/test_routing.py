@@ -122,7 +122,7 @@ def test_an_event_that_cannot_be_routed_ends_the_router_and_is_not_skipped(setti
         with routing(settings) as failures:
             wait_until(lambda: bool(failures), "the router to end")  # called at once
         assert isinstance(failures[0], ContractError)
-        assert "no orders.Placed.v1" in str(failures[0])
+        assert "cannot be routed to checkout: no orders.Placed.v1: " in str(failures[0])
     assert routed(settings).count("broken") == before, "what comes behind it waits for it"
 
 

@@ -19,7 +19,7 @@ from leftfold.cli.open_transactions import look_for_open
 from leftfold.engine.batch import Outgoing
 from leftfold.engine.log_time import SourceTime, TimeMark
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.inputs import write_input
+from leftfold.kafka.one_record import write_record
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.trade import Place, Reserved, app, checkout
 from tests.process.trading import Trading
@@ -65,7 +65,7 @@ def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, 
         row, said = told()
         assert (row["workers"], row["routers"], row["overdue"], row["dead"]) == (1, 1, 0, 0)
         assert "process checkout" not in said
-        write_input(settings, "checkout.commands", broken())
+        write_record(settings, "checkout.commands", broken())
         wait_until(lambda: told()[0]["dead"] == 1, lambda: f"a dead letter: {told()}")
         assert re.search(r"process checkout: 1 dead letter, the last one .* ago: header 'origin' is missing", told()[1])
         assert "see: leftfold log trace broken" in told()[1]
@@ -90,8 +90,8 @@ def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings
     row, said = told()
     assert (row["workers"], row["routers"], row["unrouted"], row["untaken"]) == (0, 0, 0.0, 0.0)
     assert "process checkout has no workers; start: leftfold run --app tests.core.trade:app checkout" in said
-    write_input(settings, names.events("orders"), event())
-    write_input(settings, names.commands("checkout"), broken())
+    write_record(settings, names.events("orders"), event())
+    write_record(settings, names.commands("checkout"), broken())
     row, said = told()
     assert row["unrouted"] > 0
     assert row["untaken"] > 0
@@ -108,7 +108,7 @@ def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(settings: 
         for category in checkout.categories
         for p in range(app.partitions)
     }
-    write_input(settings, names.time("checkout"), Outgoing(0, None, TimeMark(sources).encode(), []))
+    write_record(settings, names.time("checkout"), Outgoing(0, None, TimeMark(sources).encode(), []))
     wait_until(lambda: told()[0]["overdue"] == 1, lambda: f"an overdue timer: {told()}")
     assert "process checkout: 1 timer overdue, first patience of o, due " in told()[1]
     assert "leftfold timers list --app tests.core.trade:app checkout" in told()[1]

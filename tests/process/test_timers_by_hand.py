@@ -15,7 +15,7 @@ from leftfold.codec import header
 from leftfold.engine.inputs import CANCEL, DUE, Input, due_record
 from leftfold.engine.instance import Due, Instance, Sent
 from leftfold.engine.reacting import Outcome, Passed, Reactor, Took, timer_of
-from leftfold.kafka.inputs import write_input
+from leftfold.kafka.one_record import write_record
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from tests.core.trade import Dropped, Place, Reserved, app, checkout_with
@@ -107,7 +107,7 @@ def given_twice_while_due(settings: KafkaSettings, typed: Typing, order: str) ->
     (row,) = typed("list", "checkout", "--key", order)[1]
     set_ = Due(row["due"], row["sends"], json.dumps(row["command"]), row["correlation_id"], row["by"])
     due = due_record("trade", "checkout", order, "patience", set_, row["partition"])
-    write_input(settings, "checkout.commands", due)
+    write_record(settings, "checkout.commands", due)
 
 
 def test_a_timer_that_is_fired_while_it_is_due_fires_once_and_is_not_set_by_newer_code(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -10,9 +9,9 @@ import typer
 
 from leftfold.cli.agreeing import agreed
 from leftfold.cli.console import emit, note, say
-from leftfold.cli.failures import Usage
 from leftfold.cli.hints import for_app
 from leftfold.cli.project import load_app
+from leftfold.cli.signed import signed
 from leftfold.cli.timing import Ordered, TimerWork, process_of
 from leftfold.engine.timer_order import Action, Order, SetTimer
 from leftfold.names import commands
@@ -20,7 +19,6 @@ from leftfold.names import commands
 __all__ = ["Wanted", "give"]
 
 _NOT_TAKEN = 4
-_LONGEST = 2000
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,14 @@ def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
         Usage: there is no such timer, or no reason is given. typer.Exit: 4, when no worker took it in time, 1,
             when it was not to be given after all.
     """
-    if not 0 < len(wanted.reason.strip()) <= _LONGEST:
-        raise Usage(f"why? say --reason TEXT, in {_LONGEST} characters at most; it is kept with the order")
+    actor = signed(wanted.by, wanted.reason)
     whole = load_app(app, having=[wanted.process])
     process = process_of(whole, wanted.process)
     with TimerWork(whole, process, kafka) as work:
         timer = work.timer(wanted.key, wanted.name)
         agreed(_question(wanted, timer), yes=wanted.yes)
         now = work.told_time().now or datetime.now(UTC)
-        order = Order(wanted.action, wanted.by or _login(), wanted.reason, now)
+        order = Order(wanted.action, actor, wanted.reason, now)
         done = work.give(timer, order, wanted.timeout)
     _tell(wanted, order, done, as_json=as_json)
     if not done.taken:
@@ -83,10 +80,3 @@ def _tell(wanted: Wanted, order: Order, done: Ordered, *, as_json: bool) -> None
     became = "taken; the timer is not set any more" if done.taken else "not taken yet"
     say(f"{wanted.process} {timer.key}: {order.action.value} timer {timer.name}, due {timer.due.at}: {became}")
     say(f"order {done.id} stands in {topic}[{timer.partition}]@{done.offset}; see: leftfold log trace {done.id}")
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a user id without a name, as in containers
-        raise Usage("who orders this? your user has no name here; say --by WHO") from None

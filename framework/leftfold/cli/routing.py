@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.cli.passed_over import passed_over
 from leftfold.cli.trouble import Trouble
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
@@ -39,6 +41,14 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
         try:
             with Cluster(settings) as cluster:
                 count = cluster.partitions(names.commands(process))
-            route(app, process, settings.aiokafka(), count, stop, told)
+            route(
+                app,
+                process,
+                settings.aiokafka(),
+                count,
+                stop,
+                told,
+                passed_over=partial(passed_over, settings, process),
+            )
         except InfrastructureError as error:
             trouble.met(error)

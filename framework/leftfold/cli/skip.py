@@ -1,52 +1,99 @@
-"""`leftfold log skip`: routers that pass over what their topics have lost."""
+"""`leftfold log skip`: routers that pass over what their topics have lost, or what nobody can route."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leftfold import names
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.app import App
 
 __all__ = ["EXAMPLES", "skip"]
 
 EXAMPLES = examples(
-    "leftfold log skip newsletter          asks first, naming what will never reach the process",
+    "leftfold log skip newsletter          asks first, naming what is gone and will never reach the process",
     "leftfold log skip newsletter --yes --json",
+    "leftfold log skip newsletter 'orders.events[2]@7' --reason \"ticket 4711\"     an event that nobody can read",
 )
 
 
 def skip(
     name: Annotated[str, typer.Argument(metavar="PROCESS", help="The process's name.")],
+    events: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EVENT]...", help="Events that its routers cannot route; else what is gone."),
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the events.")] = "",
+    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who says so; else your login name.")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     app: AppOption = "",
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have the routers of a process begin where topics begin now, wherever they stand before that.
+    """Have the routers of a process pass over events: those that are gone, or those that are named.
 
     A router that finds its next events trimmed does not go on: they would never reach the process. Where that is as it
-    should be, since the process is younger than they are, this says so. Stop its routers first.
+    should be, since the process is younger than they are, this says so, and routers begin where topics begin now. Stop
+    them first.
+
+    A router does not go on behind an event either that it cannot read, or on which `correlate` fails. Where no code
+    will ever mend that, name the event: it goes to PROCESS.dead with the reason, and routers pass it over when they
+    are started again.
     """
+    from leftfold.cli.project import load_app
+    from leftfold.connection import kafka_settings
+
+    whole, settings = load_app(app, having=[name]), kafka_settings(kafka)
+    if events:
+        _skip_named(whole, name, events, reason, by, settings, yes=yes, as_json=as_json)
+    else:
+        _skip_gone(whole, name, settings, yes=yes, as_json=as_json)
+
+
+def _skip_named(
+    app: App, name: str, events: Sequence[str], reason: str, by: str, settings: Any, *, yes: bool, as_json: bool
+) -> None:
+    from leftfold.cli.agreeing import agreed
+    from leftfold.cli.console import amount, emit, note
+    from leftfold.cli.passed_over import pass_over, place_in, unroutable
+    from leftfold.cli.signed import signed
+    from leftfold.cli.timing import process_of
+
+    actor, process = signed(by, reason), process_of(app, name)
+    found = [unroutable(app.name, process, place_in(text), settings) for text in dict.fromkeys(events)]
+    for event in found:
+        note(f"{event.place}: {event.why}")
+    which = "this event" if len(found) == 1 else f"these {amount(len(found), 'event')}"
+    agreed(f"{which} will never reach the process; have the routers of {name} pass over {which}?", yes=yes)
+    for event in found:
+        pass_over(name, event, f"passed over by {actor}: {reason}", settings)
+        if as_json:
+            emit({"process": name, **event.place._asdict(), "why": event.why, "actor": actor, "reason": reason})
+    if not as_json:
+        note(f"kept in {names.dead(name)}; routers of {name} pass over {which} when they are started again")
+
+
+def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) -> None:
     from leftfold.cli.agreeing import agreed
     from leftfold.cli.console import emit, note
-    from leftfold.cli.project import load_app
     from leftfold.cli.timing import process_of
-    from leftfold.connection import kafka_settings, ring
-    from leftfold.names import events
+    from leftfold.connection import ring
     from leftfold.position import Position
 
-    whole = load_app(app, having=[name])
-    process = process_of(whole, name)
-    topics = [events(category) for category in process.categories]
-    with ring("leftfold.kafka.groups").Groups(kafka_settings(kafka)) as groups:
-        lost = _lost(groups, whole.name, name, topics)
+    topics = [names.events(category) for category in process_of(app, name).categories]
+    with ring("leftfold.kafka.groups").Groups(settings) as groups:
+        lost = _lost(groups, app.name, name, topics)
         for topic, partition, start, end in lost:
             note(f"{topic}[{partition}]: offsets {start} to {end - 1} are gone")
         if lost:
             agreed(f"these events will never reach the process; have the routers of {name} pass over them?", yes=yes)
-            _check_idle(groups, whole.name, name)
-            groups.move(whole.name, name, Position.union(Position.at(topic, p, end) for topic, p, _, end in lost))
+            _check_idle(groups, app.name, name)
+            groups.move(app.name, name, Position.union(Position.at(topic, p, end) for topic, p, _, end in lost))
     if as_json:
         for topic, partition, start, end in lost:
             emit({"process": name, "topic": topic, "partition": partition, "from": start, "to": end})
@@ -57,10 +104,9 @@ def skip(
 def _check_idle(groups: Any, app: str, process: str) -> None:
     from leftfold.cli.console import amount
     from leftfold.errors import InfrastructureError
-    from leftfold.names import group
 
     router = f"{process}.router"
-    at_work = groups.owners(router).get(group(app, router), 0)
+    at_work = groups.owners(router).get(names.group(app, router), 0)
     if at_work:
         raise InfrastructureError(
             f"process {process} has {amount(at_work, 'router')} at work; stop what runs them, then say it again"
@@ -70,8 +116,7 @@ def _check_idle(groups: Any, app: str, process: str) -> None:
 def _lost(groups: Any, app: str, process: str, topics: list[str]) -> list[tuple[str, int, int, int]]:
     """What topics have lost behind the place of the routers: topic, partition, and the offsets from, to."""
     from leftfold.engine.hole import unreachable
-    from leftfold.names import group
 
     there = [topic for topic in topics if topic in groups.topics()]
-    at = groups.committed(group(app, f"{process}.router"), there)
+    at = groups.committed(names.group(app, f"{process}.router"), there)
     return [(gone.topic, gone.partition, gone.start, gone.end) for gone in unreachable(groups.starts(there), at)]

@@ -133,7 +133,7 @@ class TimerWork:
         """Writes an order and waits until a worker has taken it, or something else has ended the timer."""
         out, topic = order_record(self._app.name, self._process.name, timer, order), names.commands(self._process.name)
         id_ = header(out.headers, "ce_id").decode()
-        offset = ring("leftfold.kafka.inputs").write_input(self._settings, topic, out)
+        offset = ring("leftfold.kafka.one_record").write_record(self._settings, topic, out)
         try:
             return Ordered(offset, id_, timer, self.table.await_taken(timer, seconds))
         except KeyboardInterrupt:

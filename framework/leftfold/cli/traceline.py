@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from leftfold.engine.step import Place, Step
 from leftfold.engine.trace import Node
+from leftfold.moments import moment_at
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -113,4 +113,4 @@ def _places(places: list[Place]) -> str:
 def _clock(milliseconds: int) -> str:
     if milliseconds <= 0:
         return ""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment_at(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from leftfold.codec import header
-from leftfold.engine.batch import Batch, HeaderList, Outgoing, Reply
+from leftfold.engine.batch import Batch, Outgoing, Reply
+from leftfold.engine.dead_letter import dead_letter
 from leftfold.engine.held import Held, HeldCodec
 from leftfold.engine.inputs import BARRIER, answer_record
 from leftfold.engine.log_time import TimeMark
@@ -202,13 +203,6 @@ class BatchLane(ABC, Generic[G]):
     def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:
         """Dead-letters a record with its original bytes, by reference when it is too heavy to be copied."""
         self._count(batch, "dead")
-        source = f"{record.topic}/{record.partition}/{record.offset}".encode()
-        reason = str(error)[:2000].encode()
-        headers: HeaderList = [*record.headers, ("dead_reason", reason), ("dead_source", source)]
-        weight = len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") for k, v in headers)
-        if weight > self._room:
-            headers = [("dead_reason", reason), ("dead_source", source), ("dead_reference", b"true")]
-        value = record.value if weight <= self._room else None
-        batch.dead.append(Outgoing(record.partition, record.key, value, headers))
+        batch.dead.append(dead_letter(record, str(error), record.partition, self._room))
         if header(record.headers, "ce_id"):
             self._answer(batch, record, 0, 0, nack(error))

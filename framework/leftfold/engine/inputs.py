@@ -11,6 +11,7 @@ from leftfold.engine.batch import HeaderList, Outgoing
 from leftfold.engine.instance import Due
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, origin_of
 from leftfold.errors import ContractError
+from leftfold.moments import moment_in
 from leftfold.ports import RawRecord
 
 __all__ = ["ACK", "BARRIER", "CANCEL", "DUE", "NACK", "NO_INPUT", "Input", "answer_record", "due_record", "read_input"]
@@ -59,8 +60,8 @@ def read_input(record: RawRecord) -> Input:
             (found.get("ce_causationid") or b"").decode(),
             origin_of(found["origin"]) if "origin" in found else None,
         )
-        if datetime.fromisoformat(given.time.decode()).tzinfo is None:
-            raise ContractError(f"ce_time {given.time.decode()!r} has no time zone")
+        if moment_in(given.time) is None:
+            raise ContractError(f"ce_time {given.time.decode()!r} is no time with its zone")
         given.correlation.decode(), given.traceparent.decode()
     except KeyError as error:
         raise ContractError(f"header {error} is missing; inputs are CloudEvents 1.0 in binary mode") from error

@@ -55,9 +55,10 @@ class SourceTime:
             return min(self.time, self.appended)
         if self.late < SILENCE:
             return self.end
+        passed = max(self.end - self.appended, timedelta())
         if loading and self.late >= LOAD:
-            return min(self.end - self.late, self.time + SILENCE)
-        return self.end if self.end - self.appended >= SILENCE else self.end - self.late
+            return self.time + min(passed, SILENCE)
+        return self.end if passed >= SILENCE else self.time + passed
 
 
 @dataclass(frozen=True)

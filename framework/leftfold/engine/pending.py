@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from leftfold.codec import MessageCodec, header, read_recorded
@@ -11,6 +10,7 @@ from leftfold.digits import version_in
 from leftfold.engine.batch import HeaderList, Outgoing
 from leftfold.engine.reason import reason_of
 from leftfold.errors import ContractError
+from leftfold.moments import moment_at
 from leftfold.ports import RawRecord
 from leftfold.reaction import Delivery, Reaction, idempotency_key
 
@@ -20,9 +20,6 @@ Place: TypeAlias = tuple[str, int]
 """A topic and a partition."""
 DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
 """What a parked event has besides its own headers."""
-
-_LATEST = 253_402_300_799_000
-"""The last second of the year 9999 in ms: a record may claim any time, and datetime ends there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -91,9 +88,9 @@ class PendingReader:
 
     def _broken(self, record: RawRecord, error: ContractError) -> Pending:
         id_ = header(record.headers, "ce_id").decode(errors="replace")
-        time = datetime.fromtimestamp(min(max(record.time, 0), _LATEST) / 1000, UTC)
-        key = idempotency_key(self._reaction.name, id_)
-        return Pending(record, None, Delivery(reaction=self._reaction.name, idempotency_key=key, time=time), 0, error)
+        name, time = self._reaction.name, moment_at(record.time)
+        delivery = Delivery(reaction=name, idempotency_key=idempotency_key(name, id_), time=time)
+        return Pending(record, None, delivery, 0, error)
 
     def _check_version(self, record: RawRecord) -> None:
         name, version = version_in(header(record.headers, "ce_type"))

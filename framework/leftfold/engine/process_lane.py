@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from leftfold import names
@@ -16,6 +16,7 @@ from leftfold.engine.reacting import Failed, Passed, Reactor, Request, timer_of
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION
 from leftfold.engine.timers import Timers
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
+from leftfold.moments import moment_at
 from leftfold.partitioner import partition_of as murmur
 from leftfold.ports import RawRecord, StateStore
 from leftfold.process import Process
@@ -140,7 +141,7 @@ class ProcessLane(BatchLane[Input]):
     ) -> None:
         if given.origin is not None:
             at = datetime.fromisoformat(given.time.decode())
-            routed = datetime.fromtimestamp(record.time / 1000, UTC) if record.time else at
+            routed = moment_at(record.time) if record.time else at
             self.times[record.partition].saw(given.origin[0], at, routed, record.offset)
         spare = stream.copy() if careful else None
         outcome = self._reactor.take(stream, given)

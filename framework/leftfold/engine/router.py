@@ -12,7 +12,7 @@ from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
 from leftfold.process import Process
 
-__all__ = ["Router"]
+__all__ = ["Router", "unroutable"]
 
 
 class Router:
@@ -35,19 +35,20 @@ class Router:
             ContractError: the event cannot be read, or `correlate` fails on it; whoever goes on would lose it.
         """
         given = {name: value or b"" for name, value in record.headers}
-        type_, id_ = given.get("ce_type", b""), given.get("ce_id", b"").decode()
+        type_ = given.get("ce_type", b"")
         if record.key == b"@" or (event := self._events.wanted(type_, record.value)) is None:
             return None
+        id_ = given.get("ce_id", b"").decode(errors="replace")
         try:
             key = self._process.correlate(event)
         except Exception as error:
             failed = f"{self._process.name}.correlate failed on {event!r}: {error!r}"
-            raise ContractError(f"{_place(record)}: {failed}") from error
+            raise ContractError(failed) from error
         if key is None:
             return None
         if not isinstance(key, str) or not key or key == "@":
             gave = f"{self._process.name}.correlate gave {key!r} for {event!r}"
-            raise ContractError(f"{_place(record)}: {gave}; give a name or None")
+            raise ContractError(f"{gave}; give a name or None")
         raw = key.encode()
         origin = f"{record.topic}/{record.partition}/{record.offset}/0".encode()
         headers: HeaderList = [
@@ -67,5 +68,10 @@ class Router:
         return Outgoing(self._partition_of(raw), raw, record.value, headers)
 
 
-def _place(record: RawRecord) -> str:
-    return f"{record.topic}[{record.partition}]@{record.offset}"
+def unroutable(process: str, record: RawRecord, error: ContractError) -> ContractError:
+    """The error of a router that does not go on behind an event, with what can be done about it."""
+    place = f"{record.topic}[{record.partition}]@{record.offset}"
+    return ContractError(
+        f"{place} cannot be routed to {process}: {error}. Deploy code that can; where none ever will, have it passed "
+        f"over: leftfold log skip {process} '{place}' --reason WHY"
+    )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from leftfold.engine.log_time import LogTime, SourceTime, TimeMark
 from leftfold.errors import ContractError
+from leftfold.moments import moment_at
 from leftfold.ports import RawRecord
 
 __all__ = ["ToldTime", "told_time"]
@@ -52,4 +53,4 @@ def told_time(marks: Iterable[RawRecord], sources: Iterable[str]) -> ToldTime:
     silent = tuple(sorted(source for source, at in times.items() if at is None))
     found = [(at, source) for source, at in times.items() if at is not None]
     slowest = min(found)[1] if found and not silent else ""
-    return ToldTime(time.now(0), slowest, silent, datetime.fromtimestamp(told / 1000, UTC) if told else None)
+    return ToldTime(time.now(0), slowest, silent, moment_at(told) if told else None)

@@ -10,6 +10,7 @@ from faust.types import TP
 from leftfold.codec import header
 from leftfold.engine.log_time import SILENCE, SourceTime, TimeMark
 from leftfold.faust.sending import Sender
+from leftfold.moments import moment_at, moment_in
 from leftfold.ports import RawRecord
 
 __all__ = ["Clock"]
@@ -27,10 +28,8 @@ class Clock:
     def routed(self, consumer: Any, record: RawRecord) -> None:
         """An event is routed, or concerns nobody; of a partition that went to another router it tells nothing."""
         tp = TP(record.topic, record.partition)
-        if consumer.progress.done(tp, record.offset) and (time := header(record.headers, "ce_time")):
-            appended = datetime.fromtimestamp(record.time / 1000, UTC)
-            at = SourceTime(datetime.fromisoformat(time.decode()), appended)
-            self._ahead.setdefault(tp, {})[record.offset] = at
+        if consumer.progress.done(tp, record.offset) and (time := moment_in(header(record.headers, "ce_time"))):
+            self._ahead.setdefault(tp, {})[record.offset] = SourceTime(time, moment_at(record.time))
 
     async def tick(self, consumer: Any) -> None:
         """Writes the time of every source that is assigned now."""

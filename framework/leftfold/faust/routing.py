@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -17,8 +17,8 @@ from leftfold.app import App
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.hole import unrouted
 from leftfold.engine.reason import reason_of
-from leftfold.engine.router import Router
-from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.engine.router import Router, unroutable
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.faust.apps import faust_app
 from leftfold.faust.bundles import BundlingTransport
 from leftfold.faust.clock import Clock
@@ -37,7 +37,14 @@ _BUNDLES = 32
 
 
 def route(
-    app: App, name: str, dialect: Mapping[str, Any], partitions: int, stop: threading.Event, report: Report
+    app: App,
+    name: str,
+    dialect: Mapping[str, Any],
+    partitions: int,
+    stop: threading.Event,
+    report: Report,
+    *,
+    passed_over: Callable[[], Collection[str]] = tuple,
 ) -> None:
     """Routes the events of a process until `stop` is set; several routers share the partitions of the events.
 
@@ -46,17 +53,28 @@ def route(
 
     Args:
         dialect: how aiokafka reaches the brokers. partitions: how many `{name}.commands` has.
+        passed_over: tells the events that need not reach the process although they cannot be routed, as
+            `topic/partition/offset`. Asked in a thread of its own whenever an event cannot be routed.
 
     Raises:
         ContractError: an event cannot be routed. InfrastructureError: no broker, or an input that is not written.
         LogHole: events are gone that were never routed.
     """
-    asyncio.run(_Routing(app, name, dialect, partitions, report).until(stop))
+    asyncio.run(_Routing(app, name, dialect, partitions, report, passed_over).until(stop))
 
 
 class _Routing:
-    def __init__(self, app: App, name: str, dialect: Mapping[str, Any], partitions: int, report: Report) -> None:
-        self._process, self._report = app.process(name), report
+    def __init__(
+        self,
+        app: App,
+        name: str,
+        dialect: Mapping[str, Any],
+        partitions: int,
+        report: Report,
+        passed_over: Callable[[], Collection[str]],
+    ) -> None:
+        self._process, self._report, self._passed_over = app.process(name), report, passed_over
+        self._known_over: Collection[str] = ()
         self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions))
         self._sender = Sender(dialect, names.commands(name), partitions)
         self._faust = faust_app(
@@ -131,10 +149,23 @@ class _Routing:
         try:
             for record in bundled(event.message):
                 progress.began(tp, record.offset)
-                await self._sender.send(record, self._router.route(record), done)
+                try:
+                    out = self._router.route(record)
+                except ContractError as error:
+                    await self._check_passed_over(record, error)
+                    out = None
+                await self._sender.send(record, out, done)
         except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
             self._failed(error)
             await asyncio.Event().wait()
+
+    async def _check_passed_over(self, record: RawRecord, error: ContractError) -> None:
+        source = f"{record.topic}/{record.partition}/{record.offset}"
+        if source not in self._known_over:
+            self._known_over = await asyncio.to_thread(self._passed_over)
+        if source not in self._known_over:
+            raise unroutable(self._process.name, record, error) from error
+        self._report("event passed over", {"process": self._process.name, "event": source, "reason": str(error)})
 
     @property
     def _progress(self) -> OrderedProgress:

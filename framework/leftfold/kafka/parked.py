@@ -10,6 +10,7 @@ from leftfold.engine.pending import DEAD_HEADERS
 from leftfold.engine.received import origin_of
 from leftfold.errors import ContractError
 from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.one_record import record_at
 from leftfold.kafka.places import Place, RecordedPlaces
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
@@ -63,20 +64,9 @@ class ParkedEvents:
             raise ContractError(f"{where}: dead_source is {source!r}, which is no topic/partition/offset") from error
         topic, _, partition = place.rpartition("/")
         if header(parked.headers, "dead_reference"):
-            return self._at(topic, int(partition), offset)
+            return record_at(self._settings, topic, int(partition), offset)
         headers = tuple(one for one in parked.headers if one[0] not in DEAD_HEADERS)
         return RawRecord(topic, int(partition), offset, parked.key, parked.value, headers, parked.time)
-
-    def _at(self, topic: str, partition: int, offset: int) -> RawRecord:
-        log = KafkaLogReader(self._settings)
-        try:
-            log.seek(Position.at(topic, partition, offset))
-            while not log.position().covers(Position.at(topic, partition, offset + 1)):
-                for record in log.poll(1, 1.0):
-                    return record
-        finally:
-            log.close()
-        raise ContractError(f"{topic}[{partition}]@{offset} is not there any more")
 
     def _range(self) -> tuple[Position, Position]:
         with Cluster(self._settings) as cluster:

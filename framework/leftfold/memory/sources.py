@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from leftfold.codec import header
 from leftfold.engine.log_time import SILENCE, SourceTime, TimeMark
 from leftfold.memory.log import MemoryLog
+from leftfold.moments import moment_at, moment_in
 
 __all__ = ["Sources"]
 
@@ -34,7 +35,6 @@ class Sources:
         for topic in self._topics:
             for partition, records in enumerate(self._log.of(topic)):
                 at = SourceTime()
-                if records:
-                    time = datetime.fromisoformat(header(records[-1].headers, "ce_time").decode())
-                    at = SourceTime(time, datetime.fromtimestamp(records[-1].time / 1000, UTC))
+                if records and (time := moment_in(header(records[-1].headers, "ce_time"))):
+                    at = SourceTime(time, moment_at(records[-1].time))
                 yield f"{topic}/{partition}", at

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from leftfold.digits import number_in
+from leftfold.moments import moment_in
 from leftfold.ports import RawRecord
 
 __all__ = ["READ", "SCHEMA", "table_of"]
@@ -82,8 +83,4 @@ def _number(text: str, bits: int) -> int | None:
 
 
 def _time(found: dict[str, bytes | None]) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(_text(found.get("ce_time")))
-    except ValueError:
-        return None
-    return time if time.tzinfo is not None else None
+    return moment_in(found.get("ce_time") or b"")

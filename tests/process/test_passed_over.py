@@ -1,0 +1,134 @@
+"""Events that cannot be routed: routers end at them until somebody says that they need not reach the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from leftfold.cli.main import run
+from leftfold.cli.passed_over import passed_over
+from leftfold.codec import header
+from leftfold.errors import ContractError
+from leftfold.faust import clock
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
+from tests.core.trade import app
+from tests.process.routers import EVENTS, plant, routed, routing
+from tests.process.trading import committed
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+Typing = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing:
+    """Types `leftfold log skip checkout ...`; exit code, and what was said beside the result."""
+
+    def type_(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        about = ["--app", "tests.core.trade:app", "--kafka", settings.bootstrap_servers]
+        code = run(["log", "skip", "checkout", *words, *about])
+        return code, capsys.readouterr().err
+
+    return type_
+
+
+def refused(settings: KafkaSettings) -> str:
+    """What a router says that ends at an event, however often it is started."""
+    said: set[str] = set()
+    for _ in range(2):
+        with routing(settings, passed_over=partial(passed_over, settings, "checkout")) as failures:
+            wait_until(lambda: bool(failures), "the router to end")  # called at once
+        assert isinstance(failures[0], ContractError)
+        said.add(str(failures[0]))
+    (one,) = said
+    return one
+
+
+def letters(settings: KafkaSettings) -> list[RawRecord]:
+    return committed(settings, "checkout.dead")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_event_that_nobody_can_read_is_passed_over_once_somebody_has_said_so(
+    settings: KafkaSettings, typed: Typing, told: bool
+) -> None:
+    """The twin's routers ask nobody, and stand still."""
+    key = f"broken-{told}"
+    plant(settings, [(key, "p")], broken=True)
+    plant(settings, [(key, "q")])
+    said = refused(settings)
+    place = said[: said.index(" cannot be routed to checkout: no orders.Placed.v1: ")]
+    assert place.startswith(f"orders.events[{partition_of(key.encode(), app.partitions)}]@")
+    assert f"have it passed over: leftfold log skip checkout '{place}' --reason WHY" in said
+    assert key not in routed(settings)
+    before = len(letters(settings))
+    assert typed(place)[0] == 2, "why?"
+    code, asked = typed(place, "--reason", "ticket 4711")
+    assert (code, "this event will never reach the process" in asked) == (2, True), asked
+    assert len(letters(settings)) == before
+    code, done = typed(place, "--reason", "ticket 4711", "--by", "anna", "--yes")
+    assert (code, "kept in checkout.dead" in done) == (0, True), done
+    letter = letters(settings)[-1]
+    assert (letter.key, letter.value) == (key.encode(), b"{}")
+    why = header(letter.headers, "dead_reason").decode()
+    assert why.startswith("passed over by anna: ticket 4711; no orders.Placed.v1: ")
+    if told:
+        with routing(settings, passed_over=partial(passed_over, settings, "checkout")) as failures:
+            wait_until(lambda: bool(failures) or key in routed(settings), "what comes behind it")
+        assert not failures
+        assert routed(settings).count(key) == 1, "of two, one is passed over"
+    else:
+        with routing(settings) as failures:
+            wait_until(lambda: bool(failures), "the router to end")
+        assert key not in routed(settings)
+        with routing(settings, passed_over=partial(passed_over, settings, "checkout")) as failures:
+            wait_until(lambda: bool(failures) or key in routed(settings), "the next test's beginning")
+
+
+def test_only_what_cannot_be_routed_is_passed_over(settings: KafkaSettings, typed: Typing) -> None:
+    plant(settings, [("good", "p")])
+    (good,) = [record for record in committed(settings, EVENTS) if record.key == b"good"]
+    before = len(letters(settings))
+    why = ("--reason", "by mistake", "--yes")
+    for place, said in {
+        f"orders.events[{good.partition}]@{good.offset}": "can be routed to checkout",
+        f"orders.events/{good.partition}/{good.offset}": "can be routed to checkout",
+        f"orders.events[{good.partition}]@{good.offset + 1_000}": "no committed record stands there",
+        "orders.events[77]@0": "no committed record stands there",
+        "nowhere.events[0]@0": "checkout does not listen to nowhere.events; it does to orders.events, ",
+        "checkout.commands[0]@0": "does not listen",
+        "orders.events": "is no place of an event; write it as routers tell it: 'orders.events[2]@7'",
+        "orders.events[²]@7": "is no place of an event",
+    }.items():
+        code, told = typed(place, *why)
+        assert code != 0
+        assert said in told, told
+    assert len(letters(settings)) == before
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_foreign_events_with_strange_headers_end_no_router(
+    settings: KafkaSettings, checks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin takes every time for one."""
+    if not checks:
+        monkeypatch.setattr(clock, "moment_in", lambda text: datetime.fromisoformat(text.decode()))
+    key = f"behind-{checks}"
+    strange: Any = [("ce_type", b"orders.Heard.v1"), ("ce_id", b"\xff"), ("ce_time", b"yesterday")]
+    producer = Producer(settings.librdkafka())
+    producer.produce(EVENTS, b"{", key.encode(), partition_of(key.encode(), app.partitions), headers=strange)
+    assert not producer.flush(60)
+    plant(settings, [(key, "p")])
+    with routing(settings) as failures:
+        wait_until(lambda: bool(failures) or key in routed(settings), "what comes behind it")
+    assert bool(failures) is not checks
+    assert (key in routed(settings)) is checks
