@@ -16,7 +16,7 @@ __all__ = ["START", "use_class_archive"]
 
 START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For JVMs that end before a thorough compiler would have paid."""
-_SECONDS = 180
+_SECONDS = 240.0
 _PROGRAM = """
 from pyspark import SparkContext
 from pyspark.sql import SparkSession

@@ -19,7 +19,7 @@ from tests.ports import free_port
 __all__ = ["Addresses", "compose_service", "running"]
 
 COMPOSE = Path(__file__).parents[1] / "docker-compose.yml"
-READY_SECONDS = 120.0
+READY_SECONDS = 240.0
 
 
 @dataclass(frozen=True)

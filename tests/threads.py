@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 __all__ = ["working"]
 
-_END_SECONDS = 60.0
+_END_SECONDS = 240.0
 
 
 @contextmanager

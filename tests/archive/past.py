@@ -41,7 +41,7 @@ from tests.ledger import app, histories, stranger
 __all__ = ["TOPIC", "WAIT_SECONDS", "Past"]
 
 TOPIC = names.events("ledgers")
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 240.0
 Work = TypeVar("Work", bound=Rebuild)
 
 

@@ -49,7 +49,7 @@ def archive_and_die(topic: Topic, step: str, nth: int, when: str) -> bool:
     given = {"kafka": topic.kafka.bootstrap_servers, "topic": topic.name, "folder": topic.folder}
     told = json.dumps({**given, "step": step, "nth": nth, "when": when})
     command = [sys.executable, "-m", "tests.archive.dying", told]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240.0)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode != 0
 

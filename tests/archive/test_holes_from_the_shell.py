@@ -25,8 +25,8 @@ from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
-START_SECONDS = 180.0
-SECONDS = 120.0
+START_SECONDS = 240.0
+SECONDS = 240.0
 QUERY = ("run", "owner_sums", "--every", "1s", "--app=tests.spark.queries:app")
 FOLDS = ("run", "by_owner", "by_tag", "--engine", "spark", "--app=tests.ledger:app", "--master", "local[2]")
 HOLE = re.compile(
@@ -80,7 +80,7 @@ def running(past: Past, folder: Path, *words: str, archive: str = "") -> Iterato
     try:
         yield Running(process, log)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, log.read_text()
+        assert process.wait(240.0) == 0, log.read_text()
     finally:
         process.kill()
         process.wait()

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "notebooks" / "archive.ipynb"
 WEEKS = range(1, 3)
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 240.0
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from leftfold.position import Position
 
 DAY = 86_400_000
 BEGUN = 20_000 * DAY
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 240.0
 _numbers = count(1)
 
 
@@ -84,7 +84,7 @@ class Topic:
     ) -> None:
         for record in records:
             producer.produce(self.name, partition=partition, timestamp=at, **record)
-        producer.flush(20)
+        producer.flush(240.0)
 
     def write(
         self, *decisions: Sequence[dict[str, Any]], partition: int = 0, at: int = BEGUN, commit: bool = True

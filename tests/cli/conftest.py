@@ -15,7 +15,7 @@ import pytest
 from leftfold.cli.main import run
 from tests.cli.shell import Shell, Typed
 
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 240.0
 _numbers = itertools.count()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 __all__ = ["Shell", "Typed", "serving"]
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120.0
+SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -97,4 +97,4 @@ def serving(shell: Shell) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(90)
+        process.wait(240.0)

@@ -17,7 +17,7 @@ from typing import Self
 __all__ = ["COMMAND", "CTRL_C", "Terminal"]
 
 CTRL_C = "\x03"
-SECONDS = 120.0
+SECONDS = 240.0
 SHELL = Path(__file__).parents[2] / "framework" / "leftfold_shell.py"
 COMMAND = (sys.executable, str(SHELL))
 # The terminal becomes the one that its Ctrl-C comes from, which is heard whatever the tests were started with.

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.servers
 
 Wait = Callable[[Callable[[], object], str], None]
 ROOT = Path(__file__).parents[2]
-SECONDS = 90.0
+SECONDS = 240.0
 KEPT = ("--archive", "kept")
 VIEWS = ("ledger_summary", "by_owner", "by_tag")
 MENDED = """

@@ -25,7 +25,7 @@ def dev(shop: Shell, wait_until: Wait) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(90)
+        process.wait(240.0)
 
 
 def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -50,8 +50,8 @@ def test_ctrl_c_stops_servers_and_app(shop: Shell, dev: subprocess.Popen[bytes])
     everything = family(dev)
     assert any("java" in process.name() for process in everything)
     dev.send_signal(signal.SIGINT)
-    assert dev.wait(90) == 130
-    assert psutil.wait_procs(everything, timeout=60)[1] == []
+    assert dev.wait(240.0) == 130
+    assert psutil.wait_procs(everything, timeout=240.0)[1] == []
     assert shop("status").code == 69
 
 
@@ -59,4 +59,4 @@ def test_killed_it_leaves_nothing_behind(shop: Shell, dev: subprocess.Popen[byte
     everything = family(dev)
     dev.kill()
     dev.wait()
-    assert psutil.wait_procs(everything, timeout=60)[1] == []
+    assert psutil.wait_procs(everything, timeout=240.0)[1] == []

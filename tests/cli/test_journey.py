@@ -24,7 +24,7 @@ def run(served: Shell) -> Iterator[subprocess.Popen[bytes]]:
     process = served.start(["run"])
     yield process
     process.terminate()
-    process.wait(90)
+    process.wait(240.0)
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +197,7 @@ def test_ctrl_c_leaves_the_live_generation_and_nothing_else(at_work: Shell, wait
     process = other.start(["rebuild", "cart_summary", "--master", "local[1]", "--hold"])
     wait_until(lambda: "rebuild cart_summary from" in other.said(), "the plan")
     process.send_signal(signal.SIGINT)
-    assert process.wait(90) == 130
+    assert process.wait(240.0) == 130
     assert "interrupted; the live generation of cart_summary is as it was" in other.said()
     assert "Go on: leftfold rebuild cart_summary --hold\n" in other.said(), "without --hold it would go live"
     after = {(view, phase): id_ for (view, phase), id_ in _generations(at_work).items() if phase != "bulk"}
@@ -249,7 +249,7 @@ def test_without_a_worker_the_outcome_is_unknown_and_the_same_line_can_be_typed_
 ) -> None:
     """Runs last but one: it needs the topics, and nobody at work."""
     run.terminate()
-    run.wait(90)
+    run.wait(240.0)
     told = served("send", "AddItem", TEA.replace("c-1", "c-7"), "--timeout", "0.5")
     assert told.code == 75
     assert "no worker owns carts.commands" in told.err

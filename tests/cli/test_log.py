@@ -27,7 +27,7 @@ pytestmark = pytest.mark.servers
 
 ROOT = Path(__file__).parents[2]
 APP = ("--app", "tests.ledger:app")
-SECONDS = 90.0
+SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")

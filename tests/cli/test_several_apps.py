@@ -65,7 +65,7 @@ again = App("asking")
 """
 APPS = ("between", "answering", "asking")
 AT_WORK = ("clerk", "questions", "answers", "asked", "answered")
-WAIT = 90.0
+WAIT = 240.0
 
 
 def project(place: Path, *apps: str) -> None:
@@ -85,7 +85,7 @@ def running(tmp_path: Path) -> Iterator[Shell]:
         yield shell
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        process.wait(240.0)
         shell("down")
     assert process.returncode == 130
 

@@ -92,7 +92,7 @@ def test_a_part_whose_configuration_is_wrong_stops_everything(
     running: Callable[..., Running], wait_until: Wait
 ) -> None:
     two = running(PATIENT, MISTAKEN)
-    assert two.code.result(90) == 78
+    assert two.code.result(240.0) == 78
     assert len(two.pids(1)) == 1
     assert not any(map(runs, two.pids(0)))
 
@@ -101,7 +101,7 @@ def test_told_to_stop_it_lets_its_parts_leave_in_order(running: Callable[..., Ru
     one = running(PATIENT)
     wait_until(lambda: one.pids(0), "the part")
     one.stop.set()
-    assert one.code.result(90) == 0
+    assert one.code.result(240.0) == 0
     assert not runs(one.pids(0)[0])
     assert one.told == []
 
@@ -110,7 +110,7 @@ def test_a_part_that_does_not_leave_is_killed(running: Callable[..., Running], w
     one = running(STUBBORN, grace=0.2)
     wait_until(lambda: one.pids(0), "the part")
     one.stop.set()
-    assert one.code.result(90) == 0
+    assert one.code.result(240.0) == 0
     assert not runs(one.pids(0)[0])
     assert [what for what, _ in one.told] == ["killed"]
 
@@ -152,4 +152,4 @@ time.sleep(600)
     hung = subprocess.Popen([sys.executable, "-c", script], env=environment, stdin=subprocess.PIPE)
     assert hung.stdin is not None
     hung.stdin.close()
-    assert hung.wait(90) == 75
+    assert hung.wait(240.0) == 75

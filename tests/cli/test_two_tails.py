@@ -34,7 +34,7 @@ def runs(served: Shell, wait_until: Wait) -> Iterator[tuple[Running, Running]]:
     for run in both:
         run.process.terminate()
     for run in both:
-        run.process.wait(90)
+        run.process.wait(240.0)
 
 
 def test_a_tail_that_hangs_is_replaced_and_does_no_harm_when_it_wakes(

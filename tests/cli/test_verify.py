@@ -207,10 +207,10 @@ def test_a_continuous_verification_tells_what_it_finds_until_it_is_interrupted(
             wait_until(lambda: '"equal":false' in other.said(), "the changed row to be found")
         assert verifying.poll() is None, "it goes on"
         verifying.send_signal(signal.SIGINT)
-        assert verifying.wait(90) == 130
+        assert verifying.wait(240.0) == 130
     finally:
         verifying.kill()
-        verifying.wait(90)
+        verifying.wait(240.0)
     told = [json.loads(line) for line in other.said().splitlines() if line.startswith("{")]
     wrong = next(row for row in told if not row["equal"])
     assert (wrong["view"], [row["key"] for row in wrong["rows"]]) == ("customer_spend", ["cat"])

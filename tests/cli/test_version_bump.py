@@ -70,7 +70,7 @@ def running(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(90)
+        process.wait(240.0)
 
 
 def live_of_other_code(shell: Shell) -> str:

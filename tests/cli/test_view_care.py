@@ -157,4 +157,4 @@ def _run(shell: Shell) -> subprocess.Popen[bytes]:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
-    process.wait(90)
+    process.wait(240.0)

@@ -35,7 +35,7 @@ def run(served: Shell, wait_until: Wait) -> Iterator[Running]:
     wait_until(lambda: run.count(" serving ") and run.count(" following "), "both to work")
     yield run
     run.process.terminate()
-    run.process.wait(90)
+    run.process.wait(240.0)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def test_the_twin_whose_place_is_kept_for_long_is_not_replaced_and_status_says_s
         wait_until(lambda: all(items(served, key) == 4 for key in keys), "both to fold on")
     finally:
         tail.terminate()
-        tail.wait(90)
+        tail.wait(240.0)
 
 
 def test_a_view_that_cannot_be_read_keeps_status_from_no_other(run: Running, served: Shell, wait_until: Wait) -> None:

@@ -81,7 +81,7 @@ class FoldBench:
         self.until(tail, lambda: not tail.step(0.0) and tail.caught_up())
         return tail
 
-    def until(self, tail: Tail, done: Callable[[], bool], seconds: float = 5.0) -> None:
+    def until(self, tail: Tail, done: Callable[[], bool], seconds: float = 240.0) -> None:
         """Steps until a condition holds."""
         deadline = time.monotonic() + seconds
         while not done():

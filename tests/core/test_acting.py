@@ -36,7 +36,7 @@ class Runs:
             end: tuple[threading.Event, list[Exception]] = (threading.Event(), [])
             self._ends.setdefault(place, []).append(end)
             self.begun.append(place)
-        end[0].wait(60)
+        end[0].wait(240.0)
         if end[1]:
             raise end[1][0]
 

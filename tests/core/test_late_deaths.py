@@ -38,7 +38,7 @@ class Life:
         end = self._ends[event.visit, delivery.attempt] = threading.Event()
         self.begun.append((event.visit, delivery.attempt))
         if not self._is_over:
-            end.wait(60)
+            end.wait(240.0)
         if (event.visit, delivery.attempt) in self._failing:
             raise OSError("down")
 

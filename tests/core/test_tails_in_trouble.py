@@ -27,7 +27,7 @@ from leftfold.memory import MemoryViewStore
 from tests.core.folding import TOPIC, FoldBench
 from tests.core.shop import CheckedOut, household_of
 
-SECONDS = 60.0
+SECONDS = 240.0
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ __all__ = ["Watches", "bench_on"]
 OPTIONS = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors], max_examples=30
 )
-SOON = 60.0
+SOON = 240.0
 
 
 def bench_on(store: ViewStore, *views: View[Any, Any]) -> FoldBench:

@@ -136,4 +136,4 @@ def close_doors(kafka: KafkaSettings, count: int) -> None:
             (name, value.encode()) for name, value in (told | {"ce_sequence": "1", "ce_decision": "1/1"}).items()
         ]
         producer.produce("doors.events", Closed(door="front").model_dump_json().encode(), b"front", 0, headers=headers)
-    producer.flush(30)
+    producer.flush(240.0)

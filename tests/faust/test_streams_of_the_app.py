@@ -150,7 +150,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     assert (code, "stream lately has read tills.events[0] up to 0 only" in said) == (69, True), said
     program = Program(addresses, tmp_path)
     try:
-        wait_until(lambda: told()["lag"] == 0, lambda: f"{told()} {program.said()}", 120.0)
+        wait_until(lambda: told()["lag"] == 0, lambda: f"{told()} {program.said()}")
         assert (told()["running"], told()["behind"]) == (1, 0.0)
         assert looked() == {"about": "streams", "well": True, "message": "lately is at work, lag 0"}
     finally:
@@ -166,7 +166,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     assert (code, "events deleted" in said) == (0, True), "the twin asks nobody, and the stream has lost them"
     program = Program(addresses, tmp_path)
     try:
-        wait_until(lambda: "no longer holds offsets" in program.said(), program.said, 60.0)
+        wait_until(lambda: "no longer holds offsets" in program.said(), program.said)
     finally:
         program.end()
 

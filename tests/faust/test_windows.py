@@ -79,11 +79,11 @@ def killed_while_it_counts(tills: Tills, addresses: Addresses, place: Path, vers
     """A process keeps the view, and is killed as soon as it has shown something new."""
     program = Program(addresses, place, version)
     try:
-        wait_until(lambda: tills.is_live(version), program.said, 120.0)
+        wait_until(lambda: tills.is_live(version), program.said)
         before = tills.rows(version)
         tills.write(tills.sales(300))
         reader = Views(tills.store)[lately_of(version)]
-        wait_until(lambda: dict(reader.items()) != before, program.said, 120.0)
+        wait_until(lambda: dict(reader.items()) != before, program.said)
     finally:
         assert program.end(kill=True) == -signal.SIGKILL
 
@@ -134,7 +134,7 @@ def test_a_topic_that_was_trimmed_past_what_comes_next_is_refused(tills: Tills) 
     """The last test of this module: what is deleted no other could read."""
     admin = AdminClient(tills.kafka.librdkafka())
     for future in admin.delete_records([TopicPartition("tills.events", p, 5) for p in range(PARTITIONS)]).values():
-        future.result(90)
+        future.result(240.0)
     with running(tills, by(6)) as failures:
         wait_until(lambda: bool(failures), "the refusal")  # called at once
     assert isinstance(failures[0], LogHole)

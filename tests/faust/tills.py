@@ -169,7 +169,7 @@ class Program:
             capture_output=True,
             text=True,
             check=False,
-            timeout=180,
+            timeout=240,
         )
 
     def end(self, *, kill: bool = False) -> int:

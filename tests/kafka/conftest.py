@@ -13,7 +13,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
 from leftfold.ports import LogReader, RawRecord
 
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 240.0
 
 MakeTopic = Callable[..., str]
 WaitUntil = Callable[[Callable[[], bool], str], None]

@@ -51,7 +51,7 @@ class Responder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop.set()
         self._thread.join()
-        self._producer.flush(5)
+        self._producer.flush(240.0)
         self._reader.close()
 
     def _run(self) -> None:

@@ -37,7 +37,7 @@ def produced(config: dict[str, object], topic: str, keys: Iterable[bytes]) -> di
     producer = Producer(config)
     for key in keys:
         producer.produce(topic, b"", key, on_delivery=delivered)
-    assert producer.flush(20) == 0
+    assert producer.flush(240.0) == 0
     return places
 
 

@@ -43,7 +43,7 @@ def write(settings: KafkaSettings, topic: str, values: list[bytes], *, partition
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, b"k", partition, headers=[("h", value)])
-    producer.flush(20)
+    producer.flush(240.0)
     (producer.commit_transaction if commit else producer.abort_transaction)(20)
 
 
@@ -54,7 +54,7 @@ def test_records_come_as_they_stand_in_the_log(
     producer = Producer(kafka.librdkafka())
     producer.produce(topic, b"v", b"k", 0, headers=[("a", b"1"), ("b", b"")], timestamp=1_000)
     producer.produce(topic, None, None, 0)
-    producer.flush(20)
+    producer.flush(240.0)
     reader.seek(Position({topic: {0: 0}}))
     first, second = read_to(reader, 2)
     assert first == RawRecord(topic, 0, 0, b"k", b"v", [("a", b"1"), ("b", b"")], 1_000)
@@ -102,7 +102,7 @@ def test_ends_are_behind_open_transactions(kafka: KafkaSettings, reader: KafkaLo
     open_one = transactional(kafka)
     open_one.begin_transaction()
     open_one.produce(topic, b"open", b"k", 0)
-    open_one.flush(20)
+    open_one.flush(240.0)
     assert reader.ends([topic]) == Position({topic: {0: 3, 1: 0}})
     # The twin: what a reader of committed records takes for the end leaves out the open transaction.
     stable = reader._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=5)
@@ -117,7 +117,7 @@ def test_an_open_transaction_holds_back_what_comes_behind_it(
     open_one = transactional(kafka)
     open_one.begin_transaction()
     open_one.produce(topic, b"open", b"k", 0)
-    open_one.flush(20)
+    open_one.flush(240.0)
     write(kafka, topic, [b"behind"])
     reader.seek(Position({topic: {0: 0}}))
     assert reader.poll(10, 0.3) == []
@@ -161,7 +161,7 @@ def test_deleted_records_are_a_hole_not_a_skip(
     # The answer never comes if the client that asked for it is gone.
     admin = AdminClient(kafka.librdkafka())
     for future in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
-        future.result(90)
+        future.result(240.0)
     reader.seek(Position({topic: {0: 2}}))
     with pytest.raises(InfrastructureError, match=r"hole in the log: .*\[0\] no longer holds offsets 2 to 5"):
         read_to(reader, 11)
@@ -195,7 +195,7 @@ def test_a_deleted_topic_is_an_error(
     topic = make_topic()
     write(kafka, topic, [b"1"])
     admin = AdminClient(kafka.librdkafka())
-    admin.delete_topics([topic])[topic].result(90)
+    admin.delete_topics([topic])[topic].result(240.0)
     reader.seek(Position({topic: {0: 0}}))
     with pytest.raises(InfrastructureError, match=rf"topic {topic} is gone"):
         read_to(reader, 2)

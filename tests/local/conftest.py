@@ -14,7 +14,7 @@ from leftfold.local import LocalSettings, down
 from leftfold.local.jars import spark_jars
 from leftfold.local.lock import locked
 
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")

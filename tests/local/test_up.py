@@ -19,7 +19,7 @@ from leftfold.local import LocalSettings, Servers, down, kill, restart, status, 
 
 pytestmark = pytest.mark.servers
 
-READ_SECONDS = 60.0
+READ_SECONDS = 240.0
 
 
 def write(servers: Servers, name: str) -> None:

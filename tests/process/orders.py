@@ -30,7 +30,7 @@ class Orders:
         self._place(bought, bought, now)
         self._place(late, late, now - 2 * PATIENCE)
         self._place(wants, scarce, now)
-        self._trading.client.send(Pay(order=bought), id=f"pay-{bought}", timeout=90)
+        self._trading.client.send(Pay(order=bought), id=f"pay-{bought}", timeout=240.0)
         self.bought.append(bought)
         self.late.append(late)
         self.scarce[scarce] += 1
@@ -53,4 +53,4 @@ class Orders:
         return [product for product, reserved in left.items() if reserved != (product in self.bought)]
 
     def _place(self, order: str, product: str, at: datetime) -> None:
-        self._trading.client.send(Place(order=order, product=product, at=at), id=f"place-{order}", timeout=90)
+        self._trading.client.send(Place(order=order, product=product, at=at), id=f"place-{order}", timeout=240.0)

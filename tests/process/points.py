@@ -70,7 +70,7 @@ class TradeShop(FaultyShop):
                 points.reach(f"before {kind}")
             produce(topic, records, ends)
             if kind and points.planned(f"after {kind}"):
-                found._producer.flush(20.0)
+                found._producer.flush(240.0)
                 points.reach(f"after {kind}")
 
         found._produce = pointed  # type: ignore[method-assign]

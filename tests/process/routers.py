@@ -59,5 +59,5 @@ def plant(
         headers: Any = [(name, value.encode()) for name, value in told.items()]
         body = b"{}" if broken else Placed(order=order, product=product, at=NOW).model_dump_json().encode()
         producer.produce(EVENTS, body, order.encode(), partition_of(order.encode(), app.partitions), headers=headers)
-    producer.flush(30)
+    producer.flush(240.0)
     (producer.commit_transaction if commit else producer.abort_transaction)(30)

@@ -47,7 +47,7 @@ def forget_time(settings: KafkaSettings) -> None:
     place = TopicPartition("checkout.time", 0, end)
     admin = AdminClient(settings.librdkafka())  # it must live until it is answered
     for future in admin.delete_records([place]).values():
-        future.result(90)
+        future.result(240.0)
 
 
 @pytest.mark.parametrize("begun", [lambda: app, raised], ids=["same code", "raised version"])

@@ -33,13 +33,13 @@ def test_the_services_agree_though_everything_is_routed_twice(
     with running(chain, module, tmp_path) as (_, servers):
         settings = KafkaSettings(bootstrap_servers=servers.kafka)
         other = start(Child(servers.kafka, "checkout.router", f"{module}:chain", group=".second"))
-        wait_until(lambda: bool(other.told("routing")), lambda: f"{other}", 120.0)
+        wait_until(lambda: bool(other.told("routing")), lambda: f"{other}")
         with KafkaClient("chain", settings) as client, closing(Log(chain, settings)) as log:
             ask(client, [(f"stock-{n}", one) for n, one in enumerate(shopping.deliveries)])
             ask(client, shopping.commands)
             settle(log, client, shopping.checkouts)
-            wait_until(lambda: len(twice(routed(settings))) > 200, lambda: f"events twice: {other}", 120.0)
+            wait_until(lambda: len(twice(routed(settings))) > 200, lambda: f"events twice: {other}")
             if recognised:
-                wait_until(lambda: not disagreements(log.look()), lambda: f"{disagreements(log.events)[:9]}", 120.0)
+                wait_until(lambda: not disagreements(log.look()), lambda: f"{disagreements(log.events)[:9]}")
             assert (twice(sent(settings, chain)) == {}) is recognised
             assert other.code is None, str(other)

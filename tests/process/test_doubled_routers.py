@@ -28,7 +28,7 @@ PACE = threading.Event()
 
 def order_until(condition: Callable[[], bool], orders: Orders, awaited: str) -> None:
     """Goes on ordering until something is so."""
-    deadline = time.monotonic() + 120.0
+    deadline = time.monotonic() + 240.0
     while not condition():
         assert time.monotonic() < deadline, f"waited 120 s for {awaited}"
         orders.more()
@@ -62,7 +62,7 @@ def test_each_step_is_taken_once_however_often_and_late_its_event_is_routed(
         zombie.signal(signal.SIGCONT)
         order_until(lambda: len(twice(routed(settings))) > 50, orders, "events to be routed twice")
         if remembers:
-            wait_until(lambda: not orders.missing() and not orders.unbalanced(), lambda: f"{orders.missing()}", 120.0)
+            wait_until(lambda: not orders.missing() and not orders.unbalanced(), lambda: f"{orders.missing()}")
         assert doubled.code is None, str(doubled)
     if remembers:
         assert twice(happened(settings)) == {}

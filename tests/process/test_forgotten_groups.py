@@ -26,7 +26,7 @@ def forget(settings: KafkaSettings) -> None:
     admin = AdminClient(settings.librdkafka())
     groups = [names.group(app.name, of) for of in ("checkout", "checkout.router")]
     for future in admin.delete_consumer_groups(groups).values():
-        future.result(90)
+        future.result(240.0)
 
 
 def buy(trading: Trading, order: str) -> None:

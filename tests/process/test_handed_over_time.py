@@ -35,7 +35,7 @@ def write(settings: KafkaSettings, at: datetime, partitions: list[int]) -> None:
         told = {"ce_type": "orders.Placed.v1", "ce_id": f"{at}-{partition}", "ce_time": at.isoformat()}
         headers: Any = [(name, value.encode()) for name, value in told.items()]
         producer.produce(EVENTS, body, b"o", partition, headers=headers)
-    assert producer.flush(30.0) == 0
+    assert producer.flush(240.0) == 0
 
 
 def told(settings: KafkaSettings) -> list[TimeMark]:

@@ -52,12 +52,12 @@ def running(app: App, module: str, place: Path) -> Iterator[tuple[psutil.Process
             yield psutil.Process(run.pid), servers
         finally:
             run.terminate()
-            run.wait(60)
+            run.wait(240.0)
 
 
 def kill(run: psutil.Process, name: str) -> None:
     """SIGKILL to the part of a name."""
-    wait_until(lambda: bool(_parts(run, name)), f"{name} to run", 120.0)
+    wait_until(lambda: bool(_parts(run, name)), f"{name} to run")
     for part in _parts(run, name):
         part.kill()
 
@@ -88,7 +88,7 @@ def assert_views_tell_all(servers: Servers, log: Log) -> None:
     events = [event for found in log.events.values() for event in found]
     with connect(chain, kafka=servers.kafka, redis=servers.redis) as lf:
         for view in chain.views:
-            lf.views[view].wait_reached(log.position, timeout=120.0)
+            lf.views[view].wait_reached(log.position, timeout=240.0)
             assert dict(lf.views[view].items()) == fold(view, *events), view.name
 
 
@@ -126,7 +126,6 @@ def test_a_checkout_that_gives_no_stock_back_leaves_some_reserved(tmp_path: Path
             wait_until(
                 lambda: all("reserved" in text for text in disagreements(log.look())),
                 lambda: f"all else to agree: {disagreements(log.events)[:9]}",
-                120.0,
             )
     void = {f"{event.basket_id}/1" for event in log.events["baskets"] if isinstance(event, BasketReopened)}
     wrong = disagreements(log.events)

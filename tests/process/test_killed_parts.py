@@ -36,7 +36,7 @@ PARTS = ("checkout", "checkout", "checkout.router", "checkout.router", "stock")
 
 def meet(doomed: list[ChildProcess], orders: Orders, trading: Trading) -> None:
     """Goes on ordering until each has met its fate."""
-    deadline = time.monotonic() + 120.0
+    deadline = time.monotonic() + 240.0
     while any(child.code is None for child in doomed):
         assert time.monotonic() < deadline, "\n".join(map(str, doomed))
         orders.more()
@@ -45,7 +45,7 @@ def meet(doomed: list[ChildProcess], orders: Orders, trading: Trading) -> None:
         assert child.code == -signal.SIGKILL, str(child)
         assert [told["at"] for told in child.told("point")] == [child.child.points[0].at]
     # Three deaths beside one input, with nothing taken in between, would have it buried.
-    wait_until(trading.serves_all, lambda: f"others to take over: {trading.reports[-5:]}", 120.0)
+    wait_until(trading.serves_all, lambda: f"others to take over: {trading.reports[-5:]}")
 
 
 def buried(settings: KafkaSettings) -> list[tuple[bytes, bytes]]:
@@ -68,7 +68,6 @@ def test_each_step_is_taken_once_whoever_is_killed_wherever(
         wait_until(
             lambda: not orders.missing() and not orders.unbalanced(),
             lambda: f"{orders.missing()} {orders.unbalanced()}: {trading.failures} {buried(settings)}",
-            120.0,
         )
     assert buried(settings) == []
     assert twice(happened(settings)) == {}
@@ -87,15 +86,15 @@ def test_a_router_killed_behind_a_write_has_it_done_twice_where_origins_are_not_
     inputs, commands = len(twice(routed(settings))), len(twice(sent(settings)))
     with Trading(settings) as trading:
         doomed = start(Child(settings.bootstrap_servers, "checkout.router", points=(Point("after input", nth=3),)))
-        number, deadline = count(), time.monotonic() + 120.0
+        number, deadline = count(), time.monotonic() + 240.0
         while doomed.code is None:
             assert time.monotonic() < deadline, str(doomed)
             order = f"again-{remembers}-{next(number)}"
-            trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=90)
+            trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=240.0)
             PACE.wait(0.05)
-        wait_until(lambda: len(twice(routed(settings))) > inputs, lambda: f"an input again: {doomed}", 90.0)
+        wait_until(lambda: len(twice(routed(settings))) > inputs, lambda: f"an input again: {doomed}")
         last = f"last-{remembers}"
-        trading.client.send(Place(order=last, product=last, at=datetime.now(UTC)), timeout=90)
+        trading.client.send(Place(order=last, product=last, at=datetime.now(UTC)), timeout=240.0)
         if not remembers:
-            wait_until(lambda: len(twice(sent(settings))) > commands, "a command again", 90.0)
+            wait_until(lambda: len(twice(sent(settings))) > commands, "a command again")
     assert (len(twice(sent(settings))) == commands) is remembers

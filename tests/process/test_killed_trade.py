@@ -61,7 +61,7 @@ def running(settings: KafkaSettings, tmp_path: Path) -> Iterator[psutil.Process]
         yield psutil.Process(run.pid)
     finally:
         run.terminate()
-        run.wait(60)
+        run.wait(240.0)
 
 
 def happened(settings: KafkaSettings) -> Counter[object]:
@@ -81,14 +81,14 @@ def test_each_step_happens_once_whoever_is_killed(settings: KafkaSettings, runni
         for number in range(ORDERS):
             # Every third order wants what there are two of.
             product = "scarce" if number % 3 == 0 else f"product-{number}"
-            client.send(Place(order=f"o{number}", product=product, at=now), id=f"place-{number}", timeout=90)
+            client.send(Place(order=f"o{number}", product=product, at=now), id=f"place-{number}", timeout=240.0)
             if number % (ORDERS // KILLS) == 0:
                 part = chance.choice(running.children())
                 killed[next(word for word in part.cmdline() if word.startswith("--name="))] += 1
                 part.kill()
         bought = [number for number in range(ORDERS) if number % 3 == 1]
         for number in bought:
-            client.send(Pay(order=f"o{number}"), id=f"pay-{number}", timeout=90)
+            client.send(Pay(order=f"o{number}"), id=f"pay-{number}", timeout=240.0)
 
     scarce = [f"o{number}" for number in range(ORDERS) if number % 3 == 0]
 
@@ -101,7 +101,7 @@ def test_each_step_happens_once_whoever_is_killed(settings: KafkaSettings, runni
     reserved = 2 * ORDERS // 3 + 2
     expected = ORDERS + reserved + 2 * len(bought) + len(scarce) - 2
     assert sum(killed.values()) == KILLS
-    wait_until(is_done, lambda: f"{expected} events: {happened(settings).total()}, killed {dict(killed)}", 120.0)
+    wait_until(is_done, lambda: f"{expected} events: {happened(settings).total()}, killed {dict(killed)}")
     again = {event: count for event, count in happened(settings).items() if count > 1}
     assert again == {}, f"killed {dict(killed)}"
     assert happened(settings).total() == expected
@@ -115,5 +115,5 @@ def test_status_tells_of_workers_and_routers(settings: KafkaSettings, running: p
         return next(row for row in rows if row["kind"] == "process")
 
     assert running.is_running()
-    wait_until(lambda: (told()["workers"], told()["routers"]) == (1, 1), lambda: f"one of each: {told()}", 120.0)
+    wait_until(lambda: (told()["workers"], told()["routers"]) == (1, 1), lambda: f"one of each: {told()}")
     assert told()["name"] == "checkout"

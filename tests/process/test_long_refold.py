@@ -74,7 +74,7 @@ def reacting(settings: KafkaSettings) -> Iterator[tuple[Worker, Reports]]:
         yield one, reports
     finally:
         stop.set()
-        thread.join(60.0)
+        thread.join(240.0)
         assert not thread.is_alive(), "the worker does not end"
 
 
@@ -93,7 +93,7 @@ def fill(settings: KafkaSettings) -> None:
         assert routed is not None
         said: Any = routed.headers
         producer.produce("checkout.commands", routed.value, routed.key, routed.partition, headers=said)
-    assert producer.flush(60.0) == 0
+    assert producer.flush(240.0) == 0
     ends = Counter(record.partition for record in committed(settings, "checkout.commands"))
     group = {"group.id": names.group(app.name, "checkout"), "enable.auto.commit": False}
     consumer = Consumer({**settings.librdkafka(), **group})

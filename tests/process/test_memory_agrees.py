@@ -61,7 +61,7 @@ class Both:
         """Has both decide it, and waits until the same has come of it."""
         self.sent += 1
         for client in (self.world.client, self.trading.client):
-            client.send(command, id=f"c{self.sent}", at=self.now, timeout=90)
+            client.send(command, id=f"c{self.sent}", at=self.now, timeout=240.0)
         self.agree()
 
     def wait(self, steps: int) -> None:
@@ -71,12 +71,12 @@ class Both:
             for command in (Confirm(order=tick), Pay(order=tick), Release(product=tick, order=tick)):
                 self.sent += 1
                 for client in (self.world.client, self.trading.client):
-                    client.send(command, id=f"c{self.sent}", at=self.now, timeout=90)
+                    client.send(command, id=f"c{self.sent}", at=self.now, timeout=240.0)
         self.agree()
 
     def agree(self) -> None:
         """Waits until states and timers of all instances, and versions of all streams, are the same."""
-        wait_until(lambda: self.differences() == {}, lambda: f"agreement: {self.differences()}", 90.0)
+        wait_until(lambda: self.differences() == {}, lambda: f"agreement: {self.differences()}")
 
     def agree_on_records(self) -> None:
         """Waits until events and commands are the same; a commit returns before its markers are written."""
@@ -196,7 +196,7 @@ def test_by_the_wall_clock_a_memory_world_would_do_what_servers_do_not(
     monkeypatch.setattr(Sources, "mark", wall_clock)
     place = Place(order="parted", product="parted", at=both.now)
     for client in (both.world.client, both.trading.client):
-        client.send(place, id="parted", at=both.now, timeout=90)
+        client.send(place, id="parted", at=both.now, timeout=240.0)
     both.trading.await_event("stock", Reserved(product="parted", order="parted"), 90.0)
     assert ("checkout", "parted", "patience") not in both.world.timers.list(), "it has fired"
     assert Dropped(order="parted", why="not paid in time") not in both.trading.events("orders")

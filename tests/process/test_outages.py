@@ -57,13 +57,13 @@ class Outage:
         name, now = self.name, datetime.now(UTC)
         with self.others():
             for delivery in stock("milk", "bread", store=name, at=now):
-                self.up.client.send(delivery, timeout=90)
+                self.up.client.send(delivery, timeout=240.0)
             earn = EarnPoints(household_id=name, at=now, checkout_id=f"before-{name}", amount=Decimal("50.00"))
-            self.up.client.send(earn, timeout=90)
+            self.up.client.send(earn, timeout=240.0)
         at = datetime.now(UTC) - PATIENCE + SOON
         self.due = at + PATIENCE
         for command in shop(name, "milk", "bread", points=5, at=at, household=name, store=name):
-            self.up.client.send(command, timeout=90)
+            self.up.client.send(command, timeout=240.0)
 
     def events(self) -> dict[str, list[Event]]:
         """What happened to them, by category."""
@@ -100,15 +100,14 @@ def test_a_checkout_ends_by_itself_and_what_is_answered_too_late_is_given_back(
     with outage.up:
         outage.shop()
         if "payments" not in down:
-            wait_until(lambda: bool(outage.ends()), lambda: f"the basket to be open again: {outage.events()}", 120.0)
+            wait_until(lambda: bool(outage.ends()), lambda: f"the basket to be open again: {outage.events()}")
         else:
-            wait_until(lambda: outage.log_time() > outage.due + SOON, "the deadline to be over", 120.0)
+            wait_until(lambda: outage.log_time() > outage.due + SOON, "the deadline to be over")
             assert outage.ends() == [], "nobody else knows whether there is money"
         with outage.others():
             wait_until(
                 lambda: bool(outage.ends()) and not outage.wrong(),
                 lambda: f"all to agree: {outage.wrong()} {outage.events()}",
-                120.0,
             )
         (end,) = outage.ends()
     assert isinstance(end, BasketReopened)
@@ -123,11 +122,11 @@ def test_what_a_basket_that_somebody_reopens_has_asked_for_is_given_back(setting
     undone = ReopenBasket(basket_id=outage.name, at=datetime.now(UTC), attempt=1, reason="by hand")
     with outage.up:
         outage.shop()
-        outage.up.client.send(undone, timeout=90)
+        outage.up.client.send(undone, timeout=240.0)
         with outage.others():
-            wait_until(lambda: outage.log_time() > outage.due + SOON, "the deadline to be over", 120.0)
+            wait_until(lambda: outage.log_time() > outage.due + SOON, "the deadline to be over")
             if app is chain:
-                wait_until(lambda: not outage.wrong(), lambda: f"all to agree: {outage.wrong()}", 120.0)
+                wait_until(lambda: not outage.wrong(), lambda: f"all to agree: {outage.wrong()}")
         (end,) = outage.ends()
     assert isinstance(end, BasketReopened)
     assert end.reason == "by hand"
@@ -140,10 +139,10 @@ def test_without_a_deadline_the_basket_waits_as_long_as_the_service_is_down_and_
     outage = Outage(settings, careless.patient, "patient", ("inventory",))
     with outage.up:
         outage.shop()
-        wait_until(lambda: outage.log_time() > outage.due + SOON, "the deadline to be over", 120.0)
+        wait_until(lambda: outage.log_time() > outage.due + SOON, "the deadline to be over")
         assert outage.ends() == []
         with outage.others():
-            wait_until(lambda: bool(outage.ends()), "an end", 120.0)
+            wait_until(lambda: bool(outage.ends()), "an end")
         (end,) = outage.ends()
     assert isinstance(end, BasketPaid)
 
@@ -152,10 +151,10 @@ def test_a_checkout_that_gives_back_only_what_was_answered_leaves_the_rest_reser
     outage = Outage(settings, careless.hasty, "hasty", ("inventory",))
     with outage.up:
         outage.shop()
-        wait_until(lambda: bool(outage.ends()), "the basket to be open again", 120.0)
+        wait_until(lambda: bool(outage.ends()), "the basket to be open again")
         with outage.others():
             for command in stock("milk", "bread", store="hasty", at=datetime.now(UTC)):
-                outage.up.client.send(command, timeout=90)  # whatever was sent before is decided before
+                outage.up.client.send(command, timeout=240.0)  # whatever was sent before is decided before
             reserved = [one for one in outage.events()["inventory"] if isinstance(one, StockReserved)]
         assert len(reserved) == 2
     assert sum("is still reserved" in text for text in outage.wrong()) == 2

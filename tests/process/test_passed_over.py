@@ -126,7 +126,7 @@ def test_foreign_events_with_strange_headers_end_no_router(
     strange: Any = [("ce_type", b"orders.Heard.v1"), ("ce_id", b"\xff"), ("ce_time", b"yesterday")]
     producer = Producer(settings.librdkafka())
     producer.produce(EVENTS, b"{", key.encode(), partition_of(key.encode(), app.partitions), headers=strange)
-    assert not producer.flush(60)
+    assert not producer.flush(240.0)
     plant(settings, [(key, "p")])
     with routing(settings) as failures:
         wait_until(lambda: bool(failures) or key in routed(settings), "what comes behind it")

@@ -43,13 +43,13 @@ def keep_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 def place(trading: Trading, *orders: str) -> None:
     """Orders that the process knows to be reserved."""
     for order in orders:
-        trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=60)
+        trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=240.0)
 
     def known() -> bool:
         found = states(trading.settings)
         return all(order in found and json.loads(found[order])["state"]["reserved"] for order in orders)
 
-    wait_until(known, "the orders to be reserved", 90.0)
+    wait_until(known, "the orders to be reserved")
 
 
 def pay(trading: Trading, *orders: str, times: int) -> None:
@@ -60,8 +60,8 @@ def pay(trading: Trading, *orders: str, times: int) -> None:
         return Counter(key for kind, key in kinds if kind == b"payments.Paid.v1")
 
     for order in orders:
-        trading.client.send(Pay(order=order), timeout=60)
-    wait_until(lambda: all(paid()[order] >= times for order in orders), "the payments to be routed", 90.0)
+        trading.client.send(Pay(order=order), timeout=240.0)
+    wait_until(lambda: all(paid()[order] >= times for order in orders), "the payments to be routed")
 
 
 def confirmed(trading: Trading) -> Counter[str]:
@@ -80,17 +80,17 @@ def test_what_another_worker_has_ended_stays_ended_when_its_partition_comes_back
     with Trading(settings) as trading:
         place(trading, *orders)
         other = start(Child(settings.bootstrap_servers, "checkout"))
-        wait_until(lambda: len(other.serves) > 0, lambda: f"partitions to move: {other}", 120.0)
+        wait_until(lambda: len(other.serves) > 0, lambda: f"partitions to move: {other}")
         pay(trading, *orders, times=1)
-        wait_until(lambda: all(confirmed(trading)[order] for order in orders), "all to be confirmed", 90.0)
+        wait_until(lambda: all(confirmed(trading)[order] for order in orders), "all to be confirmed")
         moved = {order for order in orders if partition_of(order.encode(), 4) in other.serves}
         other.signal(signal.SIGTERM)
-        wait_until(lambda: other.code is not None, lambda: f"{other}", 90.0)
-        wait_until(trading.serves_all, lambda: f"partitions to come back: {trading.reports[-5:]}", 120.0)
+        wait_until(lambda: other.code is not None, lambda: f"{other}")
+        wait_until(trading.serves_all, lambda: f"partitions to come back: {trading.reports[-5:]}")
         pay(trading, *orders, times=2)
         place(trading, *last)
         pay(trading, *last, times=1)
-        wait_until(lambda: all(confirmed(trading)[order] for order in last), "those behind to be confirmed", 90.0)
+        wait_until(lambda: all(confirmed(trading)[order] for order in last), "those behind to be confirmed")
         found = confirmed(trading)
     assert moved
     assert {order for order in orders if found[order] > 1} == (set() if restores else moved)

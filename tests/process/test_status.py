@@ -54,7 +54,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, told: Telling) -> None:
     with Trading(settings) as trading:
-        trading.client.send(Place(order="o", product="p", at=datetime.now(UTC)), timeout=60)
+        trading.client.send(Place(order="o", product="p", at=datetime.now(UTC)), timeout=240.0)
         trading.await_event("stock", Reserved(product="p", order="o"), 60.0)
 
         def is_idle() -> bool:
@@ -133,7 +133,7 @@ def test_a_transaction_that_stays_open_is_found_where_it_is(settings: KafkaSetti
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce("checkout.commands", b"{}", b"o", 2)
-    producer.flush(30)
+    producer.flush(240.0)
     with pytest.raises(InfrastructureError, match=r"open for 1 s at checkout\.commands\[2\]@\d+, .*--partition 2"):
         look_for_open(app, settings, 1.0)
     producer.abort_transaction(30)

@@ -52,7 +52,7 @@ def typed(settings: KafkaSettings, capsys: pytest.CaptureFixture[str]) -> Typing
 def place(trading: Trading, *orders: str) -> None:
     """Orders with a timer that is due in an hour."""
     for order in orders:
-        trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=60)
+        trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=240.0)
         trading.await_event("stock", Reserved(product=order, order=order), 60.0)
 
 

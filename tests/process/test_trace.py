@@ -27,7 +27,7 @@ def traded(settings: KafkaSettings) -> KafkaSettings:
     now = datetime.now(UTC)
     with Trading(settings) as trading:
         for order in ("paid", "x", "y"):
-            trading.client.send(Place(order=order, product="p", at=now), id=f"place-{order}", timeout=60)
+            trading.client.send(Place(order=order, product="p", at=now), id=f"place-{order}", timeout=240.0)
         wait_until(
             lambda: any(isinstance(event, Dropped) for event in trading.events("orders")),
             lambda: f"one that gets nothing: {trading.events('orders')}",
@@ -35,7 +35,7 @@ def traded(settings: KafkaSettings) -> KafkaSettings:
         plant(settings, "orders.commands", b"broken", b"{}", headers("broken", "orders.Place.v1"))
         reserved = {event.order for event in trading.events("stock") if hasattr(event, "order")}
         order = min(reserved)
-        trading.client.send(Pay(order=order), id="pay", timeout=60)
+        trading.client.send(Pay(order=order), id="pay", timeout=240.0)
         trading.await_event("orders", Confirmed(order=order), 60.0)
         wait_until(lambda: bool(trading.records("orders.dead")), "the dead letter")
     return settings
@@ -56,7 +56,7 @@ def plant(
         producer.init_transactions(30)
         producer.begin_transaction()
     producer.produce(topic, value, key, partition_of(key, app.partitions), headers=headers)
-    assert producer.flush(30) == 0
+    assert producer.flush(240.0) == 0
     if transaction is not None:
         (producer.commit_transaction if transaction else producer.abort_transaction)(30)
 

@@ -89,7 +89,7 @@ def member(settings: KafkaSettings) -> Iterator[None]:
     config = {"group.id": group, "partition.assignment.strategy": "roundrobin", "enable.auto.commit": False}
     consumer = Consumer({**settings.librdkafka(), **config})
     consumer.subscribe([EVENTS])
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 240.0
     try:
         while not consumer.assignment():
             consumer.poll(0.1)

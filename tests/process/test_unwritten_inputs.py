@@ -30,7 +30,7 @@ def limit(settings: KafkaSettings, most: int) -> None:
     entry = ConfigEntry("max.message.bytes", str(most), incremental_operation=AlterConfigOpType.SET)
     topic = ConfigResource(ResourceType.TOPIC, "checkout.commands", incremental_configs=[entry])
     for future in admin.incremental_alter_configs([topic]).values():
-        future.result(90)
+        future.result(240.0)
 
 
 def write(settings: KafkaSettings, order: str) -> None:

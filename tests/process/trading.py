@@ -65,7 +65,7 @@ class Trading:
         self.client.close()
         self._stop.set()
         for thread in self._threads:
-            thread.join(90.0)
+            thread.join(240.0)
             assert not thread.is_alive(), "something does not end"
         if kind is None and self.failures:
             raise self.failures[0]
@@ -80,7 +80,7 @@ class Trading:
         """Everything committed in a topic."""
         return committed(self.settings, topic)
 
-    def await_event(self, category: str, event: Event, seconds: float = 90.0) -> None:
+    def await_event(self, category: str, event: Event, seconds: float = 240.0) -> None:
         """Waits until this event is written."""
         wait_until(
             lambda: not self.failures and event in self.events(category),

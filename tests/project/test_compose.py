@@ -35,7 +35,7 @@ def compose(tmp_path: Path, *arguments: str) -> tuple[str, list[str]]:
         "docker-compose.yml",
         *arguments,
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240.0)
     assert done.returncode == 0, done.stderr
     return done.stdout, (tmp_path / "calls").read_text().splitlines()
 

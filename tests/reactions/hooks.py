@@ -24,7 +24,7 @@ NAMES = (*CAREFUL, FORGETFUL)
 
 def post(path: str, delivery: Delivery, key: str) -> None:
     """Tells the receiver, and dies if it says so."""
-    connection = HTTPConnection(urlsplit(URL).netloc, timeout=20)
+    connection = HTTPConnection(urlsplit(URL).netloc, timeout=240.0)
     try:
         headers = {"Idempotency-Key": key, "Event": delivery.id}
         connection.request("POST", path, b"", headers)

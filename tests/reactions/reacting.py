@@ -62,7 +62,7 @@ class Acting:
     def end(self) -> None:
         """Stops in order."""
         self.stop.set()
-        self._thread.join(60.0)
+        self._thread.join(240.0)
         assert not self._thread.is_alive(), "the reaction does not end"
 
     def _run(self) -> None:
@@ -112,7 +112,7 @@ def write(
         ]
         value = b"{}" if broken else event.model_dump_json().encode()
         producer.produce(EVENTS, value, key, partition_of(key, PARTITIONS), headers=headers)
-    producer.flush(60)
+    producer.flush(240.0)
     (producer.commit_transaction if commit else producer.abort_transaction)(60)
 
 

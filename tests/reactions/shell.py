@@ -17,7 +17,7 @@ from leftfold.kafka.settings import KafkaSettings
 __all__ = ["Shell"]
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 180.0
+SECONDS = 240.0
 
 
 class Shell:
@@ -70,7 +70,7 @@ class Shell:
         finally:
             if run.poll() is None:
                 run.send_signal(signal.SIGINT)
-            run.wait(60)
+            run.wait(240.0)
 
     def _command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "leftfold.cli", *words, "--app", self._app, "--kafka", self._kafka]

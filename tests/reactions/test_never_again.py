@@ -62,7 +62,7 @@ class Scene:
         """Everybody pays once more; each time it must be the next payment of that visit."""
         self.paid += 1
         for visit in VISITS:
-            self._client.send(Pay(visit=visit), timeout=120)
+            self._client.send(Pay(visit=visit), timeout=240.0)
 
     def posted(self) -> list[str]:
         """The ids of the events that are to be posted."""
@@ -75,7 +75,6 @@ class Scene:
         wait_until(
             lambda: len(self.posted()) == 2 * self.paid * len(VISITS),
             lambda: f"{self.paid} payments of each visit, and thanks: {len(self.posted())} {self.shell.said()}",
-            180.0,
         )
         with Cluster(self.settings) as cluster:
             ends = cluster.ends(["visits.events"])
@@ -83,12 +82,12 @@ class Scene:
         store = RedisViewStore(self.redis.settings)
         try:
             reader = Views(store)[total_of(version)]
-            wait_until(lambda: store.registry("totals").live_of(total_of(version).hash) is not None, "the view", 120.0)
-            rows = [reader.get(visit, after=ends, timeout=120.0) for visit in VISITS]
+            wait_until(lambda: store.registry("totals").live_of(total_of(version).hash) is not None, "the view")
+            rows = [reader.get(visit, after=ends, timeout=240.0) for visit in VISITS]
         finally:
             store.close()
         assert [row and (row.paid, row.weighed) for row in rows] == [(self.paid, self.paid * version)] * len(VISITS)
-        wait_until(self.is_through, lambda: f"the reaction: {self.shell.said()}", 120.0)
+        wait_until(self.is_through, lambda: f"the reaction: {self.shell.said()}")
 
     def is_through(self) -> bool:
         """Whether the group of the reaction is at the end of the log: a new beginning would have been acted on."""

@@ -74,7 +74,7 @@ def test_an_event_of_a_transaction_that_is_open_at_the_beginning_happens_after_i
         ("ce_sequence", b"1"), ("ce_decision", b"1/1"),
     ]  # fmt: skip
     producer.produce(EVENTS, Paid(visit="open").model_dump_json().encode(), b"open", 0, headers=headers)
-    producer.flush(60)
+    producer.flush(240.0)
     Beginnings(app, app.reaction("open"), settings).begin()
     producer.commit_transaction(60)
     with acting(app, "open", settings):
@@ -173,7 +173,7 @@ def forget(settings: KafkaSettings, group: str) -> None:
     """Removes a group's offsets, as brokers do by themselves when nobody uses it for a week."""
     admin = AdminClient(settings.librdkafka())
     for future in admin.delete_consumer_groups([group]).values():
-        future.result(90)
+        future.result(240.0)
 
 
 def test_two_processes_share_the_partitions_and_nothing_is_lost_when_one_leaves(settings: KafkaSettings) -> None:
@@ -208,13 +208,13 @@ def test_what_is_under_way_is_finished_when_it_is_told_to_stop(settings: KafkaSe
 
     def hold(event: Paid, delivery: Delivery) -> None:
         begun.set()
-        assert go_on.wait(60)
+        assert go_on.wait(240.0)
 
     post = Post(hold)
     app = made(settings, "finishes", post.act)
     with acting(app, "finishes", settings) as one:
         write(settings, *numbered("finishes", 1))
-        assert begun.wait(60)
+        assert begun.wait(240.0)
         one.stop.set()
         go_on.set()
     with acting(app, "finishes", settings):
@@ -228,14 +228,14 @@ def test_who_leaves_in_order_leaves_no_suspicion_though_something_is_under_way(s
 
     def hold(event: Paid, delivery: Delivery) -> None:
         begun.set()
-        go_on.wait(60)
+        go_on.wait(240.0)
 
     app = made(settings, "orderly", Post(hold).act)
     group = names.reacting(app.name, "orderly")
     try:
         with acting(app, "orderly", settings):
             write(settings, *numbered("orderly", 1))
-            assert begun.wait(60)
+            assert begun.wait(240.0)
             home = partition_of(b"orderly", PARTITIONS)
             assert notes(settings, group)[home] == "w", "before anything began"
         assert set(notes(settings, group).values()) == {""}
@@ -251,7 +251,7 @@ def test_what_is_not_done_is_not_committed_whatever_comes_behind_it(
     go_on, name = threading.Event(), f"held-{ours}".lower()
 
     def hold(event: Paid, delivery: Delivery) -> None:
-        assert event.visit != held or go_on.wait(60)
+        assert event.visit != held or go_on.wait(240.0)
 
     if not ours:
         monkeypatch.setattr(Frontier, "offsets", lambda self: dict(self._reached))

@@ -24,7 +24,7 @@ EACH = 3
 @pytest.mark.parametrize("at_once", [len(VISITS), 1], ids=["at once", "one by one"])
 def test_streams_are_tried_at_once_and_each_in_its_order(settings: KafkaSettings, at_once: int) -> None:
     """Every act waits until all streams are at the same number; the twin does them one by one."""
-    is_mended, together = threading.Event(), threading.Barrier(len(VISITS), timeout=60.0 if at_once > 1 else 1.0)
+    is_mended, together = threading.Event(), threading.Barrier(len(VISITS), timeout=240.0 if at_once > 1 else 1.0)
 
     def meet(event: Paid, delivery: Delivery) -> None:
         if not is_mended.is_set():
@@ -32,12 +32,12 @@ def test_streams_are_tried_at_once_and_each_in_its_order(settings: KafkaSettings
         together.wait()
 
     post, name = Post(meet), f"retried-{at_once}"
-    app = made(settings, name, post.act, attempts=1, at_once=at_once, timeout=60.0)
+    app = made(settings, name, post.act, attempts=1, at_once=at_once, timeout=240.0)
     events = ParkedEvents(name, settings)
     with acting(app, name, settings):
         for number in range(1, EACH + 1):
             write(settings, *(Paid(visit=visit, number=number) for visit in VISITS))
-        wait_until(lambda: events.count() == EACH * len(VISITS), lambda: f"all to be parked: {events.count()}", 120.0)
+        wait_until(lambda: events.count() == EACH * len(VISITS), lambda: f"all to be parked: {events.count()}")
     is_mended.set()
     counts: list[int] = []
     done, parked = Retry(app, name, settings).run(counts.append)
@@ -57,14 +57,14 @@ def test_one_try_each_also_of_what_hangs_and_what_was_done_is_not_tried_again(se
         if not is_mended.is_set():
             raise OSError("down")
         if event.visit == "hangs":
-            assert not is_over.wait(60.0)
+            assert not is_over.wait(240.0)
 
     post = Post(hang)
     app = made(settings, "hung", post.act, attempts=2, timeout=4.0)
     events = ParkedEvents("hung", settings)
     with acting(app, "hung", settings):
         write(settings, Paid(visit="hangs"), Paid(visit="good"))
-        wait_until(lambda: events.count() == 2, lambda: f"both to be parked: {events.count()}", 120.0)
+        wait_until(lambda: events.count() == 2, lambda: f"both to be parked: {events.count()}")
     is_mended.set()
     try:
         done, parked = Retry(app, "hung", settings).run()

@@ -96,7 +96,7 @@ class ClusterSet:
 
     def wait_settled(self) -> None:
         """Waits until all nodes agree on who has what, and each replica is up to date."""
-        wait_until(self._settled, "the cluster to settle", 60.0)
+        wait_until(self._settled, "the cluster to settle")
 
     def wait_promoted(self, node: RedisServer) -> None:
         """Waits until every node that runs sees this one as a master and the cluster as whole."""
@@ -109,7 +109,7 @@ class ClusterSet:
                 if other.runs
             )
 
-        wait_until(promoted, f"port {node.port} to be promoted", 60.0)
+        wait_until(promoted, f"port {node.port} to be promoted")
 
     def lose(self, master: RedisServer, happens: Callable[[], object]) -> None:
         """Lets something happen that a master never tells its replica, and kills the master."""

@@ -19,7 +19,7 @@ __all__ = ["Sentinel", "SentinelSet"]
 
 SERVICE = "rows"
 QUORUM = 2
-PATIENCE = 180.0
+PATIENCE = 240.0
 """Seconds: a sentinel that could not run for two does nothing for the next thirty, and that may come again."""
 
 

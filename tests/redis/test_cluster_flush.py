@@ -132,7 +132,7 @@ def test_a_node_killed_while_flushes_go_to_it_keeps_whole_flushes_only(
 
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
-        assert sent.wait(90)
+        assert sent.wait(240.0)
         victim.kill()
         last = writing.result()
     cluster.wait_promoted(replica)

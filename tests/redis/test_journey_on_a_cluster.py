@@ -52,10 +52,10 @@ def project(servers: Addresses, cluster: ClusterSet, tmp_path: Path) -> Iterator
     """A project whose worker and tail run."""
     project = Project(tmp_path, servers.kafka, cluster.settings.url)
     process = project.shell.start(project.run)
-    wait_until(lambda: '"serving"' in project.shell.said(), "the worker to serve", 60.0)
+    wait_until(lambda: '"serving"' in project.shell.said(), "the worker to serve")
     yield project
     process.terminate()
-    process.wait(90)
+    process.wait(240.0)
 
 
 def test_a_project_lives_on_a_cluster(project: Project, cluster: ClusterSet) -> None:

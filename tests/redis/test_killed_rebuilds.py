@@ -208,7 +208,7 @@ def killed(server: RedisServer, store: RedisViewStore, view: View[Any, Any], las
 def run(server: RedisServer, view: View[Any, Any], last: int) -> subprocess.CompletedProcess[str]:
     """Runs a rebuild until its `last` write, or to its end."""
     words = [sys.executable, "-m", "tests.redis.killed_rebuild", server.settings.url, view.name, str(last)]
-    return subprocess.run(words, check=False, timeout=60, capture_output=True, text=True)
+    return subprocess.run(words, check=False, timeout=240.0, capture_output=True, text=True)
 
 
 def follow(world: World, store: RedisViewStore) -> None:

@@ -142,7 +142,7 @@ def wait_live(world: World, store: RedisViewStore, *views: View[Any, Any]) -> No
     wait_until(live, "the versions to go live")
 
 
-def is_wrong(store: RedisViewStore, world: World, view: FoldView[Any, Summary, str], seconds: float = 20.0) -> bool:
+def is_wrong(store: RedisViewStore, world: World, view: FoldView[Any, Summary, str], seconds: float = 240.0) -> bool:
     """Whether a reader that waits for the end of the log does not see what its code makes of the log."""
     try:
         Views(store)[view].wait_reached(ends(world), timeout=seconds)

@@ -180,7 +180,7 @@ def test_a_look_that_takes_too_long_says_that_it_did_not_come_to_its_end(store: 
 def kill(server: RedisServer, how: str) -> None:
     """Lets a process remove the view until it is killed."""
     words = [sys.executable, "-m", "tests.redis.killed_removal_of_view", server.settings.url, how]
-    done = subprocess.run(words, check=False, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(words, check=False, timeout=240.0, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
 
 

@@ -19,7 +19,7 @@ from tests.worker.waiting import wait_until
 __all__ = ["SPARK_HOME", "StandaloneCluster", "standalone"]
 
 SPARK_HOME = Path(pyspark.__file__).parent
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 240.0
 _QUIET = ("-Xmx256m", "-Dspark.master.rest.enabled=false", "-Dspark.ui.port=0")
 
 

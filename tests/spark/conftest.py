@@ -35,7 +35,7 @@ from tests.servers import Addresses
 if TYPE_CHECKING:
     from tests.spark.streams import Streams
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 240.0
 
 
 @dataclass
@@ -118,7 +118,7 @@ def plant_aborted(kafka: KafkaSettings) -> None:
         ]
         value = b'{"ledger":"l-aborted","owner":"aborted","amount":"1.00","tags":["aborted"]}'
         producer.produce(names.events("ledgers"), value, b"l-aborted", partition, headers=headers)
-    producer.flush(10)
+    producer.flush(240.0)
     producer.abort_transaction(30)
 
 

@@ -20,7 +20,7 @@ from leftfold.redis.wire import dial
 
 __all__ = ["Doom"]
 
-PATIENCE = 180.0
+PATIENCE = 240.0
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _PEEKED = 1 << 20
 # Of one length and with the same arguments, but nobody minds what was touched.

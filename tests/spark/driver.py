@@ -20,7 +20,7 @@ from tests.worker.waiting import wait_until
 
 __all__ = ["Driver"]
 
-WAIT_SECONDS = 180.0
+WAIT_SECONDS = 240.0
 
 
 class Driver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from contextlib import closing
 from decimal import Decimal
@@ -26,6 +27,8 @@ __all__ = ["NEIGHBOURS", "KeptView"]
 TOPIC = events("ledgers")
 NEIGHBOURS = [key for key in (f"late-{n}" for n in range(30)) if partition_of(key.encode(), app.partitions) == 0][:2]
 """Two ledgers whose rows are in one bucket of their summary."""
+MOST = 20
+"""Histories until one must have been whole in a batch."""
 
 
 class KeptView:
@@ -73,12 +76,18 @@ class KeptView:
         return write(self.shop, [Move(ledger=ledger, owner="late", amount=Decimal(amount)) for amount in amounts])
 
     def write_fatally(self, at: tuple[str, int], seed: int) -> None:
-        """More history, while which is folded an executor is killed."""
+        """More history, while which is folded an executor is killed; more of it as long as no task wrote so often.
+
+        A batch that begins while the history is written has only a part of it, which may be one write.
+        """
         self.settle()
         (met,) = self.driver.doom.arm(*at)
-        position = self.write(seed)
-        self.driver.wait_until(met.exists, f"an executor to come to {met.name}")
-        self.settle(position)
+        for more in itertools.count():
+            position = self.write(seed + 1000 * more)
+            self.settle(position)
+            if met.exists():
+                return
+            assert more < MOST, f"no task came to {met.name}"
 
     def rows(self) -> dict[Any, Any]:
         """The rows that are not parked."""

@@ -16,7 +16,7 @@ from leftfold.rows import Fields
 
 __all__ = ["LateSink", "UncheckedLateSink"]
 
-PATIENCE = 180.0
+PATIENCE = 240.0
 
 
 class LateSink(BulkSink):

@@ -26,7 +26,7 @@ from leftfold.spark.stream_batches import StreamPlaces
 
 __all__ = ["Streaming", "places", "refreshing"]
 
-WAIT_SECONDS = 90.0
+WAIT_SECONDS = 240.0
 
 
 def places(kafka: KafkaSettings, redis: RedisSettings, store: BulkStore, checkpoints: Path) -> StreamPlaces:

@@ -34,7 +34,7 @@ from tests.worker.waiting import wait_until
 pytestmark = pytest.mark.servers
 
 VIEWS = (summary, by_owner, by_tag)
-REBUILD_SECONDS = 180.0
+REBUILD_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")

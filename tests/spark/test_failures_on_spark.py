@@ -94,15 +94,15 @@ def test_any_other_error_of_a_task_is_told_too(shop: Shop, view: Any) -> None:
 def test_a_hole_in_the_log_raises(shop: Shop) -> None:
     topic, config = "holes.events", shop.kafka.librdkafka()
     admin, producer = AdminClient(config), Producer(config)
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(90)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(240.0)
     for number in range(10):
         producer.produce(topic, b"%d" % number, b"k", 0)
-    producer.flush(10)
+    producer.flush(240.0)
     log = KafkaBulkLog(shop.kafka)
     assert [m.value() for batch in log.read(Range(topic, 0, 0, 10)) for m in batch] == [b"%d" % n for n in range(10)]
     assert [m.value() for batch in log.read(Range(topic, 0, 3, 5)) for m in batch] == [b"3", b"4"]
     (deleted,) = admin.delete_records([TopicPartition(topic, 0, 4)]).values()
-    deleted.result(90)
+    deleted.result(240.0)
     with pytest.raises(InfrastructureError, match=r"holes.events\[0\] no longer holds offsets 0 to "):
         list(log.read(Range(topic, 0, 0, 10)))
     assert len([m for batch in log.read(Range(topic, 0, 4, 10)) for m in batch]) == 6

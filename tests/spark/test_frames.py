@@ -79,7 +79,7 @@ def test_a_state_that_is_one_of_several_classes_has_the_columns_of_all(shop: Sho
     held: dict[str, Off | On | None] = {"a": Off(2), "b": On(3, Decimal("7.5")), "c": None}
     for key, state_ in held.items():
         producer.produce(state("lamps", 1), codec.encode(Stream(4, state_, {}, {})), key.encode(), 0)
-    producer.flush(10)
+    producer.flush(240.0)
     frame = states(shop.spark, lit, "lamps", shop.kafka.java())
     rows = {row._key: (row._type, row._version, row.presses, row.watts) for row in frame.collect()}
     assert rows == {"a": ("Off", 4, 2, None), "b": ("On", 4, 3, Decimal("7.5")), "c": (None, 4, None, None)}
@@ -95,7 +95,7 @@ def test_the_state_topic_agrees_with_the_events_until_somebody_writes_to_it(shop
     forged = {"version": place._version, "state": {"moves": 999_999}, "answered": [], "origins": {}}
     producer = Producer(shop.kafka.librdkafka())
     producer.produce(topic, json.dumps(forged, separators=(",", ":")).encode(), b"l-3", place._partition)
-    producer.flush(10)
+    producer.flush(240.0)
     again = StateCheck.plan(ledgers, partial(KafkaBulkLog, shop.kafka))
     (difference,) = [d for one in spark_checks(shop.spark)(again, lambda count: None) for d in one.differences]
     assert difference.key == "l-3"

@@ -36,7 +36,7 @@ def killed(shop: Shop, view: View[Any, Any], last: int) -> subprocess.CompletedP
     """Runs a rebuild until its `last` write, or to its end."""
     servers = [shop.kafka.bootstrap_servers, str(shop.redis.url)]
     words = [sys.executable, "-m", "tests.spark.killed_rebuild", *servers, view.name, str(last)]
-    return subprocess.run(words, check=False, timeout=120, capture_output=True, text=True)
+    return subprocess.run(words, check=False, timeout=240.0, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_swaps_under_constant_reads_and_writes_show_no_missing_and_no_older_row(
             for seed in range(100, 10_000):
                 if stop.is_set():
                     return
-                client.send_many(list(histories(stranger(seed), 20)), timeout=60.0)
+                client.send_many(list(histories(stranger(seed), 20)), timeout=240.0)
 
     writer = threading.Thread(target=write)
     writer.start()

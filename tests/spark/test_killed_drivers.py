@@ -51,7 +51,7 @@ def killed(shop: Shop, view: View[Any, Any], point: str, folder: Path) -> None:
     words = [sys.executable, "-m", "tests.spark.killed_driver", *servers, view.name, point, str(folder)]
     # Spark's own processes may outlive it, and would hold a pipe open.
     with (folder / "log").open("wb") as log:
-        done = subprocess.run(words, check=False, timeout=120, stdout=log, stderr=log)
+        done = subprocess.run(words, check=False, timeout=240.0, stdout=log, stderr=log)
     assert done.returncode == -signal.SIGKILL, f"it never came to {point!r}: {(folder / 'log').read_text()}"
     say_farewell(shop, view)
 

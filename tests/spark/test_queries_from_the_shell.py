@@ -23,7 +23,7 @@ from tests.spark.queries import app, owner_frame, owner_sums, still_open
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
-STARTING_SECONDS = 180.0
+STARTING_SECONDS = 240.0
 APP = "--app=tests.spark.queries:app"
 
 
@@ -43,7 +43,12 @@ def command(shop: Shop, *words: str, redis: bool = True) -> list[str]:
 
 def leftfold(shop: Shop, *words: str, redis: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(shop, *words, redis=redis), capture_output=True, text=True, timeout=120, check=False, env={**os.environ}
+        command(shop, *words, redis=redis),
+        capture_output=True,
+        text=True,
+        timeout=240.0,
+        check=False,
+        env={**os.environ},
     )
 
 
@@ -84,7 +89,7 @@ def test_check_judges_the_sql_of_every_view(shop: Shop) -> None:
     assert "view owner_sums is kept by incremental: one GROUP BY" in done.stderr
     hostile = [word.replace(":app", ":hostile") for word in command(shop, "check", redis=False)]
     hostile = [word.replace("queries", "wrong_queries") for word in hostile]
-    done = subprocess.run(hostile, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(hostile, capture_output=True, text=True, timeout=240.0, check=False)
     assert done.returncode == 1
     assert "the function reflect is not allowed in a query view" in done.stdout
     assert "no column total for OwnerSums.total" in done.stdout
@@ -107,7 +112,7 @@ def test_run_keeps_views_by_a_stream_or_again_and_again(shop: Shop, tmp_path: Pa
             assert row is not None
             assert row.total == Decimal("7.00")
         running.send_signal(signal.SIGTERM)
-        running.wait(60)
+        running.wait(240.0)
     finally:
         running.kill()
     told = log.read_text()

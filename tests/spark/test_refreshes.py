@@ -218,7 +218,7 @@ def planted(shop: Shop, topic: str, value: bytes, *, commit: bool | None) -> Pro
     headers: Any = [("ce_type", f"{name}.Moved.v1".encode()), ("ce_time", b"2026-01-01T00:00:00Z")]
     headers += [("ce_sequence", b"1"), ("ce_decision", b"1/1"), ("ce_id", b"x")]
     producer.produce(topic, value, b"l", 0, headers=headers)
-    producer.flush(10)
+    producer.flush(240.0)
     if commit:
         producer.commit_transaction(30)
     return producer
@@ -244,7 +244,7 @@ class Spilt(Event, category="poisons", key="ledger", name="Moved"):
 def test_an_event_that_cannot_be_read_stops_the_refresh_and_is_named(shop: Shop) -> None:
     topic = "poisons.events"
     admin = AdminClient(shop.kafka.librdkafka())
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(90)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(240.0)
     planted(shop, topic, BROKEN, commit=True)
     view = QueryView("spilt", events=Spilt, row=OwnerSums, key=lambda r: r.owner, query=owner_sums.query)
     with pytest.raises(ContractError, match=r"table Moved stops at poisons.events\[0\]@0: no poisons.Moved.v1: amount"):

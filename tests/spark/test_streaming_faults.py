@@ -221,7 +221,7 @@ def test_a_driver_that_is_killed_at_a_write_leaves_whole_buckets(
         return driver.poll() is not None
 
     try:
-        wait_until(dead, lambda: f"the driver to reach {at}: {errors.read_text()}", 120.0)
+        wait_until(dead, lambda: f"the driver to reach {at}: {errors.read_text()}")
         assert driver.returncode == -signal.SIGKILL, errors.read_text()
         assert (tmp_path / "reached").read_text() == at
     finally:

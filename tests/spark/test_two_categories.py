@@ -41,7 +41,7 @@ from tests.worker.waiting import wait_until
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
 TOPICS = {names.events("ledgers"): ledgers_app.partitions, names.events("people"): app.partitions}
-START_SECONDS = 180.0
+START_SECONDS = 240.0
 
 
 class Kin:
@@ -201,14 +201,14 @@ def command(shop: Shop, *words: str, redis: bool = True) -> list[str]:
 def test_the_shell_builds_it_and_says_how_it_is_kept(kin: Kin) -> None:
     done = subprocess.run(
         command(kin.shop, "rebuild", "region_sums", "--json", "--keep", "0"),
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=240.0, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (told,) = map(json.loads, done.stdout.splitlines())
     assert (told["rows"], told["swapped"]) == (len(joined(kin.events())), True)
     assert dict(kin.shop.views[region_sums].items()) == joined(kin.events())
     done = subprocess.run(
-        command(kin.shop, "check", redis=False), capture_output=True, text=True, timeout=120, check=False
+        command(kin.shop, "check", redis=False), capture_output=True, text=True, timeout=240.0, check=False
     )
     assert "view region_sums is kept by batch and swap: it reads 2 tables of events" in done.stderr, done.stdout
     assert "view lone is kept by batch and swap: its events are of ledgers and people" in done.stderr
@@ -242,7 +242,7 @@ def running(shop: Shop, log: Path, *words: str) -> Iterator[Any]:
     try:
         yield alive
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, log.read_text()
+        assert process.wait(240.0) == 0, log.read_text()
     finally:
         process.kill()
         process.wait()

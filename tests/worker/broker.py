@@ -30,7 +30,7 @@ from tests.worker.waiting import wait_until
 
 __all__ = ["Broker"]
 
-SECONDS = 60.0
+SECONDS = 240.0
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class Load:
         """How many have one."""
         return sum(one.answer is not None for one in self.sent)
 
-    def wait_answered(self, more: int = 100, seconds: float = 90.0) -> None:
+    def wait_answered(self, more: int = 100, seconds: float = 240.0) -> None:
         """Waits until so many more are answered."""
         goal = self.answered + more
         wait_until(

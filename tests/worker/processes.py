@@ -75,19 +75,19 @@ class WorkerProcess:
         self._process.kill()
         self._process.wait()
 
-    def wait_serving(self, partitions: int, seconds: float = 90.0) -> None:
+    def wait_serving(self, partitions: int, seconds: float = 240.0) -> None:
         """Waits until it serves so many partitions."""
         wait_until(lambda: self._alive() and len(self.serves) >= partitions, lambda: f"serving: {self}", seconds)
 
-    def wait_point(self, seconds: float = 90.0) -> None:
+    def wait_point(self, seconds: float = 240.0) -> None:
         """Waits until it has met its fate at a point."""
         wait_until(lambda: bool(self.told("point")), lambda: f"a point to be reached: {self}", seconds)
 
-    def wait_stopped(self, seconds: float = 90.0) -> None:
+    def wait_stopped(self, seconds: float = 240.0) -> None:
         """Waits until it has stopped itself."""
         wait_until(lambda: self._alive() and self.stopped, lambda: f"a stop: {self}", seconds)
 
-    def wait_end(self, seconds: float = 90.0) -> int:
+    def wait_end(self, seconds: float = 240.0) -> int:
         """Waits for its end and returns the exit code."""
         wait_until(lambda: self.code is not None, lambda: f"the end of {self}", seconds)
         return self._process.wait()

@@ -65,11 +65,11 @@ class Fault:
     replies: list[bytes] = field(default_factory=list)
     held: list[Callable[[], None]] = field(default_factory=list)
 
-    def wait_caught(self, seconds: float = 90.0) -> None:
+    def wait_caught(self, seconds: float = 240.0) -> None:
         """Waits until one was caught."""
         wait_until(lambda: self.caught > 0, f"a request of {self.api.name}", seconds)
 
-    def wait_replies(self, number: int = 1, seconds: float = 90.0) -> None:
+    def wait_replies(self, number: int = 1, seconds: float = 240.0) -> None:
         """Waits until the broker has answered so many of the requests that were caught."""
         wait_until(lambda: len(self.replies) >= number, f"{number} replies to {self.api.name}", seconds)
 

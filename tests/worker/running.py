@@ -44,7 +44,7 @@ class Running:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop.set()
-        self._thread.join(90.0)
+        self._thread.join(240.0)
         assert not self._thread.is_alive(), "the worker does not end"
         if kind is None and self.failure is not None:
             raise self.failure
@@ -58,7 +58,7 @@ class Running:
         every = frozenset(range(self._bank.app.partitions))
         wait_until(lambda: self.going and self.worker.served == every, lambda: f"{every}: {self.reports}")
 
-    def wait_failure(self, seconds: float = 90.0) -> BaseException:
+    def wait_failure(self, seconds: float = 240.0) -> BaseException:
         """Waits until the worker has ended by an error, and returns it; the block then does not raise it."""
         wait_until(lambda: self.failure is not None, lambda: f"a failure: {self.reports}", seconds)
         failure, self.failure = self.failure, None

@@ -140,6 +140,6 @@ class _Transactions(Transactions):
             return
         half = len(records) // 2
         super()._produce(topic, records[:half], ends)
-        self._producer.flush(5.0)
+        self._producer.flush(240.0)
         self._points.reach("half produced")
         super()._produce(topic, records[half:], ends)

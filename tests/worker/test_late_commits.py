@@ -28,7 +28,7 @@ class Paced(Transactions):
 
     def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
         super()._produce(topic, records, ends)
-        self._producer.flush(10.0)
+        self._producer.flush(240.0)
         self.between()
 
 

@@ -77,7 +77,7 @@ def test_a_broker_that_crashes_at_a_commit_and_comes_back_costs_nothing_but_time
         load.wait_answered(100)
         proxy.fault(Api.END_TXN, heard, then=lambda: kill(broker.data, "kafka")).wait_replies()
         restart(broker.data, "kafka")
-        load.wait_answered(300, seconds=60.0)
+        load.wait_answered(300, seconds=240.0)
     assert {life.code for life in workers.lives} <= {None, 69, 75}, [str(life) for life in workers.lives]
     assert audit(broker, bank, load.sent) == []
 

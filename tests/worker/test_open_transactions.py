@@ -174,5 +174,5 @@ def _restored_version(restoration: Restoration) -> int:
 
 def _send(client: KafkaClient, bank: Bank, number: int) -> Sent:
     sent = Sent(f"id-{number}", ACCOUNT, bank.deposit(ACCOUNT, number), 1)
-    sent.answer = client.send(sent.command, id=sent.id, timeout=60.0)
+    sent.answer = client.send(sent.command, id=sent.id, timeout=240.0)
     return sent

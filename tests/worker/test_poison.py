@@ -116,4 +116,4 @@ def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:
     for one in letters:
         headers: Any = list(one.headers)
         producer.produce(names.commands(bank.name), one.value, one.key, one.partition, headers=headers)
-    assert producer.flush(20.0) == 0
+    assert producer.flush(240.0) == 0

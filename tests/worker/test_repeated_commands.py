@@ -46,7 +46,7 @@ class Asked:
 
     def ask(self, id_: str, command: Command | None = None) -> Receipt | Exception:
         """Sends the command of an id, or another one with it."""
-        (answer,) = self._client.send_many([command or self.commands[id_]], ids=[id_], timeout=60.0)
+        (answer,) = self._client.send_many([command or self.commands[id_]], ids=[id_], timeout=240.0)
         return answer
 
     def check(self, *ids: str) -> None:

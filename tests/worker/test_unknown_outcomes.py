@@ -125,7 +125,7 @@ def test_taking_a_timeout_for_an_abort_would_double_what_happened(broker: Broker
 
 def _send(client: KafkaClient, bank: Bank, amount: int) -> Sent:
     sent = Sent(f"id-{amount}", ACCOUNT, bank.deposit(ACCOUNT, amount), 1)
-    sent.answer = client.send(sent.command, id=sent.id, timeout=60.0)
+    sent.answer = client.send(sent.command, id=sent.id, timeout=240.0)
     return sent
 
 

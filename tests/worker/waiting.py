@@ -8,7 +8,7 @@ from collections.abc import Callable
 __all__ = ["wait_until"]
 
 
-def wait_until(condition: Callable[[], bool], awaited: str | Callable[[], str], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], awaited: str | Callable[[], str], seconds: float = 240.0) -> None:
     """Polls until the condition holds, and fails saying what was awaited."""
     deadline = time.monotonic() + seconds
     while not condition():
