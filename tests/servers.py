@@ -12,11 +12,12 @@ from typing import Any
 
 import yaml
 
+from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
 from leftfold.local.servers import PROBES
 from tests.ports import free_port
 
-__all__ = ["Addresses", "compose_service", "running"]
+__all__ = ["Addresses", "compose_service", "patient", "running"]
 
 COMPOSE = Path(__file__).parents[1] / "docker-compose.yml"
 READY_SECONDS = 240.0
@@ -42,6 +43,11 @@ def running(kind: str, data: Path) -> Iterator[Addresses]:
                 yield _ready(_containers(stack))
         case _:
             yield _ready(_external())
+
+
+def patient(brokers: str) -> KafkaSettings:
+    """Settings of somebody for whom a broker that stands still for a while is not away."""
+    return KafkaSettings(bootstrap_servers=brokers, request_timeout=READY_SECONDS)
 
 
 def compose_service(name: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from leftfold.spark import SparkSettings, spark_session
 from tests.archive.past import Past
 from tests.archive.stopped import Stopped
 from tests.archive.topics import Topic
+from tests.servers import patient
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +29,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 @pytest.fixture(scope="session")
 def kafka(own: Servers) -> KafkaSettings:
     """The settings of that broker."""
-    return KafkaSettings(bootstrap_servers=own.kafka)
+    return patient(own.kafka)
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +49,7 @@ def make_topic(kafka: KafkaSettings, cluster: Cluster, tmp_path: Path) -> Callab
 def past(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
     """The ledgers App with its past in an archive only."""
     folder = str(tmp_path_factory.mktemp("archive"))
-    past = Past(KafkaSettings(bootstrap_servers=own.kafka), RedisSettings(url=own.redis), folder)
+    past = Past(patient(own.kafka), RedisSettings(url=own.redis), folder)
     past.make()
     yield past
     past.store.close()
@@ -67,7 +68,7 @@ def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("stopped")
     (folder / "archive").mkdir()
     with embedded(tmp_path_factory.mktemp("stopped-servers")) as servers:
-        kafka, url = KafkaSettings(bootstrap_servers=servers.kafka), servers.redis
+        kafka, url = patient(servers.kafka), servers.redis
         past = Past(kafka, RedisSettings(url=url), str(folder / "archive"))
         behind = Past(kafka, RedisSettings(url=f"{url.rpartition('/')[0]}/1"), str(folder / "archive"))
         stopped = Stopped(past, behind, spark, folder / "checkpoints")

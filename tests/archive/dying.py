@@ -11,9 +11,9 @@ from typing import Any
 
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.parquet.archiver import Archiver
 from leftfold.parquet.place import Place
+from tests.servers import patient
 
 
 class Dying(Place):
@@ -48,7 +48,7 @@ class Dying(Place):
 
 def main(given: dict[str, Any]) -> None:
     """Archives until death."""
-    kafka = KafkaSettings(bootstrap_servers=given["kafka"])
+    kafka = patient(given["kafka"])
     place = Dying(given["folder"], given["step"], given["nth"], given["when"])
     with Cluster(kafka) as cluster:
         identity = cluster.identity(given["topic"])

@@ -86,13 +86,13 @@ class Shell:
 
 @contextmanager
 def serving(shell: Shell) -> Iterator[subprocess.Popen[bytes]]:
-    """`leftfold run` in a project until the block ends; the block begins once its worker serves."""
+    """`leftfold run` in a project until the block ends; the block begins once worker and tail are at work."""
     process = shell.start(["run"])
     try:
         deadline = time.monotonic() + SECONDS
-        while '"serving"' not in shell.said():
+        while not all(f'"{what}"' in shell.said() for what in ("serving", "following")):
             assert process.poll() is None, shell.said()
-            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for the worker: {shell.said()}"
+            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for worker and tail: {shell.said()}"
             time.sleep(0.05)
         yield process
     finally:

@@ -90,13 +90,14 @@ def test_a_tail_with_a_broken_fold_stops_that_view_and_goes_on_when_it_is_mended
 ) -> None:
     shell = project.shell
     project.deploy(4, broken=True)
-    with running(shell, "--max-parked", "2"):
-        wait_until(lambda: "more than 2 keys are parked" in shell.said(), "the view to stop")
+    with running(shell, "--max-parked", "0"):
+        # Not one may be parked: the first batch may hold any share of the events, and what it parks stays parked.
+        wait_until(lambda: "more than 0 keys are parked" in shell.said(), "the view to stop")
         assert shell("send", "AddItem", ADD.format("a")).code == 0, "commands go on"
         others = shell("verify", "customer_spend")
         assert others.code == 0, others.err
     project.deploy(4)
-    with running(shell, "--max-parked", "2"):
+    with running(shell, "--max-parked", "0"):
         wait_until(lambda: rows(shell).get("a") == 2, "the mended fold to catch up")
         assert rows(shell) == {"a": 2, "b": 1, "c": 1, "d": 1}
         told = shell("verify", "cart_summary")

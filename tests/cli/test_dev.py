@@ -39,8 +39,8 @@ def test_a_change_starts_the_app_again_and_a_slip_waits_for_the_next(
     file = shop.place / "shop" / "services" / "carts" / "domain.py"
     before = file.read_text("utf-8")
     file.write_text(before + "\nx = (\n", "utf-8")
-    wait_until(lambda: "waiting for a change" in shop.said(), "the slip to be noticed")
-    assert "'(' was never closed" in shop.said()
+    wait_until(lambda: "'(' was never closed" in shop.said(), "the slip to be noticed")
+    wait_until(lambda: "waiting for a change" in shop.said(), "its end")
     file.write_text(before, "utf-8")
     wait_until(lambda: shop.said().count(" serving ") == 2, "the App at work again")
     assert "changed=shop/services/carts/domain.py" in shop.said()

@@ -19,11 +19,12 @@ from leftfold.supervisor import Backoff, Part, Supervisor
 from tests.cli.shell import ROOT
 
 Wait = Callable[[Callable[[], object], str], None]
-# Appends its pid to a file, then waits for SIGTERM, or for the end of its standard input, which it must notice itself.
+# Appends its pid to a file, then waits for SIGTERM, which it hears by then, or for the end of its standard input, which
+# it must notice itself.
 PATIENT = """
 import os, sys, signal
-with open(sys.argv[1], "a") as file: file.write(f"{os.getpid()}\\n")
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+with open(sys.argv[1], "a") as file: file.write(f"{os.getpid()}\\n")
 sys.stdin.read()
 """
 STUBBORN = PATIENT.replace("lambda *_: sys.exit(0)", "signal.SIG_IGN").replace("sys.stdin.read()", "signal.pause()")

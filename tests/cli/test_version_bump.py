@@ -33,9 +33,10 @@ def test_old_and_new_code_run_side_by_side_and_the_old_generation_goes_when_nobo
             wait_until(lambda: all(items(served, "cart_summary", cart) == 1 for cart in CARTS), "the old tail")
             wait_until(lambda: all(items(new, "cart_summary", cart) == 101 for cart in CARTS), "the new tail")
             old = live_of_other_code(new)
+            # Whoever stands still for three seconds is taken for gone.
+            wait_until(lambda: f"drop cart_summary {old}" not in new("status").err, "the old tail to be at work")
             told = new("drop", "cart_summary", old, "--yes")
             assert (told.code, "tails of that are at work" in told.err) == (2, True), told.err
-            assert f"drop cart_summary {old}" not in new("status").err
     wait_until(lambda: f"leftfold drop cart_summary {old} --yes" in new("status").err, "the old tail to be gone")
     looked = {row["about"]: row for row in new("doctor", "--json").rows()}
     assert looked["views"]["well"]

@@ -58,10 +58,19 @@ def test_without_that_the_second_ends_the_first(tills: Tills, monkeypatch: pytes
     monkeypatch.setattr(streamed_rows, "at_work", lambda *given: nullcontext())
     with running(tills, by(12)) as failures:
         wait_until(lambda: bool(failures) or tills.is_live(12), "the view")
+        before = tokens(tills, 12)
         with keeping(tills, by(12), 12):
+            wait_until(lambda: bool(failures) or tokens(tills, 12) != before, "the second to take the marks")
             tills.write(tills.sales(20))
             wait_until(lambda: bool(failures), "the end of the first")
     assert isinstance(failures[0], Fenced)
+
+
+def tokens(tills: Tills, version: int) -> set[str]:
+    """Who has written the marks of the live generation."""
+    generation = tills.store.registry("lately").live_of(lately_of(version).hash)
+    assert generation is not None
+    return {mark.token for mark in tills.store.marks(generation).values()}
 
 
 def test_a_rebuild_keeps_others_out_until_it_is_closed(tills: Tills) -> None:

@@ -73,7 +73,7 @@ class Tills:
             ]
             body = sale.model_dump_json().encode()
             producer.produce("tills.events", body, key, partition_of(key, PARTITIONS), headers=headers)
-        producer.flush(60)
+        producer.flush(240.0)
         (producer.commit_transaction if commit else producer.abort_transaction)(60)
         self.committed += sales if commit else []
 
@@ -82,7 +82,7 @@ class Tills:
         with Cluster(self.kafka) as cluster:
             ends = cluster.ends(["tills.events"])
         reader = Views(self.store)[lately_of(version)]
-        reader.get(("s0", NOW), after=ends, timeout=90.0)
+        reader.get(("s0", NOW), after=ends, timeout=240.0)
         return dict(reader.items())
 
     def seen(self, version: int) -> dict[tuple[str, datetime], Window]:

@@ -114,6 +114,13 @@ def test_a_late_and_a_repeated_answer_are_ignored(client: KafkaClient, settings:
         assert client.send(Reserve(show_id="s-1")).version == 2
 
 
+@pytest.fixture
+def _asks_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wonders why nobody answers gives the broker more than a second."""
+    monkeypatch.setattr("leftfold.kafka.silence._ASK_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("_asks_patiently")
 def test_without_a_worker_the_deadline_says_so(client: KafkaClient) -> None:
     with pytest.raises(OutcomeUnknown, match=r"no worker owns shows\.commands .*start one: leftfold run shows"):
         client.send(Reserve(show_id="s-1"), timeout=0.1)
@@ -209,6 +216,7 @@ def test_asyncio_gathers_answers(client: KafkaClient, settings: KafkaSettings) -
         assert asyncio.run(work()) == [*range(1, 200)]
 
 
+@pytest.mark.usefixtures("_asks_patiently")
 def test_asyncio_raises_what_send_raises(client: KafkaClient, settings: KafkaSettings) -> None:
     error = NoSeats(show_id="s-1", left=0, price=Decimal(1))
     with Responder(settings, COMMANDS, lambda record: [refused(error)] if record.key == b"s-1" else []):

@@ -20,7 +20,7 @@ MASTERS = 3
 SLOTS = 16384
 OPTIONS = {
     "cluster-enabled": "yes",
-    "cluster-node-timeout": "1000",
+    "cluster-node-timeout": "15000",
     "cluster-replica-validity-factor": "0",
     "cluster-require-full-coverage": "no",
     "repl-diskless-sync": "yes",
@@ -109,7 +109,11 @@ class ClusterSet:
                 if other.runs
             )
 
-        wait_until(promoted, f"port {node.port} to be promoted")
+        try:
+            self._say_dead_after(1000)
+            wait_until(promoted, f"port {node.port} to be promoted")
+        finally:
+            self._say_dead_after(15_000)
 
     def lose(self, master: RedisServer, happens: Callable[[], object]) -> None:
         """Lets something happen that a master never tells its replica, and kills the master."""
@@ -168,6 +172,13 @@ class ClusterSet:
             yield move
         finally:
             move.end()
+
+    def _say_dead_after(self, milliseconds: int) -> None:
+        """How long nodes wait for each other: nobody is given up who only stands still, unless one was killed."""
+        for node in self.nodes:
+            if node.runs:
+                with node.client() as client:
+                    client.config_set("cluster-node-timeout", milliseconds)
 
     def _is_master(self, node: RedisServer) -> bool:
         return node.runs and any("myself" in line[2] and "master" in line[2] for line in self.table(node))

@@ -21,6 +21,8 @@ SERVICE = "rows"
 QUORUM = 2
 PATIENCE = 240.0
 """Seconds: a sentinel that could not run for two does nothing for the next thirty, and that may come again."""
+DOWN_AFTER = 4000
+"""Milliseconds: a replica is no candidate once its link has been down for ten times that, longer than such thirty s."""
 
 
 class Sentinel:
@@ -35,7 +37,7 @@ class Sentinel:
             f"port {self.port}",
             f"dir {directory}",
             f"sentinel monitor {SERVICE} 127.0.0.1 {master} {QUORUM}",
-            f"sentinel down-after-milliseconds {SERVICE} 600",
+            f"sentinel down-after-milliseconds {SERVICE} {DOWN_AFTER}",
             f"sentinel failover-timeout {SERVICE} 3000",
             *((f"requirepass {password}", f"sentinel auth-pass {SERVICE} {password}") if password else ()),
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from tests.ports import free_port
 
 __all__ = ["RedisServer", "binary", "offset", "wait_until"]
 
-DEADLINE = 90.0
+DEADLINE = 240.0
 
 
 def wait_until(condition: Callable[[], bool], awaited: str, seconds: float = DEADLINE) -> None:
@@ -93,6 +95,16 @@ class RedisServer:
             self._process.wait()
             self._process = None
         self.unix_socket.unlink(missing_ok=True)
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It stands still until the block ends."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     @property
     def runs(self) -> bool:

@@ -52,7 +52,7 @@ def project(servers: Addresses, cluster: ClusterSet, tmp_path: Path) -> Iterator
     """A project whose worker and tail run."""
     project = Project(tmp_path, servers.kafka, cluster.settings.url)
     process = project.shell.start(project.run)
-    wait_until(lambda: '"serving"' in project.shell.said(), "the worker to serve")
+    wait_until(lambda: all(f'"{what}"' in project.shell.said() for what in ("serving", "following")), "both to work")
     yield project
     process.terminate()
     process.wait(240.0)

@@ -16,6 +16,7 @@ from leftfold.cli.survey import Survey
 from leftfold.engine.undeclared import undeclared, undeclared_view
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
+from leftfold.redis.keys import registry_key
 from leftfold.redis.routed import RoutedClient
 from tests import ledger_next
 from tests.ledger import app, by_owner, by_tag, summary
@@ -77,7 +78,7 @@ def test_they_are_named_while_no_tail_is_at_work_on_them(
     server: RedisServer, store: RedisViewStore, world: World
 ) -> None:
     assert named(server) == [{"by_owner", "by_tag"}] * 2
-    tail = tail_on(world, store)
+    tail = tail_on(world, store, lease=600.0)
     tail.step(0.0)
     assert named(server) == [set(), set()]
     tail.close()
@@ -106,7 +107,7 @@ def test_nothing_goes_before_somebody_says_so_and_then_all_of_it(
 
 
 def test_it_stays_while_a_tail_is_at_work_on_it(store: RedisViewStore, world: World, drop: Drop) -> None:
-    tail = tail_on(world, store)
+    tail = tail_on(world, store, lease=600.0)
     tail.step(0.0)
     code, _, err = drop("by_tag", "--yes")
     assert (code, "at work: tail; stop them first" in err) == (2, True), err
@@ -165,7 +166,8 @@ def test_registries_are_found_on_every_master_of_a_cluster(
     assert (len(found.views), found.whole) == (12, True)
     assert {view.view for view in undeclared(store, [])} == found.views
     # The twin: a look at one master finds some of them.
-    everywhere = store._topology.hearers()
+    port = cluster.owner(registry_key(made.view)).port
+    everywhere = sorted(store._topology.hearers(), key=lambda master: not master.address.endswith(f":{port}"))
     monkeypatch.setattr(store._topology, "hearers", lambda: everywhere[:1])
     assert isinstance(store._client, RoutedClient)
     assert 0 < len(store.registered().views) < 12

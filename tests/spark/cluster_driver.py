@@ -31,6 +31,7 @@ from leftfold.spark.query_stream import QueryStream
 from leftfold.spark.runner import spark_runner
 from leftfold.spark.streaming import StreamPorts, ViewStream
 from tests.ledger import app
+from tests.servers import patient
 from tests.spark.careless_jobs import Forgetful
 from tests.spark.doomed import Doom
 from tests.spark.late_rebuild import ROOT
@@ -147,7 +148,7 @@ def main(master: str, kafka: str, folder: str) -> None:
         properties=PROPERTIES,
     )
     with spark_session(settings) as spark:
-        work = Work(spark, KafkaSettings(bootstrap_servers=kafka), Path(folder))
+        work = Work(spark, patient(kafka), Path(folder))
         while True:
             try:
                 line = orders.get(timeout=0.0 if work.step() else IDLE_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from leftfold.kafka.topics import ensure
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.local import java_home, spark_jars
+from leftfold.position import Position
 from leftfold.reading import Views
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
@@ -30,7 +32,9 @@ from leftfold.spark.runner import spark_runner
 from leftfold.view import View
 from tests.ledger import app, histories, stranger
 from tests.redis.server import RedisServer
-from tests.servers import Addresses
+from tests.servers import Addresses, patient
+from tests.worker.receipts import behind
+from tests.worker.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.spark.streams import Streams
@@ -63,6 +67,13 @@ class Shop:
             options=RebuildOptions(**{"keep": 0, **options}),
         )
 
+    def wait_stable(self, position: Position) -> None:
+        """Waits until nothing before a position is open, since a commit is answered before its markers are written."""
+        with closing(KafkaBulkLog(self.kafka)) as log:
+            wait_until(
+                lambda: log.stable_ends(position.offsets).covers(position), f"the log to be stable at {position}"
+            )
+
     def work(self) -> None:
         worker = Worker(app, "ledgers", Workshop(self.kafka), stop=self.stop)
         worker.run()
@@ -84,7 +95,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
     """The App at work, after a random history with an aborted transaction in the middle of it."""
-    shop = Shop(KafkaSettings(bootstrap_servers=servers.kafka), RedisSettings(url=servers.redis), spark)
+    shop = Shop(patient(servers.kafka), RedisSettings(url=servers.redis), spark)
     ensure(app, shop.kafka)
     threads = [threading.Thread(target=shop.work), threading.Thread(target=shop.follow)]
     for thread in threads:
@@ -95,7 +106,7 @@ def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
             plant_aborted(shop.kafka)
             answers = client.send_many(list(histories(stranger(8), 1500)), timeout=WAIT_SECONDS)
             for view in app.views:
-                shop.views[view].wait_reached(answers[-1].position, timeout=WAIT_SECONDS)  # type: ignore[union-attr]
+                shop.views[view].wait_reached(behind(answers), timeout=WAIT_SECONDS)
         yield shop
     finally:
         shop.stop.set()

@@ -60,7 +60,7 @@ class Doom:
     def disarm(self) -> None:
         """Whatever was not met never will be."""
         for path in self.folder.glob("armed.*"):
-            path.unlink()
+            path.unlink(missing_ok=True)  # somebody may be meeting it
 
     def meets(self, write: int) -> str:
         """What happens to this process at its nth write; '' = nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from decimal import Decimal
 from typing import Any
@@ -28,7 +28,7 @@ TOPIC = events("ledgers")
 NEIGHBOURS = [key for key in (f"late-{n}" for n in range(30)) if partition_of(key.encode(), app.partitions) == 0][:2]
 """Two ledgers whose rows are in one bucket of their summary."""
 MOST = 20
-"""Histories until one must have been whole in a batch."""
+"""Writings until one must have been whole in a batch."""
 
 
 class KeptView:
@@ -71,20 +71,24 @@ class KeptView:
         """More random history."""
         return write(self.shop, histories(stranger(seed), 120))
 
+    def gain(self, number: int) -> Position:
+        """Moves that leave a trace when they are folded twice, of ledgers that nobody closes."""
+        moves = (Move(ledger=f"gain-{number}-{n % 30}", owner="late", amount=Decimal("1.00")) for n in range(120))
+        return write(self.shop, moves)
+
     def move(self, ledger: str, *amounts: str) -> Position:
         """A few moves of one ledger."""
         return write(self.shop, [Move(ledger=ledger, owner="late", amount=Decimal(amount)) for amount in amounts])
 
-    def write_fatally(self, at: tuple[str, int], seed: int) -> None:
-        """More history, while which is folded an executor is killed; more of it as long as no task wrote so often.
+    def write_fatally(self, at: tuple[str, int], write: Callable[[int], Position]) -> None:
+        """Has something written, while which is folded an executor is killed; again as long as no task wrote so often.
 
-        A batch that begins while the history is written has only a part of it, which may be one write.
+        A batch that begins while it is written has only a part of it, which may be one write.
         """
         self.settle()
         (met,) = self.driver.doom.arm(*at)
         for more in itertools.count():
-            position = self.write(seed + 1000 * more)
-            self.settle(position)
+            self.settle(write(more))
             if met.exists():
                 return
             assert more < MOST, f"no task came to {met.name}"

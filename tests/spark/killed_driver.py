@@ -13,13 +13,13 @@ from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.flush import Generation, Mark, Phase, Registry
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import java_home
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 from leftfold.redis.seal import seal
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.runner import spark_runner
 from tests.ledger import app
+from tests.servers import patient
 from tests.spark.doomed import Doom
 from tests.spark.killed_rebuild import FOLD
 
@@ -72,7 +72,7 @@ class DyingStore(RedisViewStore):
 
 def main(kafka: str, redis: str, view: str, point: str, folder: str) -> None:
     """Rebuilds a view."""
-    settings, of_redis = KafkaSettings(bootstrap_servers=kafka), RedisSettings(url=redis)
+    settings, of_redis = patient(kafka), RedisSettings(url=redis)
     doom = Doom(Path(folder), victim=os.getpid())
     if point in IN_A_TASK:
         doom.arm(*IN_A_TASK[point])

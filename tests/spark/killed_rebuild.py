@@ -10,9 +10,9 @@ from functools import partial
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 from tests.ledger import app
+from tests.servers import patient
 
 FOLD = "tests"
 
@@ -35,7 +35,7 @@ class Fatal(BulkSink):
 def main(kafka: str, redis: str, view: str, last: int) -> None:
     """Rebuilds a view and prints how often it wrote, unless it is killed before."""
     Fatal.last = last
-    settings, of_redis = KafkaSettings(bootstrap_servers=kafka), RedisSettings(url=redis)
+    settings, of_redis = patient(kafka), RedisSettings(url=redis)
     store = RedisViewStore(of_redis)
     rebuild = Rebuild(
         app.view(view),

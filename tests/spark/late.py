@@ -33,8 +33,6 @@ class LateSink(BulkSink):
         whole = list(rows)
         if not whole or not self._is_first():
             return super().write(generation, bucket, columns, indexes, whole)
-        # A machine that is cut off hears neither of its executor's end nor of the rebuild's.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         deadline = time.monotonic() + PATIENCE
         while not (self._folder / "go").exists():
             if time.monotonic() > deadline:
@@ -53,6 +51,8 @@ class LateSink(BulkSink):
             (self._folder / "first").touch(exist_ok=False)
         except FileExistsError:
             return False
+        # A machine that is cut off hears neither of its executor's end nor of the rebuild's.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._tell("stopped", str(os.getpid()))
         return True
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import java_home
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.runner import spark_runner
 from tests.ledger import app
+from tests.servers import patient
 from tests.spark.late import LateSink, UncheckedLateSink
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def main() -> None:
         parser.add_argument(name)
     parser.add_argument("--unchecked", action="store_true")
     told = parser.parse_args()
-    kafka, redis = KafkaSettings(bootstrap_servers=told.kafka), RedisSettings(url=told.redis)
+    kafka, redis = patient(told.kafka), RedisSettings(url=told.redis)
     sink = UncheckedLateSink if told.unchecked else LateSink
     settings = SparkSettings(
         master=told.master, java_home=java_home(), host="127.0.0.1", executor_memory="512m", py_files=CODE

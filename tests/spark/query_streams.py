@@ -23,8 +23,11 @@ from leftfold.redis import BulkSink, RedisSettings
 from leftfold.spark.query_runner import query_runner
 from leftfold.spark.query_stream import QueryStream
 from leftfold.spark.stream_batches import StreamPlaces
+from tests.spark.conftest import Shop
+from tests.spark.queries import owner_sums
+from tests.worker.waiting import wait_until
 
-__all__ = ["Streaming", "places", "refreshing"]
+__all__ = ["Streaming", "newest", "places", "refreshing", "wait_committed"]
 
 WAIT_SECONDS = 240.0
 
@@ -46,6 +49,24 @@ def refreshing(
         run=query_runner(spark),
         options=RebuildOptions(**{"keep": 0, **options}),
     )
+
+
+def newest(shop: Shop, checkpoints: Path, folder: str) -> list[Path]:
+    """What Spark has noted of the batches of a stream of owner_sums, the newest first."""
+    generation = shop.views[owner_sums].describe().generation
+    (home,) = (path for path in (checkpoints / owner_sums.name / generation).glob("*") if path.is_dir())
+    files = [path for path in (home / folder).glob("*") if path.name.isdecimal()]
+    return sorted(files, key=lambda path: -int(path.name))
+
+
+def wait_committed(shop: Shop, checkpoints: Path) -> None:
+    """Waits until Spark has noted every batch as done, which it does some time behind the batch's own writes."""
+
+    def is_committed() -> bool:
+        planned, done = (newest(shop, checkpoints, folder)[0].name for folder in ("offsets", "commits"))
+        return planned == done
+
+    wait_until(is_committed, "the newest batch to be committed")
 
 
 class Streaming:

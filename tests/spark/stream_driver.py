@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from leftfold.flush import BucketFlush, Generation, Mark
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import java_home, spark_jars
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.query_stream import QueryStream
+from tests.servers import patient
 from tests.spark.queries import owner_sums
 from tests.spark.query_streams import places
 
@@ -50,7 +50,7 @@ def main(kafka: str, redis: str, checkpoints: str, point: str) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     settings = RedisSettings(url=redis)
-    where = places(KafkaSettings(bootstrap_servers=kafka), settings, DeadlyStore(settings, point), Path(checkpoints))
+    where = places(patient(kafka), settings, DeadlyStore(settings, point), Path(checkpoints))
     with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as spark:
         stream = QueryStream(
             spark, owner_sums, where, every=0.05, keep=0, report=lambda what, told: print(what, flush=True)

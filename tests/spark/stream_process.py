@@ -12,13 +12,13 @@ from pathlib import Path
 from leftfold.flush import BucketFlush, Landed
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
-from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import java_home, spark_jars
 from leftfold.ports import Flushing
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.streaming import StreamPorts, ViewStream
 from tests.ledger import app
+from tests.servers import patient
 
 NTH = 4
 """At which of its passings a point kills."""
@@ -62,7 +62,7 @@ def main() -> None:
     for name in ("kafka", "redis", "view", "at", "folder"):
         parser.add_argument(name)
     told = parser.parse_args()
-    kafka, redis = KafkaSettings(bootstrap_servers=told.kafka), RedisSettings(url=told.redis)
+    kafka, redis = patient(told.kafka), RedisSettings(url=told.redis)
     with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as spark:
         ports = StreamPorts(
             open_store=partial(DeadlyStore, redis, told.at, Path(told.folder), os.getpid()),

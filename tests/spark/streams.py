@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import Any
 
 from leftfold.engine.batch_course import BatchCourse
 from leftfold.engine.batch_job import BatchJob
-from leftfold.envelope import Receipt
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.client import KafkaClient
@@ -27,6 +25,7 @@ from tests.redis.server import RedisServer
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
 from tests.whole import assert_whole
+from tests.worker.receipts import behind
 
 __all__ = ["VIEWS", "Streams", "begin_run", "dump", "ports_of", "write"]
 
@@ -115,7 +114,7 @@ def write(shop: Shop, commands: Iterable[LedgerCommand]) -> Position:
     """Sends commands, none of which is refused; the position behind all of them."""
     with KafkaClient(app.name, shop.kafka) as client:
         answers = client.send_many(list(commands), timeout=WAIT_SECONDS)
-    return reduce(or_, (answer.position for answer in answers if isinstance(answer, Receipt)))
+    return behind(answers)
 
 
 def begin_run(streams: Streams, view: View[Any, Any], run: str, **options: Any) -> BatchQuery:

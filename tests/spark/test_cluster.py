@@ -9,8 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import reduce
-from operator import or_
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,9 @@ import psutil
 import pytest
 from redis import Redis
 
+from leftfold import names
 from leftfold.engine.rebuild_result import Agreement
-from leftfold.envelope import Receipt
+from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.client import KafkaClient
 from leftfold.local import java_home
 from leftfold.spark.shipping import packed
@@ -29,6 +28,7 @@ from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.late_rebuild import CODE, ROOT
 from tests.spark.oracle import checksum_of, truth
 from tests.whole import assert_whole
+from tests.worker.receipts import behind
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -85,9 +85,12 @@ def move_on(shop: Shop, seed: int) -> None:
     """More history, folded by the tail into the generation that the rebuild made."""
     with KafkaClient(app.name, shop.kafka) as client:
         answers = client.send_many(list(histories(stranger(seed), 300)), timeout=WAIT_SECONDS)
-    after = reduce(or_, (answer.position for answer in answers if isinstance(answer, Receipt)))
+    shop.wait_stable(behind(answers))
+    with closing(KafkaBulkLog(shop.kafka)) as log:
+        ends = log.stable_ends([names.events("ledgers")])
+    # Behind the last event is the marker of its transaction, which moves marks as well.
     for view in app.views:
-        shop.views[view].wait_reached(after, timeout=WAIT_SECONDS)
+        wait_until(lambda view=view: shop.views[view].describe().position.covers(ends), f"{view.name} to be at the end")  # type: ignore[misc]
 
 
 def let_go(folder: Path) -> str:

@@ -103,13 +103,13 @@ def lose(cluster: StandaloneCluster, driver: Driver, work: Callable[[], object])
 )
 def test_a_stream_whose_executor_is_killed_folds_each_event_once(keep: Keep, view: Any, point: str) -> None:
     kept = keep(view, database=STREAM)
-    kept.write_fatally(POINTS[point], 200)
+    kept.write_fatally(POINTS[point], lambda nth: kept.write(200 + 1000 * nth))
     kept.assert_whole()
 
 
 def test_twin_whose_tasks_do_not_ask_the_mark_folds_events_twice(keep: Keep) -> None:
     kept = keep(summary, database=CARELESS, forgetful=True)
-    kept.write_fatally(("behind", 1), 210)
+    kept.write_fatally(("behind", 1), kept.gain)
     assert kept.rows() != kept.truth()
 
 

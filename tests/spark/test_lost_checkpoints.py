@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,14 @@ from typing import Any
 import pytest
 
 from leftfold.engine.rebuild_result import Agreement
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.position import Position
 from tests.spark.conftest import Shop
 from tests.spark.queries import owner_sums
-from tests.spark.query_streams import Streaming
+from tests.spark.query_streams import Streaming, newest, wait_committed
 from tests.spark.test_streams import _nothing_left, agreement, caught_up, move, streaming  # noqa: F401  # a fixture
 from tests.spark.trusting_stream import Trusting
 from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
-
-
-def newest(shop: Shop, checkpoints: Path, folder: str) -> list[Path]:
-    generation = shop.views[owner_sums].describe().generation
-    (home,) = (path for path in (checkpoints / owner_sums.name / generation).glob("*") if path.is_dir())
-    files = [path for path in (home / folder).glob("*") if path.name.isdecimal()]
-    return sorted(files, key=lambda path: -int(path.name))
 
 
 def drop(file: Path) -> None:
@@ -41,6 +31,7 @@ def test_lost_commits_are_replayed_or_computed_anew(shop: Shop, tmp_path: Path, 
         stream.wait_heard("generation live")
         for amount in ("1.00", "2.00", "4.00"):
             caught_up(shop, move(shop, f"lost {lost}", amount))
+        wait_committed(shop, tmp_path)
     for file in newest(shop, tmp_path, "commits")[:lost]:
         drop(file)
     position = move(shop, f"lost {lost}", "8.00")
@@ -53,12 +44,6 @@ def test_lost_commits_are_replayed_or_computed_anew(shop: Shop, tmp_path: Path, 
     assert agreement(shop) is Agreement.EQUAL
 
 
-def wait_stable(shop: Shop, position: Position) -> None:
-    """Waits until nothing before a position is open any more, so that whoever reads now reads it."""
-    with closing(KafkaBulkLog(shop.kafka)) as log:
-        wait_until(lambda: log.stable_ends(position.offsets).covers(position), f"the log to be stable at {position}")
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"), [(Streaming, Agreement.EQUAL), (Trusting, Agreement.DIFFERENT)], ids=["marks", "twin"]
 )
@@ -69,11 +54,12 @@ def test_a_checkpoint_that_lost_its_newest_batch_is_noticed_and_only_the_marks_c
         stream.wait_heard("generation live")
         for amount in ("1.00", "2.00", "4.00"):
             caught_up(shop, move(shop, "gone", amount))
+        wait_committed(shop, tmp_path)
     planned = newest(shop, tmp_path, "offsets")[0]
     for file in (newest(shop, tmp_path, "commits")[0], planned):
         drop(file)
     # Spark plans a batch of the same number again, now with this event in it; by the marks it is written already.
-    wait_stable(shop, move(shop, "gone", "8.00"))
+    shop.wait_stable(move(shop, "gone", "8.00"))
     with streaming(shop, tmp_path, kind=kind) as again:
         wait_until(
             lambda: again.heard("generation live") or any(tmp_path.glob(f"*/*/*/commits/{planned.name}")),

@@ -23,6 +23,7 @@ from leftfold.flush import Phase
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.reader import KafkaLogReader
+from leftfold.position import Position
 from leftfold.query import QueryView, TableView
 from leftfold.redis import BulkSink
 from leftfold.spark.query_runner import query_runner
@@ -31,6 +32,7 @@ from tests.ledger import Closed, Move, Moved, Opened, app
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
 from tests.spark.queries import OwnerSums, balances, owner_frame, owner_sums, regions, still_open
+from tests.worker.receipts import behind
 
 pytestmark = pytest.mark.servers
 
@@ -50,7 +52,9 @@ def refresh(shop: Shop, view: TableView[Any, Any], **options: Any) -> Refresh:
 def move(shop: Shop, owner: str, amount: str, ledger: str = "l-1") -> Any:
     with KafkaClient(app.name, shop.kafka) as client:
         command = Move(ledger=ledger, owner=owner, amount=Decimal(amount))
-        return client.send(command, timeout=WAIT_SECONDS).position
+        position = client.send(command, timeout=WAIT_SECONDS).position
+    shop.wait_stable(position)
+    return position
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +133,11 @@ def test_readers_see_one_generation_at_a_time(shop: Shop) -> None:
     seen: set[tuple[Any, Any]] = set()
     stop = threading.Event()
     with KafkaClient(app.name, shop.kafka) as client:
-        client.send_many(pair, timeout=WAIT_SECONDS)
+
+        def move_both() -> None:
+            shop.wait_stable(behind(client.send_many(pair, timeout=WAIT_SECONDS)))
+
+        move_both()
         refresh(shop, owner_sums, keep=600).run()
 
         def read() -> None:
@@ -140,7 +148,7 @@ def test_readers_see_one_generation_at_a_time(shop: Shop) -> None:
         reader = threading.Thread(target=read)
         reader.start()
         for _ in range(3):
-            client.send_many(pair, timeout=WAIT_SECONDS)
+            move_both()
             refresh(shop, owner_sums, keep=600).run()
         stop.set()
         reader.join()
@@ -221,6 +229,7 @@ def planted(shop: Shop, topic: str, value: bytes, *, commit: bool | None) -> Pro
     producer.flush(240.0)
     if commit:
         producer.commit_transaction(30)
+        shop.wait_stable(Position({topic: {0: 1}}))
     return producer
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from leftfold import memory
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.engine.rebuild_result import Agreement, RebuildResult
 from leftfold.engine.tail import Tail
-from leftfold.envelope import Receipt
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.reader import KafkaLogReader
@@ -26,6 +24,7 @@ from tests.ledger import app, by_owner, by_tag, summary
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.streams import VIEWS, Streams
 from tests.spark.test_histories import NOW, command, steps
+from tests.worker.receipts import behind
 
 pytestmark = pytest.mark.servers
 
@@ -61,7 +60,7 @@ def test_any_history_gives_the_rows_of_the_fold_in_memory(start: Start, shop: Sh
         with memory(app, now=NOW) as world, KafkaClient(app.name, shop.kafka) as client:
             world.client.send_many(commands)
             answers = client.send_many(commands, timeout=WAIT_SECONDS)
-            streams.settle(reduce(or_, (answer.position for answer in answers if isinstance(answer, Receipt))))
+            streams.settle(behind(answers))
             for view in VIEWS:
                 mine = {key: row for key, row in streams.views[view].items() if key.startswith(prefix)}
                 assert mine == dict(world.views[view].items()), view.name

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from leftfold.engine.bulk_log import Range, raw
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.names import events
 from leftfold.testing import fold
-from tests.ledger import app, by_owner, by_tag, summary
+from tests.ledger import Move, app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.server import RedisServer
 from tests.spark.careless_jobs import Cutting, Forgetful, Trusting
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
-from tests.spark.streams import Streams, begin_run, dump
+from tests.spark.streams import Streams, begin_run, dump, write
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -119,8 +120,9 @@ def replayed(streams: Streams, redis: RedisServer, view: Any, folder: Path, job:
     for stream in streams.streams:
         stream.close()
     run = begin_run(streams, view, "run", checkpoint=folder)
-    for seed in (92, 93):
-        position = streams.write(seed, 60)
+    gains = [Move(ledger=f"gain-{n % 30}", owner="o", amount=Decimal("1.00")) for n in range(60)]
+    for more in (histories(stranger(92), 60), gains):
+        position = write(streams.shop, more)
         wait_until(lambda at=position: run.wait(0.1) or streams.covers(view, at), "the run to fold", WAIT_SECONDS)  # type: ignore[misc]
     run.close()
     commits = {int(path.name): path for path in (folder / "commits").iterdir() if path.name.isdigit()}

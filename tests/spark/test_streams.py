@@ -23,7 +23,7 @@ from leftfold.spark.computing import refreshed
 from tests.ledger import Move, Moved, app
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import OwnerSums, balances, hourly, owner_sums, regions
-from tests.spark.query_streams import Streaming, places, refreshing
+from tests.spark.query_streams import Streaming, places, refreshing, wait_committed
 from tests.spark.trusting_stream import Trusting
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
@@ -132,6 +132,7 @@ def test_a_redis_that_went_back_is_noticed_and_only_the_marks_can_tell(
         before = keys_of(shop)
         caught_up(shop, move(shop, "forgotten", "2.00"))
         caught_up(shop, move(shop, "forgotten", "3.00"))
+        wait_committed(shop, tmp_path)
     put_back(shop, before)
     position = move(shop, "back", "4.00")
     with streaming(shop, tmp_path, kind=kind) as again:

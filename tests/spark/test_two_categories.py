@@ -54,11 +54,13 @@ class Kin:
 
     def settle(self, person: str, region: str) -> Position:
         receipt: Position = self._people.send(Settle(person=person, region=region), timeout=WAIT_SECONDS).position
+        self.shop.wait_stable(receipt)
         return receipt
 
     def move(self, owner: str, amount: str) -> Position:
         command = Move(ledger=f"l-{owner}", owner=owner, amount=Decimal(amount))
         receipt: Position = self._ledgers.send(command, timeout=WAIT_SECONDS).position
+        self.shop.wait_stable(receipt)
         return receipt
 
     def ends(self) -> Position:
