@@ -50,11 +50,11 @@ def test_what_fails_or_kills_is_buried_and_everything_else_goes_on(settings: Kaf
     with Trading(settings, app, parts=("orders", "stock", "payments", "router")) as trading:
         before, behind = AROUND[:3], AROUND[3:]
         for order in (*before, RAISES, WRONG, UNDECIDABLE, KILLS, *behind):
-            trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)))
-            trading.client.send(Pay(order=order))
+            trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=240.0)
+            trading.client.send(Pay(order=order), timeout=240.0)
         lives = until_served(settings, start)
         for order in AROUND:
-            trading.await_event("orders", Confirmed(order=order), 60.0)
+            trading.await_event("orders", Confirmed(order=order))
         wait_until(lambda: len(reasons(settings)) == 4, lambda: f"{reasons(settings)} {lives[-1]}")
         found = reasons(settings)
         confirmed = [event for event in trading.events("orders") if isinstance(event, Confirmed)]

@@ -98,7 +98,7 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
         with monkeypatch.context() as patch:
             patch.setattr(Worker, "_fire", lambda self: None)
             with Trading(settings, app, parts=("alarm",)):
-                trading.client.send(Wind(bell=bell, at=past))
+                trading.client.send(Wind(bell=bell, at=past), timeout=240.0)
                 wait_until(
                     lambda: any(r.key == bell.encode() for r in committed(settings, names.state("alarm", 1))),
                     "the timer to be set",

@@ -30,8 +30,8 @@ def forget(settings: KafkaSettings) -> None:
 
 
 def buy(trading: Trading, order: str) -> None:
-    trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)))
-    trading.client.send(Pay(order=order))
+    trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=240.0)
+    trading.client.send(Pay(order=order), timeout=240.0)
     trading.await_event("orders", Confirmed(order=order))
 
 
@@ -45,11 +45,11 @@ def test_routers_whose_group_is_forgotten_route_everything_again_and_nothing_hap
         monkeypatch.setattr(Reactor, "see", lambda self, instance, given: None)
     with Trading(settings) as trading:
         buy(trading, bought)
-        trading.client.send(Place(order=waiting, product=waiting, at=datetime.now(UTC)))
+        trading.client.send(Place(order=waiting, product=waiting, at=datetime.now(UTC)), timeout=240.0)
         trading.await_event("stock", Reserved(product=waiting, order=waiting))
     with Trading(settings, parts=("orders", "stock", "payments")) as trading:
-        trading.client.send(Place(order=missed, product=missed, at=datetime.now(UTC)))
-        trading.client.send(Pay(order=missed))
+        trading.client.send(Place(order=missed, product=missed, at=datetime.now(UTC)), timeout=240.0)
+        trading.client.send(Pay(order=missed), timeout=240.0)
     before = sum(routed(settings).values())
     forget(settings)
     with Trading(settings) as trading:

@@ -104,9 +104,7 @@ def test_the_services_agree_though_workers_routers_and_tails_are_killed(tmp_path
                 kill(run, part)
             send(client, shopping.commands[half:])
             settle(log, client, shopping.checkouts)
-            wait_until(
-                lambda: not disagreements(log.look()), lambda: f"the sums: {disagreements(log.events)[:9]}", 120.0
-            )
+            wait_until(lambda: not disagreements(log.look()), lambda: f"the sums: {disagreements(log.events)[:9]}")
             assert_views_tell_all(servers, log)
     ends = log.events["baskets"]
     why = {event.reason.split()[0] for event in ends if isinstance(event, BasketReopened)}

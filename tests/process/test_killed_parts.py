@@ -69,10 +69,10 @@ def test_each_step_is_taken_once_whoever_is_killed_wherever(
             lambda: not orders.missing() and not orders.unbalanced(),
             lambda: f"{orders.missing()} {orders.unbalanced()}: {trading.failures} {buried(settings)}",
         )
+        wait_until(lambda: states(settings) == folded(settings), "states to be folds of what was routed")
     assert buried(settings) == []
     assert twice(happened(settings)) == {}
     assert twice(sent(settings)) == {}
-    assert states(settings) == folded(settings), "what was written is the fold of what was taken"
     assert twice(routed(settings)), "nothing was routed twice, so nothing was shown"
 
 

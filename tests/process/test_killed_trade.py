@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,15 @@ def happened(settings: KafkaSettings) -> Counter[object]:
     return found
 
 
+def parts(run: psutil.Process) -> list[tuple[str, psutil.Process]]:
+    """What runs, by name; what is dead already, or not yet itself, has none."""
+    found = []
+    for part in run.children():
+        with suppress(psutil.NoSuchProcess):
+            found += [(word, part) for word in part.cmdline() if word.startswith("--name=")]
+    return found
+
+
 def test_each_step_happens_once_whoever_is_killed(settings: KafkaSettings, running: psutil.Process) -> None:
     chance, killed = random.Random(11), Counter[str]()
     now = datetime.now(UTC)
@@ -83,8 +93,9 @@ def test_each_step_happens_once_whoever_is_killed(settings: KafkaSettings, runni
             product = "scarce" if number % 3 == 0 else f"product-{number}"
             client.send(Place(order=f"o{number}", product=product, at=now), id=f"place-{number}", timeout=240.0)
             if number % (ORDERS // KILLS) == 0:
-                part = chance.choice(running.children())
-                killed[next(word for word in part.cmdline() if word.startswith("--name="))] += 1
+                wait_until(lambda: bool(parts(running)), "a part to run")
+                name, part = chance.choice(parts(running))
+                killed[name] += 1
                 part.kill()
         bought = [number for number in range(ORDERS) if number % 3 == 1]
         for number in bought:

@@ -117,7 +117,7 @@ def test_folding_takes_the_time_it_takes_and_says_how_far_it_is(
             (Point("before commit_transaction", nth=2),),
         )
     )
-    assert doomed.wait_end(90.0) == -signal.SIGKILL, "one partition is written by now, and another in part"
+    assert doomed.wait_end() == -signal.SIGKILL, "one partition is written by now, and another in part"
     monkeypatch.setattr(restore, "READ", READ)
     monkeypatch.setattr(worker, "REFOLDED", WRITE)
     with monkeypatch.context() as patch:

@@ -197,6 +197,6 @@ def test_by_the_wall_clock_a_memory_world_would_do_what_servers_do_not(
     place = Place(order="parted", product="parted", at=both.now)
     for client in (both.world.client, both.trading.client):
         client.send(place, id="parted", at=both.now, timeout=240.0)
-    both.trading.await_event("stock", Reserved(product="parted", order="parted"), 90.0)
+    both.trading.await_event("stock", Reserved(product="parted", order="parted"))
     assert ("checkout", "parted", "patience") not in both.world.timers.list(), "it has fired"
     assert Dropped(order="parted", why="not paid in time") not in both.trading.events("orders")

@@ -196,15 +196,15 @@ def test_what_is_routed_again_is_done_once_because_its_origin_is_remembered(
         ensure(app, settings)
         with Trading(settings) as trading:
             for order in ("a", "b", "c"):
-                trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)))
+                trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=240.0)
                 trading.await_event("stock", Reserved(product=order, order=order))
         rewind(settings)
         with Trading(settings) as trading:
-            trading.client.send(Pay(order="a"))
+            trading.client.send(Pay(order="a"), timeout=240.0)
             trading.await_event("orders", Confirmed(order="a"))
             wait_until(lambda: placed(settings) >= 6, lambda: f"three inputs again: {placed(settings)}")
             place = Place(order="d", product="d", at=datetime.now(UTC))
-            trading.client.send(place)
+            trading.client.send(place, timeout=240.0)
             trading.await_event("stock", Reserved(product="d", order="d"))
             sent = [header(r.headers, "ce_id") for r in trading.records("stock.commands")]
             reserved = trading.events("stock")

@@ -55,7 +55,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, told: Telling) -> None:
     with Trading(settings) as trading:
         trading.client.send(Place(order="o", product="p", at=datetime.now(UTC)), timeout=240.0)
-        trading.await_event("stock", Reserved(product="p", order="o"), 60.0)
+        trading.await_event("stock", Reserved(product="p", order="o"))
 
         def is_idle() -> bool:
             row, _ = told()

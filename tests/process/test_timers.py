@@ -80,7 +80,7 @@ def test_thousands_of_timers_that_are_due_at_once_fire_once_each_across_kills(
             doomed = start(
                 Child(bells.bootstrap_servers, "alarm", "tests.process.alarms:app", points=(Point(at, nth=nth),))
             )
-            assert doomed.wait_end(120.0) == -signal.SIGKILL, str(doomed)
+            assert doomed.wait_end() == -signal.SIGKILL, str(doomed)
         assert len(due(bells)) > 0, "nothing was on its way when it was killed"
         with Trading(bells, belfry, parts=("alarm",)):
             wait_until(lambda: len(rung(bells)) == BELLS, lambda: f"{BELLS} bells: {len(rung(bells))}")
@@ -146,10 +146,10 @@ def test_loading_one_category_before_another_fires_no_timer_before_what_cancels_
         trading.client.send_many(pays, times=[placed[order] + PATIENCE / 2 for order in paid], timeout=240.0)
         if knows:
             for order in paid:
-                trading.await_event("orders", Confirmed(order=order), 90.0)
+                trading.await_event("orders", Confirmed(order=order))
             monkeypatch.setattr(log_time, "SILENCE", timedelta(seconds=1))
             for order in placed.keys() - paid:
-                trading.await_event("orders", Dropped(order=order, why="not paid in time"), 90.0)
+                trading.await_event("orders", Dropped(order=order, why="not paid in time"))
         ends = Counter(event.order for event in trading.events("orders") if isinstance(event, Confirmed | Dropped))
         dropped = {event.order for event in trading.events("orders") if isinstance(event, Dropped)}
     if knows:

@@ -53,7 +53,7 @@ def place(trading: Trading, *orders: str) -> None:
     """Orders with a timer that is due in an hour."""
     for order in orders:
         trading.client.send(Place(order=order, product=order, at=datetime.now(UTC)), timeout=240.0)
-        trading.await_event("stock", Reserved(product=order, order=order), 60.0)
+        trading.await_event("stock", Reserved(product=order, order=order))
 
 
 def drops(trading: Trading, order: str) -> int:
@@ -76,7 +76,7 @@ def test_a_timer_is_listed_fired_once_and_cancelled_for_good(settings: KafkaSett
             "fire", "checkout", "early", "patience", "--reason", "a test", "--by", "anna", *PATIENTLY
         )
         assert (code, fired["taken"], fired["actor"], fired["reason"]) == (0, True, "anna", "a test")
-        trading.await_event("orders", Dropped(order="early", why=LATE), 60.0)
+        trading.await_event("orders", Dropped(order="early", why=LATE))
         code, (cancelled,), _ = typed("cancel", "checkout", "kept", "patience", "--reason", "a test", *PATIENTLY)
         assert (code, cancelled["taken"], cancelled["topic"]) == (0, True, "checkout.commands")
         assert typed("list", "checkout")[1] == []
@@ -118,7 +118,7 @@ def test_a_timer_that_is_fired_while_it_is_due_fires_once_and_is_not_set_by_newe
     given_twice_while_due(settings, typed, "twice")
     assert typed("cancel", "checkout", "ended", "patience", "--reason", "r", "--timeout", "50ms")[0] == 4
     with Trading(settings) as trading:
-        trading.await_event("orders", Dropped(order="twice", why=LATE), 60.0)
+        trading.await_event("orders", Dropped(order="twice", why=LATE))
     ensure(newer, settings)
     with Trading(settings, newer) as trading:
         place(trading, "behind")

@@ -36,7 +36,7 @@ def traded(settings: KafkaSettings) -> KafkaSettings:
         reserved = {event.order for event in trading.events("stock") if hasattr(event, "order")}
         order = min(reserved)
         trading.client.send(Pay(order=order), id="pay", timeout=240.0)
-        trading.await_event("orders", Confirmed(order=order), 60.0)
+        trading.await_event("orders", Confirmed(order=order))
         wait_until(lambda: bool(trading.records("orders.dead")), "the dead letter")
     return settings
 

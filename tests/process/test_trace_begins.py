@@ -33,11 +33,11 @@ def test_what_is_older_than_an_id_is_not_looked_at_and_its_timer_is_found(
     with Trading(settings) as trading:
         for number in range(20):
             trading.client.send(Place(order=f"{number}", product=f"{number}", at=datetime.now(UTC)), timeout=240.0)
-        trading.await_event("stock", Reserved(product="19", order="19"), 60.0)
+        trading.await_event("stock", Reserved(product="19", order="19"))
         id_ = command_id()
         at = datetime.now(UTC) - PATIENCE + timedelta(seconds=3)
         trading.client.send(Place(order="dated", product="dated", at=at), id=id_, timeout=240.0)
-        trading.await_event("stock", Released(product="dated", order="dated"), 90.0)
+        trading.await_event("stock", Released(product="dated", order="dated"))
         trading.client.send(Place(order="behind", product="behind", at=datetime.now(UTC)), timeout=240.0)
     whole = rows(capsys, settings, id_)
     assert "due" in {row["kind"] for row in whole}

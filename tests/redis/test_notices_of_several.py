@@ -143,9 +143,9 @@ def test_a_flush_is_heard_after_the_server_that_was_listened_to_died(
     servers: SentinelSet | ClusterSet, store: RedisViewStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generation, bell = lose_what_is_listened_to(servers, store, monkeypatch)
-    wait_until(lambda: hears(store, generation), "another server to be listened to", 40.0)
+    wait_until(lambda: hears(store, generation), "another server to be listened to")
     has_rung(bell)
-    wait_until(lambda: landed(store, flush_of(generation, 0, "t1", "t2", row("b"))), "the flush to land", 40.0)
+    wait_until(lambda: landed(store, flush_of(generation, 0, "t1", "t2", row("b"))), "the flush to land")
     wait_until(lambda: has_rung(bell), "the flush to be heard")
     bell.close()
 
@@ -158,7 +158,7 @@ def test_twin_who_does_not_listen_anew_hears_nothing(
     has_rung(bell)
     witness = RedisViewStore(servers.settings)
     heard = witness.listen(generation, None)
-    wait_until(lambda: landed(store, flush_of(generation, 0, "t1", "t2", row("b"))), "the flush to land", 40.0)
+    wait_until(lambda: landed(store, flush_of(generation, 0, "t1", "t2", row("b"))), "the flush to land")
     wait_until(lambda: has_rung(heard), "the flush to be heard by another")
     assert not hears(store, generation)
     assert not has_rung(bell)

@@ -88,6 +88,11 @@ class Broker:
             consumer.close()
         return sorted(found, key=lambda record: (record.partition, record.offset))
 
+    def settled(self, topic: str) -> list[RawRecord]:
+        """Everything in a topic once nothing is open in it: a commit returns before its markers are written."""
+        wait_until(lambda: self.ends(topic, committed=True) == self.ends(topic, committed=False), f"the end of {topic}")
+        return self.records(topic)
+
     def left(self, one: Bank) -> dict[int, tuple[int, str]]:
         """The stable committed offset and metadata of each partition of the commands."""
         consumer = Consumer({**self._config(committed=True), "group.id": one.group})

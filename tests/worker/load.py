@@ -39,7 +39,7 @@ class Sent:
 class Load:
     """Sends rounds of commands while the block runs; what is open at its end is sent again until it is answered."""
 
-    def __init__(self, settings: KafkaSettings, bank: Bank, *, patience: float = 40.0) -> None:
+    def __init__(self, settings: KafkaSettings, bank: Bank, *, patience: float = 240.0) -> None:
         self._bank, self._settings, self._patience = bank, settings, patience
         self.sent: list[Sent] = []
         self._stop = threading.Event()

@@ -55,14 +55,15 @@ def main(given: Circumstances) -> int:
     one = bank(given.bank, version=given.version, partitions=given.partitions)
     points = Points(given.points, lambda at: _tell("point", {"at": at}))
     shop = FaultyShop(KafkaSettings(bootstrap_servers=given.kafka), given.haste, points)
-    worker = Worker(one.app, one.name, shop, stop=stop, batch=given.batch, report=_tell)
     try:
-        worker.run()
+        worker = Worker(one.app, one.name, shop, stop=stop, batch=given.batch, report=_tell)
+        try:
+            worker.run()
+        finally:
+            _tell("counts", worker.counts)
     except LeftfoldError as error:
         _tell("ended", {"error": type(error).__name__, "why": str(error)})
         return error.exit_code
-    finally:
-        _tell("counts", worker.counts)
     return 0
 
 

@@ -81,7 +81,10 @@ class WorkerProcess:
 
     def wait_point(self, seconds: float = 240.0) -> None:
         """Waits until it has met its fate at a point."""
-        wait_until(lambda: bool(self.told("point")), lambda: f"a point to be reached: {self}", seconds)
+        wait_until(
+            lambda: bool(self.told("point")) or self.code is not None, lambda: f"a point to be reached: {self}", seconds
+        )
+        assert self.told("point"), f"ended before its point: {self}"
 
     def wait_stopped(self, seconds: float = 240.0) -> None:
         """Waits until it has stopped itself."""

@@ -17,6 +17,10 @@ from tests.worker.waiting import wait_until
 __all__ = ["Running"]
 
 
+CALM = Haste(session=30_000)
+"""It leaves its group by itself, and who stands still for a while is not thrown out."""
+
+
 class Running:
     """Runs while the block runs; the block begins once every partition is served, and raises what the worker raised."""
 
@@ -26,7 +30,7 @@ class Running:
         self._bank, self._stop = bank, threading.Event()
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failure: BaseException | None = None
-        self.shop = FaultyShop(KafkaSettings(bootstrap_servers=address), haste, points)
+        self.shop = FaultyShop(KafkaSettings(bootstrap_servers=address), haste or CALM, points)
         self.worker = Worker(
             bank.app,
             bank.name,

@@ -75,7 +75,7 @@ def test_a_request_that_timed_out_inside_librdkafka_is_noticed_by_its_log_line_a
 
 def test_transactions_without_trouble_keep_their_producer(broker: Broker, proxy: Proxy, watchdog: Watchdog) -> None:
     bank = broker.bank()
-    transactions = _transactions(broker, watchdog)
+    transactions = _transactions(broker, watchdog, socket_ms=60_000)
     for number in range(20):
         assert isinstance(_run(transactions, bank, b"%d" % number), Committed)
     assert (transactions.rotations, transactions.dirty) == (0, "")
@@ -99,6 +99,6 @@ def _run(transactions: Transactions, bank: Bank, *values: bytes) -> Result:
     return transactions.run(writes, [TopicPartition(names.commands(bank.name), 0, 0, "t")], group, watch=events)
 
 
-def _transactions(broker: Broker, watchdog: Watchdog, *, rotate: bool = True) -> Paced:
-    config = {"bootstrap.servers": broker.proxied, "socket.timeout.ms": SOCKET_MS}
-    return Paced(config, f"late-{uuid4().hex}", watchdog, rotate=rotate)
+def _transactions(broker: Broker, watchdog: Watchdog, *, rotate: bool = True, socket_ms: int = SOCKET_MS) -> Paced:
+    config = {"bootstrap.servers": broker.proxied, "socket.timeout.ms": socket_ms}
+    return Paced(config, f"late-{uuid4().hex}", watchdog, timeout=60.0, rotate=rotate)

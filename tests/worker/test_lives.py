@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
 
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.servers
 
 def test_partitions_move_between_workers_under_load(broker: Broker, start: Start) -> None:
     bank = broker.bank()
-    given = Circumstances(broker.address, bank.name)
+    given = Circumstances(broker.address, bank.name, haste=Haste(session=10_000))
     first, second = start(given), start(given)
     with Load(broker.settings, bank) as load:
         wait_until(lambda: len(first.serves) == len(second.serves) == 2, lambda: f"two each: {first} {second}")
@@ -50,16 +49,15 @@ def test_partitions_move_between_workers_under_load(broker: Broker, start: Start
 def test_a_worker_that_is_told_to_stop_leaves_every_partition_clean_to_a_quick_successor(
     broker: Broker, start: Start
 ) -> None:
+    """Quick: one that had not left its group would be waited for longer than tests wait."""
     bank = broker.bank()
     with Load(broker.settings, bank) as load:
-        first = start(Circumstances(broker.address, bank.name, haste=Haste(session=30_000)))
+        first = start(Circumstances(broker.address, bank.name, haste=Haste(session=300_000)))
         load.wait_answered(200)
         first.signal(signal.SIGTERM)
         assert first.wait_end() == 0
         assert {metadata for _, metadata in broker.left(bank).values()} == {"clean"}
-        began = time.monotonic()
         start(Circumstances(broker.address, bank.name)).wait_serving(4)
-        assert time.monotonic() - began < 3
     assert audit(broker, bank, load.sent) == []
 
 
@@ -71,7 +69,7 @@ def test_a_broker_that_crashes_at_a_commit_and_comes_back_costs_nothing_but_time
     bank = broker.bank()
     with (
         Supervisor(start, Circumstances(broker.proxied, bank.name), 2) as workers,
-        Load(broker.settings, bank, patience=90.0) as load,
+        Load(broker.settings, bank) as load,
     ):
         wait_until(lambda: workers.served == {0, 1, 2, 3}, "every partition to be served")
         load.wait_answered(100)
@@ -88,7 +86,7 @@ def test_a_worker_stops_before_it_decides_with_another_number_of_partitions(brok
         KafkaClient(bank.name, broker.settings) as client,
         Running(bank, broker.address, haste=Haste(check=0)) as running,
     ):
-        client.send(bank.deposit("account"))
+        client.send(bank.deposit("account"), timeout=240.0)
         broker.add_partitions(names.commands(bank.name), 5)
         failure = running.wait_failure()
     assert isinstance(failure, ConfigurationError)
@@ -106,7 +104,7 @@ def test_a_key_that_has_moved_to_another_partition_is_not_decided_there(broker: 
         f"a{n}" for n in range(99) if partition_of(f"a{n}".encode(), 4) != partition_of(f"a{n}".encode(), 5) < 4
     )
     with KafkaClient(bank.name, broker.settings) as client, Running(bank, broker.address) as running:
-        client.send(bank.deposit(moved))
+        client.send(bank.deposit(moved), timeout=240.0)
         broker.add_partitions(names.commands(bank.name), 5)
         producer = broker.producer()
         letter = good(bank, "moved", bank.deposit(moved))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -43,6 +42,9 @@ class Rash(Restoration):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._phase = self._watermarks
+
+    def _end_hanging(self) -> None:
+        pass
 
     def _ends(self, topic: str, partition: int) -> tuple[int, int]:
         low, stable = self._ports.member.get_watermark_offsets(TopicPartition(topic, partition), timeout=SECONDS)
@@ -112,10 +114,9 @@ def test_a_transaction_that_a_dead_writer_left_open_is_ended_at_once(
 ) -> None:
     with Running(bank, broker.address):
         sent = [_send(client, bank, number) for number in range(3)]
-    dead = _left_open(broker, bank, f"dead.{bank.name}", mark=True, timeout_ms=60_000)
-    began = time.monotonic()
+    # Longer than tests wait, and than a restore does without getting anywhere.
+    dead = _left_open(broker, bank, f"dead.{bank.name}", mark=True, timeout_ms=900_000)
     with Running(bank, broker.address):
-        assert time.monotonic() - began < 15, "it waited for the transaction to time out"
         sent.append(_send(client, bank, 3))
     with pytest.raises(KafkaException, match="_FENCED"):
         dead.commit_transaction(SECONDS)

@@ -49,7 +49,7 @@ def test_a_command_that_kills_its_process_is_buried_after_three_lonely_deaths(
     given = Circumstances(broker.address, bank.name, batch=2000, haste=Haste(session=1000))
     with KafkaClient(bank.name, broker.settings) as client, ThreadPoolExecutor() as senders:
         answers = senders.submit(
-            client.send_many, [one.command for one in sent], ids=[one.id for one in sent], timeout=90.0
+            client.send_many, [one.command for one in sent], ids=[one.id for one in sent], timeout=240.0
         )
         lives = [start(given)]
         while not answers.done():
@@ -70,7 +70,7 @@ def test_a_command_that_ends_its_worker_is_buried_only_because_work_is_marked_be
 ) -> None:
     _post(broker, bank, [good(bank, "poison", bank.strike(ACCOUNT, "leave")), good(bank, "n", bank.deposit(ACCOUNT))])
     lives = 0
-    while lives < 6 and not broker.records(names.events(bank.name)):
+    while lives < 6 and not broker.settled(names.events(bank.name)):
         lives += 1
         with suppress(SystemExit), Running(bank, broker.address, haste=Haste(marks=marks)) as running:
             wait_until(lambda: running.going and running.worker.counts["accepted"] > 0, "the command behind it")

@@ -66,12 +66,12 @@ def test_a_repeated_command_gets_its_first_answer_and_writes_nothing(
     with Running(bank, broker.address):
         asked = Asked(client, bank)
         assert asked.answers["refused"] == Overdrawn(account=ACCOUNT, balance=15)
-        written = len(broker.records(names.events(bank.name)))
+        written = len(broker.settled(names.events(bank.name)))
         asked.check()
     with Running(bank, broker.address) as restarted:
         asked.check()
         assert restarted.worker.counts == {"duplicates": 4}
-    assert len(broker.records(names.events(bank.name))) == written
+    assert len(broker.settled(names.events(bank.name))) == written
 
 
 def test_the_same_request_under_another_id_is_decided_anew(broker: Broker, bank: Bank, client: KafkaClient) -> None:
@@ -84,13 +84,13 @@ def test_the_same_request_under_another_id_is_decided_anew(broker: Broker, bank:
 def test_an_id_that_was_used_for_something_else_is_refused(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     with Running(bank, broker.address):
         asked = Asked(client, bank)
-        written = len(broker.records(names.events(bank.name)))
+        written = len(broker.settled(names.events(bank.name)))
     with Running(bank, broker.address):
         for id_ in ("paid in", "refused"):
             assert isinstance(asked.ask(id_, bank.deposit(ACCOUNT, 6)), ContractError)
-    dead = [dict(record.headers)["ce_id"] for record in broker.records(names.dead(bank.name))]
+    dead = [dict(record.headers)["ce_id"] for record in broker.settled(names.dead(bank.name))]
     assert dead == [b"paid in", b"refused"]
-    assert len(broker.records(names.events(bank.name))) == written
+    assert len(broker.settled(names.events(bank.name))) == written
 
 
 def test_answers_that_wrote_events_survive_the_loss_of_the_state_topic(
@@ -98,17 +98,17 @@ def test_answers_that_wrote_events_survive_the_loss_of_the_state_topic(
 ) -> None:
     with Running(bank, broker.address):
         asked = Asked(client, bank)
-        written = len(broker.records(names.events(bank.name)))
+        written = len(broker.settled(names.events(bank.name)))
     broker.wipe(bank.state)
     with Running(bank, broker.address):
         asked.check("paid in", "paid in again")
-    assert len(broker.records(names.events(bank.name))) == written
+    assert len(broker.settled(names.events(bank.name))) == written
 
 
 def test_an_expected_version_protects_where_no_id_does(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     with Running(bank, broker.address):
         Asked(client, bank)
-        assert client.send(bank.withdraw(ACCOUNT, 100), id="one", expected_version=4).version == 5
+        assert client.send(bank.withdraw(ACCOUNT, 100), id="one", expected_version=4, timeout=240.0).version == 5
         with pytest.raises(ConflictError) as conflict:
-            client.send(bank.withdraw(ACCOUNT, 100), id="two", expected_version=4)
+            client.send(bank.withdraw(ACCOUNT, 100), id="two", expected_version=4, timeout=240.0)
         assert (conflict.value.expected, conflict.value.actual) == (4, 5)

@@ -24,7 +24,7 @@ from tests.worker.waiting import wait_until
 pytestmark = pytest.mark.servers
 
 ACCOUNT = "account"
-HASTY = Haste(socket=1000, call=1.5, session=6000)
+HASTY = Haste(socket=2000, call=6.0, transaction=60_000, session=30_000)
 
 
 @pytest.fixture
@@ -112,15 +112,17 @@ def test_taking_a_timeout_for_an_abort_would_double_what_happened(broker: Broker
     unheard = proxy.fault(Api.END_TXN, "drop reply", times=99)
     producer.begin_transaction()
     producer.produce(events, b"one", partition=0)
+    producer.flush(SECONDS)
     with pytest.raises(KafkaException, match="_TIMED_OUT"):
         producer.commit_transaction(1.5)
+    unheard.wait_replies()
     unheard.release()
     again = broker.producer(transactional_id=name)
     again.init_transactions(SECONDS)
     again.begin_transaction()
     again.produce(events, b"one", partition=0)
     again.commit_transaction(SECONDS)
-    assert [record.value for record in broker.records(events)] == [b"one", b"one"]
+    assert [record.value for record in broker.settled(events)] == [b"one", b"one"]
 
 
 def _send(client: KafkaClient, bank: Bank, amount: int) -> Sent:

@@ -44,10 +44,10 @@ def test_a_new_worker_without_the_old_topic_forgets_what_was_refused(broker: Bro
         with Running(old, broker.address):
             _send(client, old, sent)
             (refused,) = [one for one in sent if isinstance(one.answer, Overdrawn)]
-            client.send(old.deposit(ACCOUNT, 1_000_000))
+            client.send(old.deposit(ACCOUNT, 1_000_000), timeout=240.0)
         broker.wipe(old.state)
         with Running(new, broker.address):
-            assert isinstance(client.send(refused.command, id=refused.id), Receipt)
+            assert isinstance(client.send(refused.command, id=refused.id, timeout=240.0), Receipt)
 
 
 def _send(client: KafkaClient, one: Bank, sent: list[Sent]) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.servers
 @pytest.mark.parametrize("at", ["before flush", "before commit_transaction"])
 def test_a_worker_whose_call_hangs_ends_to_be_restarted(broker: Broker, start: Start, at: str) -> None:
     bank = broker.bank()
-    hanging = start(Circumstances(broker.address, bank.name, haste=Haste(call=0.5), points=(Point(at, "hang", 3),)))
+    hanging = start(Circumstances(broker.address, bank.name, haste=Haste(call=5.0), points=(Point(at, "hang", 3),)))
     with Load(broker.settings, bank) as load:
         hanging.wait_point()
         assert hanging.wait_end() == 75

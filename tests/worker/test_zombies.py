@@ -33,15 +33,15 @@ def test_a_worker_that_wakes_up_after_a_takeover_is_fenced(broker: Broker, start
         successor = start(Circumstances(broker.address, bank.name))
         successor.wait_serving(4)
         load.wait_answered(100)
-        zombie.signal(signal.SIGCONT)
-        _wait_harmless(zombie)
+        _wake(zombie)
         load.wait_answered(100)
     assert audit(broker, bank, load.sent) == []
 
 
-def _wait_harmless(zombie: WorkerProcess) -> None:
-    """Either it has ended to be started again, or it has joined anew and serves what the group gives it."""
+def _wake(zombie: WorkerProcess) -> None:
+    """Either it ends to be started again, or it joins anew and serves what the group gives it."""
     before = len(zombie.told("serving"))
+    zombie.signal(signal.SIGCONT)
     wait_until(lambda: zombie.code is not None or len(zombie.told("serving")) > before, lambda: f"an end of {zombie}")
     assert zombie.code in (None, 75), str(zombie)
 
@@ -58,7 +58,7 @@ def test_a_transaction_is_fenced_by_the_offsets_in_it_and_by_nothing_else(broker
         broker_side.begin_transaction()
         broker_side.produce(events, b"unfenced", partition=0)
         broker_side.commit_transaction(SECONDS)
-        assert [record.value for record in broker.records(events)] == [b"unfenced"]
+        assert [record.value for record in broker.settled(events)] == [b"unfenced"]
 
         broker_side.begin_transaction()
         broker_side.produce(events, b"fenced", partition=0)
@@ -66,7 +66,7 @@ def test_a_transaction_is_fenced_by_the_offsets_in_it_and_by_nothing_else(broker
         with pytest.raises(KafkaException, match="UNKNOWN_MEMBER_ID"):
             broker_side.send_offsets_to_transaction([offset], stale, SECONDS)
         broker_side.abort_transaction(SECONDS)
-        assert [record.value for record in broker.records(events)] == [b"unfenced"]
+        assert [record.value for record in broker.settled(events)] == [b"unfenced"]
 
 
 def test_a_member_that_was_removed_cannot_commit_even_into_an_empty_group(broker: Broker) -> None:
@@ -89,7 +89,7 @@ def test_a_member_that_was_removed_cannot_commit_even_into_an_empty_group(broker
         producer.produce(names.events(bank.name), b"of nobody", partition=0)
         producer.send_offsets_to_transaction([offset], unknown, SECONDS)
         producer.commit_transaction(SECONDS)
-    assert [record.value for record in broker.records(names.events(bank.name))] == [b"of nobody"]
+    assert [record.value for record in broker.settled(names.events(bank.name))] == [b"of nobody"]
 
 
 @contextmanager
