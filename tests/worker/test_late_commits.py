@@ -100,5 +100,9 @@ def _run(transactions: Transactions, bank: Bank, *values: bytes) -> Result:
 
 
 def _transactions(broker: Broker, watchdog: Watchdog, *, rotate: bool = True, socket_ms: int = SOCKET_MS) -> Paced:
-    config = {"bootstrap.servers": broker.proxied, "socket.timeout.ms": socket_ms}
+    config = {
+        "bootstrap.servers": broker.proxied,
+        "socket.timeout.ms": socket_ms,
+        "transaction.timeout.ms": 60_000,
+    }
     return Paced(config, f"late-{uuid4().hex}", watchdog, timeout=60.0, rotate=rotate)
