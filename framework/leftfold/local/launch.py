@@ -17,7 +17,7 @@ from leftfold.local.record import Record, read_record, wait_free
 
 __all__ = ["end_keeper", "start_keeper", "stop_keeper", "wait_answer"]
 
-_ANSWER_SECONDS = 15.0
+_ANSWER_SECONDS = 60.0
 _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.005
 

@@ -17,7 +17,7 @@ from leftfold.local.servers import PROBES
 __all__ = ["kill", "restart"]
 
 
-def restart(data: Path, name: str, *, seconds: float = 60.0) -> None:
+def restart(data: Path, name: str, *, seconds: float = 180.0) -> None:
     """Stop one server in order if it runs, start it again on its port, and wait until it is ready."""
     data = data.resolve()
     record = _kept(data, name)
@@ -32,7 +32,7 @@ def restart(data: Path, name: str, *, seconds: float = 60.0) -> None:
     announce(data)
 
 
-def kill(data: Path, name: str, *, seconds: float = 10.0) -> None:
+def kill(data: Path, name: str, *, seconds: float = 60.0) -> None:
     """End one server as by a crash and wait until it is gone; `up` or `restart` brings it back."""
     data = data.resolve()
     record = _kept(data, name)

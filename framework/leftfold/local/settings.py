@@ -64,7 +64,7 @@ class LocalSettings(BaseSettings):
     kafka_listeners: tuple[Listener, ...] = ()
     redis_port: int | None = None
     redis_password: SecretStr | None = None
-    start_timeout: float = 60.0
+    start_timeout: float = 180.0
     stop_timeout: float = 20.0
 
     @property
