@@ -22,7 +22,13 @@ ALONE = (SPARK - {"cli"}) | {"test_forgotten_transactions.py"}
 """What needs both cores: folders where most tests start Spark, and whoever kills a broker within a millisecond."""
 _WATCHDOG = pytest.StashKey[Watchdog]()
 # A busy machine is no bug; in CI every run tries the same examples.
-hypothesis.settings.register_profile("leftfold", deadline=None, derandomize=bool(os.environ.get("CI")), print_blob=True)
+hypothesis.settings.register_profile(
+    "leftfold",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+    print_blob=True,
+)
 hypothesis.settings.load_profile("leftfold")
 
 

@@ -24,7 +24,8 @@ from tests.core.shop import Added, Opened, Spend, household_spend, open_baskets
 __all__ = ["Watches", "bench_on"]
 
 OPTIONS = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors], max_examples=30
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
+    max_examples=30,
 )
 SOON = 240.0
 

@@ -171,7 +171,7 @@ def test_a_server_that_takes_no_more_is_written_to_later() -> None:
 
 
 @pytest.mark.servers
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30)
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from(["stays", "before", "after"])), min_size=1, max_size=30))
 def test_on_a_real_server_every_one_gets_its_own(server: RedisServer, asked: list[tuple[int, str]]) -> None:
     async def one(line: Line, count: int, when: str) -> None:
