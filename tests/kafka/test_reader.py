@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -18,6 +20,7 @@ from leftfold.local import embedded, kill, restart
 from leftfold.ports import RawRecord
 from leftfold.position import Position
 from tests.kafka.conftest import MakeTopic, ReadAll, WaitUntil
+from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -38,13 +41,19 @@ def transactional(settings: KafkaSettings) -> Producer:
 
 
 def write(settings: KafkaSettings, topic: str, values: list[bytes], *, partition: int = 0, commit: bool = True) -> None:
-    """Writes values in one transaction."""
+    """Writes values in one transaction, and waits for its marker: a commit returns before that is written."""
+    offsets: list[Any] = []
     producer = transactional(settings)
     producer.begin_transaction()
     for value in values:
-        producer.produce(topic, value, b"k", partition, headers=[("h", value)])
+        producer.produce(
+            topic, value, b"k", partition, headers=[("h", value)], on_delivery=lambda _, m: offsets.append(m.offset())
+        )
     producer.flush(240.0)
     (producer.commit_transaction if commit else producer.abort_transaction)(20)
+    marker = Position({topic: {partition: max(offsets) + 2}})
+    with closing(KafkaLogReader(settings)) as reader:
+        wait_until(lambda: reader.ends([topic]).covers(marker), "the marker of the transaction")
 
 
 def test_records_come_as_they_stand_in_the_log(
