@@ -122,7 +122,7 @@ class Past:
         tail, deadline = Tail(app.views, reader, store), time.monotonic() + WAIT_SECONDS
         try:
             while not tail.caught_up():
-                assert time.monotonic() < deadline, "waited a minute for the tail to catch up"
+                assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for the tail to catch up"
                 tail.step()
             return {view.name: dict(Views(store)[view].items()) for view in app.views}
         finally:

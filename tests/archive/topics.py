@@ -21,6 +21,7 @@ from leftfold.parquet.archiver import Archived, Archiver
 from leftfold.parquet.place import Place
 from leftfold.ports import RawRecord
 from leftfold.position import Position
+from tests.settled import wait_settled
 
 DAY = 86_400_000
 BEGUN = 20_000 * DAY
@@ -105,12 +106,8 @@ class Topic:
                 self.write(decision(b"e" * 100), partition=partition, at=at + DAY - 1)
 
     def wait_settled(self) -> None:
-        """Waits until nothing is open; a commit returns before its markers are written everywhere."""
-        log, deadline = KafkaBulkLog(self.kafka), time.monotonic() + WAIT_SECONDS
-        while log.stable_ends([self.name]) != self.cluster.ends([self.name]):
-            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for every transaction on {self.name} to end"
-            time.sleep(0.01)
-        log.close()
+        """Waits until nothing is open."""
+        wait_settled(self.kafka, self.name)
 
     def archiver(self, folder: str = "", *, settled: bool = True, **options: Any) -> Archiver:
         if settled:

@@ -63,7 +63,9 @@ def test_each_step_is_taken_once_however_often_and_late_its_event_is_routed(
         order_until(lambda: len(twice(routed(settings))) > 50, orders, "events to be routed twice")
         if remembers:
             wait_until(lambda: not orders.missing() and not orders.unbalanced(), lambda: f"{orders.missing()}")
-            wait_until(lambda: states(settings) == folded(settings), "states to be folds of what was routed")
+            wait_until(
+                lambda: states(settings) == folded(settings), lambda: f"{states(settings)} to be {folded(settings)}"
+            )
         assert doubled.code is None, str(doubled)
     if remembers:
         assert twice(happened(settings)) == {}

@@ -69,7 +69,7 @@ def test_each_step_is_taken_once_whoever_is_killed_wherever(
             lambda: not orders.missing() and not orders.unbalanced(),
             lambda: f"{orders.missing()} {orders.unbalanced()}: {trading.failures} {buried(settings)}",
         )
-        wait_until(lambda: states(settings) == folded(settings), "states to be folds of what was routed")
+        wait_until(lambda: states(settings) == folded(settings), lambda: f"{states(settings)} to be {folded(settings)}")
     assert buried(settings) == []
     assert twice(happened(settings)) == {}
     assert twice(sent(settings)) == {}

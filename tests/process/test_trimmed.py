@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from leftfold import App, names
 from leftfold.cli.main import run
 from leftfold.engine.trimming import Trimming
 from leftfold.errors import LogHole
-from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.partitioner import partition_of
 from tests.core.trade import app, checkout_with, orders, payments, stock
 from tests.process.routers import EVENTS, plant, routed, routing
+from tests.settled import wait_settled
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -60,9 +60,7 @@ def typed(
 def write(settings: KafkaSettings, *keys: str) -> None:
     """Orders that are placed, in a transaction."""
     plant(settings, [(key, "p") for key in keys])
-    # A commit returns before its markers are written.
-    with Groups(settings) as groups, closing(KafkaBulkLog(settings)) as log:
-        wait_until(lambda: log.stable_ends([EVENTS]) == groups.ends([EVENTS]), "the transaction's end to be written")
+    wait_settled(settings, EVENTS)
 
 
 def lose(settings: KafkaSettings) -> None:
@@ -93,7 +91,7 @@ def member(settings: KafkaSettings) -> Iterator[None]:
     try:
         while not consumer.assignment():
             consumer.poll(0.1)
-            assert time.monotonic() < deadline, "waited 60 s for partitions"
+            assert time.monotonic() < deadline, "waited in vain for partitions"
         yield
     finally:
         consumer.close()

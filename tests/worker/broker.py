@@ -25,6 +25,7 @@ from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.ports import RawRecord
+from tests.settled import wait_settled
 from tests.worker.bank import PARTITIONS, Bank, bank
 from tests.worker.waiting import wait_until
 
@@ -90,7 +91,7 @@ class Broker:
 
     def settled(self, topic: str) -> list[RawRecord]:
         """Everything in a topic once nothing is open in it: a commit returns before its markers are written."""
-        wait_until(lambda: self.ends(topic, committed=True) == self.ends(topic, committed=False), f"the end of {topic}")
+        wait_settled(self.settings, topic)
         return self.records(topic)
 
     def left(self, one: Bank) -> dict[int, tuple[int, str]]:
