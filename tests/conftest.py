@@ -41,6 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where Kafka and Redis come from: child processes of this run (default), containers of the images in "
         "docker-compose.yml, or LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS and LEFTFOLD_REDIS_URL",
     )
+    parser.addoption(
+        "--faults",
+        action="store_true",
+        help="run only the tests marked `faults`, which kill and wait for a long time, and print a table of them",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -67,6 +72,33 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         from tests.class_archive import use_class_archive
 
         use_class_archive(session.config.cache.mkdir("spark"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps the campaign of faults apart from the suite: either the one or the other is run."""
+    campaign = config.getoption("--faults")
+    others = [item for item in items if (item.get_closest_marker("faults") is not None) != campaign]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if (item.get_closest_marker("faults") is not None) == campaign]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints the table of the campaign: how long each test took and how it ended."""
+    if not config.getoption("--faults"):
+        return
+    seconds: dict[str, float] = {}
+    outcomes: dict[str, str] = {}
+    for category in ("passed", "failed", "error"):
+        for report in terminalreporter.stats.get(category, []):
+            outcomes[report.nodeid] = category
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
+    terminalreporter.section("campaign of faults")
+    for name, outcome in sorted(outcomes.items()):
+        terminalreporter.write_line(f"{seconds[name]:8.1f} s  {outcome:6}  {name}")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -36,14 +36,16 @@ SECONDS = 240.0
 
 @dataclass(frozen=True)
 class Broker:
-    """A real broker with two listeners; what connects to `proxied` is told to stay at the proxy's port.
+    """A real broker with three listeners: one direct, two behind proxies, where clients stay.
 
     Args:
+        proxied: behind the proxy of one test, which can fault requests. distant: behind one that adds latency.
         behind: the port of the listener that a proxy forwards to.
     """
 
     address: str
     proxied: str
+    distant: str
     behind: int
     data: Path
 

@@ -16,25 +16,30 @@ from tests.worker.processes import Start, WorkerProcess
 from tests.worker.proxy import Proxy
 
 HOST = "127.0.0.1"
+LATENCY = 0.01
+"""Seconds each way between clients at `Broker.distant` and the broker: 20 ms a round trip, as between data centres."""
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A running broker."""
-    behind, front = free_port(), free_port()
+    behind, front, far, distant = free_port(), free_port(), free_port(), free_port()
     settings = LocalSettings(
-        kafka_listeners=(Listener(name="PROXIED", port=behind, advertised_port=front),),
+        kafka_listeners=(
+            Listener(name="PROXIED", port=behind, advertised_port=front),
+            Listener(name="DISTANT", port=far, advertised_port=distant),
+        ),
         kafka_properties={"group.min.session.timeout.ms": "500"},
     )
     data = tmp_path_factory.mktemp("broker")
-    with embedded(data, settings=settings, want=frozenset({"kafka"})) as servers:
-        yield Broker(servers.kafka, f"{HOST}:{front}", behind, data)
+    with embedded(data, settings=settings, want=frozenset({"kafka"})) as servers, Proxy(distant, far, latency=LATENCY):
+        yield Broker(servers.kafka, f"{HOST}:{front}", f"{HOST}:{distant}", behind, data)
 
 
 @pytest.fixture
 def proxy(broker: Broker) -> Iterator[Proxy]:
     """A proxy in front of the broker's second listener."""
-    with Proxy(int(broker.proxied.rpartition(":")[2]), broker.behind) as proxy:
+    with Proxy(int(broker.proxied.rpartition(":")[2]), broker.behind, latency=LATENCY) as proxy:
         yield proxy
 
 

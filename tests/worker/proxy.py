@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -81,10 +83,14 @@ class Fault:
 
 
 class Proxy:
-    """Forwards connections from a port to another one, with faults on the way; it ends with the block."""
+    """Forwards connections from a port to another one, with faults on the way; it ends with the block.
 
-    def __init__(self, port: int, behind: int) -> None:
-        self._behind = behind
+    Args:
+        latency: seconds that every frame takes in each direction. Frames that follow each other travel together.
+    """
+
+    def __init__(self, port: int, behind: int, *, latency: float = 0.0) -> None:
+        self._behind, self.latency = behind, latency
         self.faults: list[Fault] = []
         self._lock = threading.Lock()
         self._links: list[_Link] = []
@@ -142,19 +148,19 @@ class _Link:
 
     def __init__(self, proxy: Proxy, client: socket.socket, broker: socket.socket) -> None:
         self._proxy, self._client, self._broker = proxy, client, broker
-        self._lock = threading.Lock()
+        self._to_client, self._to_broker = _Wire(client, proxy.latency), _Wire(broker, proxy.latency)
         self._awaited: dict[int, list[Fault]] = {}
         self._holds = False
 
     def start(self) -> None:
         """Starts to forward."""
-        for target in (self._requests, self._replies):
+        for target in (self._requests, self._replies, self._to_client.run, self._to_broker.run):
             threading.Thread(target=target, name="proxy link", daemon=True).start()
 
     def cut(self) -> None:
-        """Ends both connections."""
-        _shut(self._client)
-        _shut(self._broker)
+        """Ends both connections, and what is on its way."""
+        self._to_client.end(at_once=True)
+        self._to_broker.end(at_once=True)
 
     def _requests(self) -> None:
         while (data := _frame(self._client)) is not None:
@@ -165,7 +171,7 @@ class _Link:
             else:
                 self._strike(fault, frame)
         if not self._holds:
-            _shut(self._broker)
+            self._to_broker.end()
 
     def _strike(self, fault: Fault, frame: Frame) -> None:
         if fault.deed == "drop request":
@@ -184,20 +190,48 @@ class _Link:
             (correlation,) = struct.unpack_from(">i", data)
             faults = self._awaited.get(correlation)
             if not faults:
-                _send(self._client, data)
+                self._to_client.send(data)
                 continue
             fault = faults.pop()
             fault.then()
             fault.replies.append(data)
             if fault.deed == "hold reply":
-                fault.held.append(partial(_send, self._client, data))
+                fault.held.append(partial(self._to_client.send, data))
             elif fault.deed != "drop reply" and not faults:
-                _send(self._client, data)
-        _shut(self._client)
+                self._to_client.send(data)
+        self._to_client.end()
 
     def _forward(self, data: bytes) -> None:
-        with self._lock:
-            _send(self._broker, data)
+        self._to_broker.send(data)
+
+
+class _Wire:
+    """One direction of a connection: frames leave it in order, each `latency` seconds after it was sent."""
+
+    def __init__(self, end: socket.socket, latency: float) -> None:
+        self._end, self._latency = end, latency
+        self._frames: queue.SimpleQueue[tuple[float, bytes | None]] = queue.SimpleQueue()
+
+    def send(self, data: bytes) -> None:
+        """Puts a frame on its way."""
+        self._frames.put((time.monotonic() + self._latency, data))
+
+    def end(self, *, at_once: bool = False) -> None:
+        """Closes the connection behind the frames on their way, or before them."""
+        if at_once:
+            _shut(self._end)
+        self._frames.put((time.monotonic() + self._latency, None))
+
+    def run(self) -> None:
+        """Carries frames until the connection ends."""
+        while True:
+            due, data = self._frames.get()
+            if (wait := due - time.monotonic()) > 0:
+                time.sleep(wait)
+            if data is None:
+                _shut(self._end)
+                return
+            _send(self._end, data)
 
 
 def _frame(end: socket.socket) -> bytes | None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.servers
 
 def test_partitions_move_between_workers_under_load(broker: Broker, start: Start) -> None:
     bank = broker.bank()
-    given = Circumstances(broker.address, bank.name, haste=Haste(session=10_000))
+    given = Circumstances(broker.distant, bank.name, haste=Haste(session=10_000))
     first, second = start(given), start(given)
     with Load(broker.settings, bank) as load:
         wait_until(lambda: len(first.serves) == len(second.serves) == 2, lambda: f"two each: {first} {second}")
@@ -52,12 +52,12 @@ def test_a_worker_that_is_told_to_stop_leaves_every_partition_clean_to_a_quick_s
     """Quick: one that had not left its group would be waited for longer than tests wait."""
     bank = broker.bank()
     with Load(broker.settings, bank) as load:
-        first = start(Circumstances(broker.address, bank.name, haste=Haste(session=300_000)))
+        first = start(Circumstances(broker.distant, bank.name, haste=Haste(session=300_000)))
         load.wait_answered(200)
         first.signal(signal.SIGTERM)
         assert first.wait_end() == 0
         assert {metadata for _, metadata in broker.left(bank).values()} == {"clean"}
-        start(Circumstances(broker.address, bank.name)).wait_serving(4)
+        start(Circumstances(broker.distant, bank.name)).wait_serving(4)
     assert audit(broker, bank, load.sent) == []
 
 
@@ -84,7 +84,7 @@ def test_a_worker_stops_before_it_decides_with_another_number_of_partitions(brok
     bank = broker.bank()
     with (
         KafkaClient(bank.name, broker.settings) as client,
-        Running(bank, broker.address, haste=Haste(check=0)) as running,
+        Running(bank, broker.distant, haste=Haste(check=0)) as running,
     ):
         client.send(bank.deposit("account"), timeout=240.0)
         broker.add_partitions(names.commands(bank.name), 5)
@@ -93,7 +93,7 @@ def test_a_worker_stops_before_it_decides_with_another_number_of_partitions(brok
     assert failure.exit_code == 78
     assert "5 partitions" in str(failure)
     assert "moving streams to another count is a migration" in str(failure)
-    with pytest.raises(ConfigurationError), Running(bank, broker.address):
+    with pytest.raises(ConfigurationError), Running(bank, broker.distant):
         pass
 
 
@@ -103,7 +103,7 @@ def test_a_key_that_has_moved_to_another_partition_is_not_decided_there(broker: 
     moved = next(
         f"a{n}" for n in range(99) if partition_of(f"a{n}".encode(), 4) != partition_of(f"a{n}".encode(), 5) < 4
     )
-    with KafkaClient(bank.name, broker.settings) as client, Running(bank, broker.address) as running:
+    with KafkaClient(bank.name, broker.settings) as client, Running(bank, broker.distant) as running:
         client.send(bank.deposit(moved), timeout=240.0)
         broker.add_partitions(names.commands(bank.name), 5)
         producer = broker.producer()

@@ -96,7 +96,7 @@ def test_the_last_commit_of_a_killed_worker_lands_or_is_decided_again(
         if lands:
             held.release()
             held.wait_replies()
-        with Running(bank, broker.address) as running:
+        with Running(bank, broker.distant) as running:
             if not lands:
                 wait_until(lambda: running.worker.counts["accepted"] == 1, "the fourth command")
                 held.release()
@@ -112,11 +112,11 @@ def test_the_last_commit_of_a_killed_worker_lands_or_is_decided_again(
 def test_a_transaction_that_a_dead_writer_left_open_is_ended_at_once(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         sent = [_send(client, bank, number) for number in range(3)]
     # Longer than tests wait, and than a restore does without getting anywhere.
     dead = _left_open(broker, bank, f"dead.{bank.name}", mark=True, timeout_ms=900_000)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         sent.append(_send(client, bank, 3))
     with pytest.raises(KafkaException, match="_FENCED"):
         dead.commit_transaction(SECONDS)
@@ -126,10 +126,10 @@ def test_a_transaction_that_a_dead_writer_left_open_is_ended_at_once(
 def test_a_transaction_that_is_open_on_events_alone_is_waited_for(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         sent = [_send(client, bank, number) for number in range(3)]
     _left_open(broker, bank, f"dead.{bank.name}", mark=False, timeout_ms=3000)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         assert broker.ends(names.events(bank.name), committed=True) == broker.ends(
             names.events(bank.name), committed=False
         )

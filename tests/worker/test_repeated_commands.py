@@ -63,12 +63,12 @@ class Asked:
 def test_a_repeated_command_gets_its_first_answer_and_writes_nothing(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         asked = Asked(client, bank)
         assert asked.answers["refused"] == Overdrawn(account=ACCOUNT, balance=15)
         written = len(broker.settled(names.events(bank.name)))
         asked.check()
-    with Running(bank, broker.address) as restarted:
+    with Running(bank, broker.distant) as restarted:
         asked.check()
         assert restarted.worker.counts == {"duplicates": 4}
     assert len(broker.settled(names.events(bank.name))) == written
@@ -76,16 +76,16 @@ def test_a_repeated_command_gets_its_first_answer_and_writes_nothing(
 
 def test_the_same_request_under_another_id_is_decided_anew(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     """The twin: without its id nothing tells a repetition from a second wish."""
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         asked = Asked(client, bank)
         assert isinstance(asked.ask("another id", asked.commands["refused"]), Receipt)
 
 
 def test_an_id_that_was_used_for_something_else_is_refused(broker: Broker, bank: Bank, client: KafkaClient) -> None:
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         asked = Asked(client, bank)
         written = len(broker.settled(names.events(bank.name)))
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         for id_ in ("paid in", "refused"):
             assert isinstance(asked.ask(id_, bank.deposit(ACCOUNT, 6)), ContractError)
     dead = [dict(record.headers)["ce_id"] for record in broker.settled(names.dead(bank.name))]
@@ -96,17 +96,17 @@ def test_an_id_that_was_used_for_something_else_is_refused(broker: Broker, bank:
 def test_answers_that_wrote_events_survive_the_loss_of_the_state_topic(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         asked = Asked(client, bank)
         written = len(broker.settled(names.events(bank.name)))
     broker.wipe(bank.state)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         asked.check("paid in", "paid in again")
     assert len(broker.settled(names.events(bank.name))) == written
 
 
 def test_an_expected_version_protects_where_no_id_does(broker: Broker, bank: Bank, client: KafkaClient) -> None:
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         Asked(client, bank)
         assert client.send(bank.withdraw(ACCOUNT, 100), id="one", expected_version=4, timeout=240.0).version == 5
         with pytest.raises(ConflictError) as conflict:

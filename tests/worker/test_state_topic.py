@@ -39,10 +39,10 @@ def test_a_compacted_topic_restores_the_same_states(broker: Broker, bank: Bank, 
     quickly = {"segment_ms": "300", "min_cleanable_dirty_ratio": "0.01", "max_compaction_lag_ms": "100"}
     broker.alter(bank.state, **quickly)
     sent: list[Sent] = []
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         wait_until(lambda: _compacted(broker, bank, client, sent), "the cleaner")
         before = _streams(running)
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         assert _streams(running) == before
     assert set(broker.starts(bank.state).values()) == {0}
     assert audit(broker, bank, sent) == []
@@ -50,11 +50,11 @@ def test_a_compacted_topic_restores_the_same_states(broker: Broker, bank: Bank, 
 
 def test_a_wiped_topic_is_filled_from_the_events(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     sent: list[Sent] = []
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         _send(client, bank, sent, rounds=5)
         before = _streams(running)
     broker.wipe(bank.state)
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         assert _streams(running) == before
         _send(client, bank, sent)
     assert audit(broker, bank, sent) == []
@@ -64,13 +64,13 @@ def test_a_topic_that_lost_its_first_half_is_filled_from_the_events(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
     sent: list[Sent] = []
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         _send(client, bank, sent)
         half = broker.ends(bank.state, committed=True)
         _send(client, bank, sent, accounts=ACCOUNTS // 2)
         before = _streams(running)
     broker.wipe(bank.state, half)
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         assert _streams(running) == before
         _send(client, bank, sent)
     assert _marked_starts(broker, bank) == broker.starts(bank.state), "every restore would fold the whole log again"
@@ -79,11 +79,11 @@ def test_a_topic_that_lost_its_first_half_is_filled_from_the_events(
 
 def test_events_with_a_hole_and_no_state_are_not_served(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     sent: list[Sent] = []
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         _send(client, bank, sent)
     broker.wipe(bank.state)
     broker.wipe(names.events(bank.name), dict.fromkeys(range(4), 1))
-    with pytest.raises(InfrastructureError, match="hole in the log"), Running(bank, broker.address):
+    with pytest.raises(InfrastructureError, match="hole in the log"), Running(bank, broker.distant):
         pass
 
 
@@ -92,11 +92,11 @@ def test_events_with_a_hole_are_served_while_the_states_are_there(
 ) -> None:
     """The twin: the same hole, and nothing is lost."""
     sent: list[Sent] = []
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         _send(client, bank, sent, rounds=2)
         before = _streams(running)
     broker.wipe(names.events(bank.name), dict.fromkeys(range(4), 1))
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         assert _streams(running) == before
 
 

@@ -27,7 +27,7 @@ def test_old_and_new_workers_alternate_and_agree_on_every_answer(broker: Broker)
     sent: list[Sent] = []
     with KafkaClient(old.name, broker.settings) as client:
         for one in (old, new, old, new, new):
-            with Running(one, broker.address):
+            with Running(one, broker.distant):
                 _repeat(client, sent)
                 _send(client, one, sent)
             assert audit(broker, one, sent) == []
@@ -41,12 +41,12 @@ def test_a_new_worker_without_the_old_topic_forgets_what_was_refused(broker: Bro
     new = broker.opened(bank(old.name, version=2))
     sent: list[Sent] = []
     with KafkaClient(old.name, broker.settings) as client:
-        with Running(old, broker.address):
+        with Running(old, broker.distant):
             _send(client, old, sent)
             (refused,) = [one for one in sent if isinstance(one.answer, Overdrawn)]
             client.send(old.deposit(ACCOUNT, 1_000_000), timeout=240.0)
         broker.wipe(old.state)
-        with Running(new, broker.address):
+        with Running(new, broker.distant):
             assert isinstance(client.send(refused.command, id=refused.id, timeout=240.0), Receipt)
 
 

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.servers
 @pytest.mark.parametrize("at", ["before flush", "before commit_transaction"])
 def test_a_worker_whose_call_hangs_ends_to_be_restarted(broker: Broker, start: Start, at: str) -> None:
     bank = broker.bank()
-    hanging = start(Circumstances(broker.address, bank.name, haste=Haste(call=5.0), points=(Point(at, "hang", 3),)))
+    hanging = start(Circumstances(broker.distant, bank.name, haste=Haste(call=5.0), points=(Point(at, "hang", 3),)))
     with Load(broker.settings, bank) as load:
         hanging.wait_point()
         assert hanging.wait_end() == 75
         assert "did not return within" in str(hanging)
-        start(Circumstances(broker.address, bank.name)).wait_serving(4)
+        start(Circumstances(broker.distant, bank.name)).wait_serving(4)
         load.wait_answered(50)
     assert audit(broker, bank, load.sent) == []
 

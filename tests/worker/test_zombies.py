@@ -26,11 +26,11 @@ pytestmark = pytest.mark.servers
 @pytest.mark.parametrize("at", ["fetched", "half produced", "before commit_transaction"])
 def test_a_worker_that_wakes_up_after_a_takeover_is_fenced(broker: Broker, start: Start, at: str) -> None:
     bank = broker.bank()
-    zombie = start(Circumstances(broker.address, bank.name, points=(Point(at, do="stop", nth=4),)))
+    zombie = start(Circumstances(broker.distant, bank.name, points=(Point(at, do="stop", nth=4),)))
     zombie.wait_serving(4)
     with Load(broker.settings, bank) as load:
         zombie.wait_stopped()
-        successor = start(Circumstances(broker.address, bank.name))
+        successor = start(Circumstances(broker.distant, bank.name))
         successor.wait_serving(4)
         load.wait_answered(100)
         _wake(zombie)
