@@ -23,7 +23,7 @@ from tests.ledger import by_owner
 from tests.spark.queries import owner_sums
 from tests.worker.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 START_SECONDS = 240.0
 SECONDS = 240.0

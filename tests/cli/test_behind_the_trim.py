@@ -21,7 +21,7 @@ from leftfold.local import Servers, embedded
 from tests.cli.shell import Shell
 from tests.ledger import Move, app, histories, stranger
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 Wait = Callable[[Callable[[], object], str], None]
 ROOT = Path(__file__).parents[2]

@@ -93,6 +93,7 @@ def test_a_password_is_on_no_command_line_but_the_one_it_was_typed_on(served: Sh
         run.process.wait(240.0)
 
 
+@pytest.mark.faults
 def test_redis_away_for_a_while_is_told_once_and_waited_for(running: Running, wait_until: Wait) -> None:
     data = running.shell.place / ".leftfold"
     kill(data, "redis")
@@ -105,6 +106,7 @@ def test_redis_away_for_a_while_is_told_once_and_waited_for(running: Running, wa
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_kafka_away_for_a_while_is_waited_for_without_a_flood(running: Running, wait_until: Wait) -> None:
     data = running.shell.place / ".leftfold"
     kill(data, "kafka")
@@ -124,6 +126,7 @@ def _is_seen(shell: Shell, cart: str) -> None:
     assert row.code == 0, row.err
 
 
+@pytest.mark.faults
 def test_more_workers_share_the_partitions(served: Shell, wait_until: Wait) -> None:
     process = served.start(["run", "carts", "--workers", "2", "--plain-logs"])
     try:

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.shell import Shell
 from tests.cli.test_run_faults import TEA, Running
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 Wait = Callable[[Callable[[], object], str], None]
 

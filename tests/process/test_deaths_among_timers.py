@@ -27,7 +27,7 @@ from tests.process.alarms import Wind, app
 from tests.process.trading import Trading, committed
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 TOPIC = names.commands("alarm")
 BEYOND = 1 << 60

@@ -20,7 +20,7 @@ from tests.reference.chain import chain
 from tests.reference.sums import disagreements
 from tests.worker.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 
 @pytest.mark.parametrize("recognised", [True, False])

@@ -21,7 +21,7 @@ from tests.process.trading import Trading
 from tests.worker.points import Point
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 PACE = threading.Event()
 

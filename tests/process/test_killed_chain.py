@@ -26,7 +26,7 @@ from tests.reference.chain import chain
 from tests.reference.sums import disagreements
 from tests.worker.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 ROOT = Path(__file__).parents[2]
 

@@ -28,7 +28,7 @@ from tests.process.trading import Trading, committed
 from tests.worker.points import Point
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 PACE = threading.Event()
 PARTS = ("checkout", "checkout", "checkout.router", "checkout.router", "stock")

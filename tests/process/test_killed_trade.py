@@ -25,7 +25,7 @@ from tests.core.trade import Confirmed, Dropped, Pay, Place, app
 from tests.process.trading import committed
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 ROOT = Path(__file__).parents[2]
 ORDERS, PAID, KILLS = 60, 20, 12

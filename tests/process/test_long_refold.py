@@ -36,7 +36,7 @@ from tests.process.trading import committed
 from tests.worker.points import Point
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 INPUTS, READ, WRITE = 2000, 10, 100
 Reports = list[tuple[str, Mapping[str, Any]]]

@@ -26,7 +26,7 @@ from tests.reference.chain import chain_with, shop, stock
 from tests.reference.sums import disagreements
 from tests.worker.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 SERVICES = ("baskets", "payments", "loyalty", "inventory")
 SOON = timedelta(seconds=10)

@@ -23,7 +23,7 @@ from tests.reactions.receiver import Receiver, receiving
 from tests.reactions.shell import Shell
 from tests.worker.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 INNOCENT = ["a", "b", "c", "d"]
 GROUP = names.reacting(app.name, NAME)

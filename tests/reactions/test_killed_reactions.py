@@ -22,7 +22,7 @@ from tests.reactions.receiver import Receiver, receiving
 from tests.reactions.shell import Shell
 from tests.worker.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 VISITS, EACH = 4, 3
 REFUSED = "refused"

@@ -35,7 +35,7 @@ from tests.redis.server import RedisServer
 from tests.redis.test_bulk_sink import Unchecked
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 VIEWS: tuple[View[Any, Any], ...] = (summary, by_owner, by_tag)
 SHARES = (0.1, 0.5, 0.95)

@@ -138,7 +138,7 @@ def test_every_kind_of_connection_goes_to_the_master(sentinels: SentinelSet, sto
         asyncio.run(read())
 
 
-@pytest.mark.parametrize("how", ["killed", pytest.param("handed over", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["killed", pytest.param("handed over", marks=[pytest.mark.slow, pytest.mark.faults])])
 def test_after_a_failover_the_next_command_finds_the_new_master(
     sentinels: SentinelSet, store: RedisViewStore, sink: BulkSink, generation: Generation, how: str
 ) -> None:

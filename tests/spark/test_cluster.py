@@ -31,7 +31,7 @@ from tests.whole import assert_whole
 from tests.worker.receipts import behind
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 VIEWS = (summary, by_owner, by_tag)
 REBUILD_SECONDS = 240.0

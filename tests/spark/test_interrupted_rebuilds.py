@@ -27,7 +27,7 @@ from tests.redis.server import wait_until
 from tests.spark.conftest import Shop
 from tests.spark.killed_rebuild import FOLD
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 VIEWS: tuple[View[Any, Any], ...] = (summary, by_owner, by_tag)
 

@@ -23,7 +23,7 @@ from tests.spark.oracle import truth
 from tests.spark.test_interrupted_rebuilds import say_farewell
 from tests.whole import assert_whole
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 POINTS = {
     "before it is registered": "begins anew",

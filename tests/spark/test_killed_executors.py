@@ -23,7 +23,7 @@ from tests.spark.oracle import logged, truth
 from tests.spark.queries import owner_sums
 from tests.whole import assert_whole
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 Keep = Callable[..., KeptView]
 POINTS = {

@@ -19,7 +19,7 @@ from tests.spark.queries import owner_sums
 from tests.spark.test_streams import _nothing_left, agreement, caught_up, move, streaming  # noqa: F401  # a fixture
 
 STARTING_SECONDS = 240.0
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 
 class Driver:

@@ -29,7 +29,7 @@ from tests.spark.oracle import logged
 from tests.spark.streams import Streams, begin_run, dump, write
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 Start = Callable[..., Streams]
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from tests.worker.broker import SECONDS, Broker
 from tests.worker.proxy import Api, Proxy
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 Decided = Literal["commit", "abort"]
 TOUCHED = (1, 2)

@@ -23,7 +23,7 @@ from tests.worker.shop import Haste
 from tests.worker.supervisor import Supervisor
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 
 def test_partitions_move_between_workers_under_load(broker: Broker, start: Start) -> None:
