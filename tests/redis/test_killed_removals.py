@@ -23,7 +23,7 @@ from tests.ledger import app, summary
 from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
 
-pytestmark = [pytest.mark.servers, pytest.mark.faults]
+pytestmark = pytest.mark.servers
 
 WRITES = (1, 2, 4, 5, 6, 9, 14)
 """Of the twenty that remove four buckets: before and behind the first mark, its rows, and those of other buckets."""
