@@ -36,6 +36,10 @@ class Served:
         """A batch is committed."""
         self.next, self.metadata, self.attempts, self.begun = next_offset, metadata, 0, True
 
+    def suspect(self) -> None:
+        """One of the next commands took too long: they are decided one by one."""
+        self.lonely = self.SMALL
+
     def spend(self) -> None:
         """One command less to be decided alone."""
         self.lonely = max(0, self.lonely - 1)

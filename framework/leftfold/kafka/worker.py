@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from itertools import chain
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -29,6 +30,11 @@ from leftfold.ports import RawRecord
 __all__ = ["Report", "Worker"]
 
 DEATHS, CHUNK, REFOLDED, SETTLED_SECONDS = 3, 200, 2000, 5.0
+SHARE, FEW, LITTLE = 0.1, 4, 32
+
+
+class _Slow(Exception):
+    """Deciding used up its share of the time while a transaction was open."""
 
 
 class Worker:
@@ -46,7 +52,7 @@ class Worker:
         workshop: Workshop,
         *,
         stop: threading.Event,
-        batch: int = 4000,
+        batch: int = 16_000,
         report: Report = lambda what, details: None,
     ) -> None:
         self._app, self._category, self._shop, self._stop, self._report = app, category, workshop, stop, report
@@ -55,9 +61,11 @@ class Worker:
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, duty.version), names.dead(category)
         self._served, self._touched = dict[int, Served](), set[int]()
-        self._settled, self._orderly, self._careful, self._pace = 0, True, False, Pace(batch)
+        self._settled, self._orderly, self._careful = 0, True, False
         self._lane = workshop.lane(app, duty)
         self._transactions = workshop.transactions(app, duty)
+        self._longest = self._transactions.longest
+        self._pace = Pace(batch, SHARE * self._longest)
         self._replies = workshop.replies(self.counts)
         self._times = workshop.times(duty)
         self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
@@ -87,11 +95,11 @@ class Worker:
         self._shop.check_counts(self._app, self._category)
         small = any(served.small > 0 for served in self._served.values())
         limit = min(self._pace.limit, Served.SMALL) if small else self._pace.limit
-        messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
-        count, nexts = len(messages), nexts_of(messages)
+        messages = self._few(self._member.fetch(limit, 0.0 if self._restorations else wait))
+        count, nexts = 0, nexts_of(messages)
         if messages:
             try:
-                self._decide(messages)
+                count = self._decide(messages)
             except KafkaException as error:
                 # Only a plain commit raises here, before anything was decided: a rebalance or a broker that is away.
                 self._rewind(nexts, str(error))
@@ -142,35 +150,81 @@ class Worker:
             self._served[partition] = Served(restored.start, restored.left, state_start=restored.state_start)
         return is_served
 
-    def _decide(self, messages: list[KafkaMessage]) -> None:
+    def _few(self, messages: list[KafkaMessage]) -> list[KafkaMessage]:
+        """While little waits, those of a few partitions: a flush takes longer with each partition in it."""
+        if len(messages) > LITTLE:
+            return messages
+        first = set(list(dict.fromkeys(m.partition() for m in messages))[:FEW])
+        self._member.put_back([m for m in messages if m.partition() not in first])
+        return [m for m in messages if m.partition() in first]
+
+    def _decide(self, messages: list[KafkaMessage]) -> int:
+        """Decides what there is time for, and puts the rest back; returns how many were taken."""
         lonely = {p for p, served in self._served.items() if served.lonely > 0}
         alone = [m for m in messages if m.partition() in lonely] if lonely else []
         together = [m for m in messages if m.partition() not in lonely] if lonely else messages
+        count = 0
         if together:
             self._begin(nexts_of(together))
-            self._decide_together(together)
+            count = self._decide_together(together)
         stuck: set[int] = set()
-        for record in map(raw, alone):
+        self._pace.begin()
+        for number, record in enumerate(map(raw, alone)):
             partition = record.partition
+            if self._pace.is_over:
+                self._member.put_back([m for m in alone[number:] if m.partition() in self._served.keys() - stuck])
+                break
+            count += 1
             if partition not in stuck and partition in self._served:
                 self._decide_alone(record)
                 if partition not in self._served or self._served[partition].next <= record.offset:
                     stuck.add(partition)
+        return count
 
-    def _decide_together(self, messages: list[KafkaMessage]) -> None:
+    def _decide_together(self, messages: list[KafkaMessage]) -> int:
         count, nexts, batch = len(messages), nexts_of(messages), Batch()
+        self._pace.begin()
         try:
-            if self._careful:
-                batch = self._lane.process(map(raw, messages))
-                self._commit(nexts, batch, self._written(batch))
+            if self._careful or count <= CHUNK or not self._pace.is_cheap:
+                count, nexts, batch = self._decide_first(messages)
+                if count:
+                    self._commit(nexts, batch, self._written(batch))
             else:
                 self._commit(nexts, batch, self._as_decided(batch, messages))
             self._careful = False
-        except HeavyState as error:
+        except (HeavyState, _Slow) as error:
             self._careful = True
             self._rewind(nexts, str(error))
         for served in self._served.values():
             served.calm(count)
+        return count
+
+    def _decide_first(self, messages: list[KafkaMessage]) -> tuple[int, dict[int, int], Batch]:
+        """Decides before a transaction opens, until the share of time is used; what is left begins the next one.
+
+        So no timeout of a transaction counts, however slow a decider is. Partitions of a command that took longer
+        than a whole transaction may last are decided one by one from then on, which refuses it if it does so again.
+        """
+        records, batch = list[RawRecord](), Batch()
+        with self._in_time():
+            for record in map(raw, messages):
+                if self._pace.is_over:
+                    break
+                self._lane.extend(batch, [record])
+                if (took := self._pace.took(1)) > self._longest:
+                    self._report("a command is too slow", {"at": _at(record), "seconds": round(took, 1)})
+                    self._served[record.partition].suspect()
+                    self._member.put_back(messages)
+                    return 0, {}, Batch()
+                records.append(record)
+            try:
+                self._lane.finish(batch)
+            except HeavyState:
+                batch = Batch()
+                self._lane.extend(batch, records, careful=True)
+                self._lane.finish(batch)
+        self._member.put_back(messages[len(records) :])
+        return len(records), nexts_of(messages[: len(records)]), batch
 
     def _as_decided(self, batch: Batch, messages: list[KafkaMessage]) -> Iterator[Write]:
         """Decides while the transaction is open, so that the broker works on one part while we decide the next.
@@ -178,12 +232,20 @@ class Worker:
         What is done is let go of at once: a whole batch of messages and events outgrows the processor's cache.
         """
         while messages:
-            self._lane.extend(batch, map(raw, messages[:CHUNK]))
+            chunk = messages[:CHUNK]
+            self._lane.extend(batch, map(raw, chunk))
+            self._pace.took(len(chunk))
+            if self._pace.is_over:
+                raise _Slow("deciding used up its share of the time of a transaction; the next decides before it opens")
             del messages[:CHUNK]
             yield self._events, batch.events
             batch.events.clear()
         self._lane.finish(batch)
         yield from self._written(batch)
+
+    def _in_time(self) -> AbstractContextManager[None]:
+        """What decides before a transaction opens must return some time: the process ends when it does not."""
+        return self._shop.within(3 * self._longest, f"deciding {self._commands}")
 
     def _written(self, batch: Batch) -> Iterator[Write]:
         return batch.writes(self._events, self._state, self._dead)
@@ -206,7 +268,14 @@ class Worker:
             trying = attempt(served.attempts + 1)
             self._member.commit({record.partition: (served.next, trying)})
             served.begin(trying)
-            batch = self._lane.process([record])
+            self._pace.took(0)
+            with self._in_time():
+                batch = self._lane.process([record])
+            if (took := self._pace.took(1)) > self._longest:
+                why = (
+                    f"deciding took {took:.1f} s; a transaction may last {self._longest:g} s: make the decider quicker"
+                )
+                batch = self._lane.bury(record, why)
         self._commit({record.partition: record.offset + 1}, batch, self._written(batch))
         if served.next > record.offset:
             served.spend()
@@ -298,3 +367,7 @@ class Worker:
         self._restorations.close()
         self._transactions.close()
         self._shop.close()
+
+
+def _at(record: RawRecord) -> str:
+    return f"{record.topic}[{record.partition}]@{record.offset}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 from uuid import uuid4
 
@@ -83,6 +84,10 @@ class Workshop:
         """Transactions under this process's own id, `{app}.{category}.{uuid of this process start}.{lane}`."""
         config = {**self._config, "batch.size": self.room(duty)}
         return Transactions(config, f"{app.name}.{duty.name}.{self._suffix}", self._watchdog)
+
+    def within(self, seconds: float, what: str) -> AbstractContextManager[None]:
+        """A block that must end within `seconds`, or this process ends."""
+        return self._watchdog.within(seconds, what)
 
     def replies(self, counts: Counter[str]) -> Replies:
         """The sender of answers."""
