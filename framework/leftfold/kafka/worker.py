@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -15,6 +16,7 @@ from leftfold.app import App
 from leftfold.engine.batch import Batch, Outgoing, Write
 from leftfold.engine.batch_lane import STATE_HEADERS, HeavyState
 from leftfold.engine.duty import duty_of
+from leftfold.engine.seldom import Seldom
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.kafka.errors import translated
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
@@ -66,7 +68,8 @@ class Worker:
         self._transactions = workshop.transactions(app, duty)
         self._longest = self._transactions.longest
         self._pace = Pace(batch, SHARE * self._longest)
-        self._replies = workshop.replies(self.counts)
+        self._replies = workshop.replies(self.counts, report)
+        self._seldom = Seldom(report, time.monotonic)
         self._times = workshop.times(duty)
         self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
         self._restorations = Restorations(app, category, workshop, self._member, report)
@@ -319,6 +322,12 @@ class Worker:
         for partition, offset in nexts.items():
             self._served[partition].move(offset, token)
         self.counts.update(batch.counts)
+        for kind, failure in batch.failures.items():
+            told = {"why": failure.why[:500], "exception": failure.trace}
+            self._seldom.report("decide failed", told, kind=kind, times=failure.times)
+        if dropped := batch.counts.get("answers_dropped"):
+            told = {"why": "a key had more answers within a minute than are remembered; a repeat may be decided again"}
+            self._seldom.report("answers dropped", told, times=dropped)
         self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
 
     def _rewind(self, nexts: Mapping[int, int], why: str) -> None:

@@ -23,6 +23,7 @@ from leftfold.kafka.errors import translated
 from leftfold.kafka.member import Member
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.replies import Replies
+from leftfold.kafka.restore import Report
 from leftfold.kafka.restore_ports import RestorePorts
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.time_marks import TimeMarks
@@ -89,9 +90,9 @@ class Workshop:
         """A block that must end within `seconds`, or this process ends."""
         return self._watchdog.within(seconds, what)
 
-    def replies(self, counts: Counter[str]) -> Replies:
+    def replies(self, counts: Counter[str], report: Report) -> Replies:
         """The sender of answers."""
-        return Replies(self._config, self._partitions, counts)
+        return Replies(self._config, self._partitions, counts, report)
 
     def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
         """A membership in a group, and beside it two consumers that only watch."""
