@@ -37,7 +37,7 @@ class Served:
         self.next, self.metadata, self.attempts, self.begun = next_offset, metadata, 0, True
 
     def suspect(self) -> None:
-        """One of the next commands took too long: they are decided one by one."""
+        """One of the next commands outlived a transaction: they are decided one by one, and it may be refused."""
         self.lonely = self.SMALL
 
     def spend(self) -> None:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from itertools import chain
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -18,6 +17,7 @@ from leftfold.engine.batch_lane import STATE_HEADERS, HeavyState
 from leftfold.engine.duty import duty_of
 from leftfold.engine.seldom import Seldom
 from leftfold.engine.statemark import MARK, StateMark
+from leftfold.kafka.deciding import CHUNK, Deciding, OutOfTime
 from leftfold.kafka.errors import translated
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
 from leftfold.kafka.pace import Pace
@@ -31,12 +31,8 @@ from leftfold.ports import RawRecord
 
 __all__ = ["Report", "Worker"]
 
-DEATHS, CHUNK, REFOLDED, SETTLED_SECONDS = 3, 200, 2000, 5.0
-SHARE, FEW, LITTLE = 0.1, 4, 32
-
-
-class _Slow(Exception):
-    """Deciding used up its share of the time while a transaction was open."""
+DEATHS, REFOLDED, SETTLED_SECONDS = 3, 2000, 5.0
+SHARE = 0.1
 
 
 class Worker:
@@ -66,8 +62,11 @@ class Worker:
         self._settled, self._orderly, self._careful = 0, True, False
         self._lane = workshop.lane(app, duty)
         self._transactions = workshop.transactions(app, duty)
-        self._longest = self._transactions.longest
-        self._pace = Pace(batch, SHARE * self._longest)
+        longest = self._transactions.longest
+        self._pace = Pace(batch, SHARE * longest)
+        self._deciding = Deciding[KafkaMessage](
+            self._lane, self._pace, longest, raw, lambda seconds: workshop.within(seconds, f"deciding {self._commands}")
+        )
         self._replies = workshop.replies(self.counts, report)
         self._seldom = Seldom(report, time.monotonic)
         self._times = workshop.times(duty)
@@ -98,7 +97,7 @@ class Worker:
         self._shop.check_counts(self._app, self._category)
         small = any(served.small > 0 for served in self._served.values())
         limit = min(self._pace.limit, Served.SMALL) if small else self._pace.limit
-        messages = self._few(self._member.fetch(limit, 0.0 if self._restorations else wait))
+        messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
         count, nexts = 0, nexts_of(messages)
         if messages:
             try:
@@ -153,14 +152,6 @@ class Worker:
             self._served[partition] = Served(restored.start, restored.left, state_start=restored.state_start)
         return is_served
 
-    def _few(self, messages: list[KafkaMessage]) -> list[KafkaMessage]:
-        """While little waits, those of a few partitions: a flush takes longer with each partition in it."""
-        if len(messages) > LITTLE:
-            return messages
-        first = set(list(dict.fromkeys(m.partition() for m in messages))[:FEW])
-        self._member.put_back([m for m in messages if m.partition() not in first])
-        return [m for m in messages if m.partition() in first]
-
     def _decide(self, messages: list[KafkaMessage]) -> int:
         """Decides what there is time for, and puts the rest back; returns how many were taken."""
         lonely = {p for p, served in self._served.items() if served.lonely > 0}
@@ -189,66 +180,29 @@ class Worker:
         self._pace.begin()
         try:
             if self._careful or count <= CHUNK or not self._pace.is_cheap:
-                count, nexts, batch = self._decide_first(messages)
+                batch, count, slow = self._deciding.before(messages)
+                self._member.put_back(messages[count:])
+                nexts = nexts_of(messages[:count])
+                if slow is not None:
+                    self._report("a command is too slow", {"at": f"{slow.topic}[{slow.partition}]@{slow.offset}"})
+                    self._served[slow.partition].suspect()
                 if count:
                     self._commit(nexts, batch, self._written(batch))
             else:
                 self._commit(nexts, batch, self._as_decided(batch, messages))
             self._careful = False
-        except (HeavyState, _Slow) as error:
+        except (HeavyState, OutOfTime) as error:
             self._careful = True
             self._rewind(nexts, str(error))
         for served in self._served.values():
             served.calm(count)
         return count
 
-    def _decide_first(self, messages: list[KafkaMessage]) -> tuple[int, dict[int, int], Batch]:
-        """Decides before a transaction opens, until the share of time is used; what is left begins the next one.
-
-        So no timeout of a transaction counts, however slow a decider is. Partitions of a command that took longer
-        than a whole transaction may last are decided one by one from then on, which refuses it if it does so again.
-        """
-        records, batch = list[RawRecord](), Batch()
-        with self._in_time():
-            for record in map(raw, messages):
-                if self._pace.is_over:
-                    break
-                self._lane.extend(batch, [record])
-                if (took := self._pace.took(1)) > self._longest:
-                    self._report("a command is too slow", {"at": _at(record), "seconds": round(took, 1)})
-                    self._served[record.partition].suspect()
-                    self._member.put_back(messages)
-                    return 0, {}, Batch()
-                records.append(record)
-            try:
-                self._lane.finish(batch)
-            except HeavyState:
-                batch = Batch()
-                self._lane.extend(batch, records, careful=True)
-                self._lane.finish(batch)
-        self._member.put_back(messages[len(records) :])
-        return len(records), nexts_of(messages[: len(records)]), batch
-
     def _as_decided(self, batch: Batch, messages: list[KafkaMessage]) -> Iterator[Write]:
-        """Decides while the transaction is open, so that the broker works on one part while we decide the next.
-
-        What is done is let go of at once: a whole batch of messages and events outgrows the processor's cache.
-        """
-        while messages:
-            chunk = messages[:CHUNK]
-            self._lane.extend(batch, map(raw, chunk))
-            self._pace.took(len(chunk))
-            if self._pace.is_over:
-                raise _Slow("deciding used up its share of the time of a transaction; the next decides before it opens")
-            del messages[:CHUNK]
+        for _ in self._deciding.during(batch, messages):
             yield self._events, batch.events
             batch.events.clear()
-        self._lane.finish(batch)
         yield from self._written(batch)
-
-    def _in_time(self) -> AbstractContextManager[None]:
-        """What decides before a transaction opens must return some time: the process ends when it does not."""
-        return self._shop.within(3 * self._longest, f"deciding {self._commands}")
 
     def _written(self, batch: Batch) -> Iterator[Write]:
         return batch.writes(self._events, self._state, self._dead)
@@ -271,14 +225,7 @@ class Worker:
             trying = attempt(served.attempts + 1)
             self._member.commit({record.partition: (served.next, trying)})
             served.begin(trying)
-            self._pace.took(0)
-            with self._in_time():
-                batch = self._lane.process([record])
-            if (took := self._pace.took(1)) > self._longest:
-                why = (
-                    f"deciding took {took:.1f} s; a transaction may last {self._longest:g} s: make the decider quicker"
-                )
-                batch = self._lane.bury(record, why)
+            batch = self._deciding.alone(record)
         self._commit({record.partition: record.offset + 1}, batch, self._written(batch))
         if served.next > record.offset:
             served.spend()
@@ -376,7 +323,3 @@ class Worker:
         self._restorations.close()
         self._transactions.close()
         self._shop.close()
-
-
-def _at(record: RawRecord) -> str:
-    return f"{record.topic}[{record.partition}]@{record.offset}"
