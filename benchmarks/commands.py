@@ -22,7 +22,7 @@ from services.baskets.app import app
 
 __all__ = ["run"]
 
-MANY, FEW, BATCH = 200_000, 1_000, 4000
+MANY, FEW, BATCH = 200_000, 1_000, 16_000
 
 
 def run(servers: Servers) -> list[Figure]:

@@ -21,12 +21,16 @@ Fields = MutableMapping[str, Any]
 
 _WARN = frozenset(
     {
+        "a command is too slow",
+        "answers dropped",
         "commit outcome unknown",
+        "decide failed",
         "generation lost",
         "killed",
         "not left clean",
         "refused in folding",
         "restarting",
+        "sender of answers replaced",
         "transaction aborted",
         "waiting",
     }

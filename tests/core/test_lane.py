@@ -7,6 +7,7 @@ import pytest
 
 from leftfold.codec import event_id
 from leftfold.engine.inputs import NO_INPUT
+from leftfold.engine.stream import KEEP, KEEP_BYTES
 from leftfold.memory import MemoryStates
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
@@ -244,3 +245,35 @@ def test_ends_of_events_are_what_the_commit_says(bench: LaneBench) -> None:
 def test_what_was_decoded_from_an_event_equals_what_was_decided(bench: LaneBench) -> None:
     (event,) = bench.send(add(price=Decimal("1.10"))).events
     assert Added.model_validate_json(event.value or b"") == Added(basket_id="b", product="p", price=Decimal("1.10"))
+
+
+@pytest.mark.parametrize("max_bytes", [1_000_000, 20_000])
+def test_long_rejections_of_one_key_leave_its_record_before_an_innocent_command_is_refused(max_bytes: int) -> None:
+    bench = LaneBench(max_bytes=max_bytes)
+    dear = Decimal("9" * 600)
+    batches = [bench.send(*[add(price=dear) for _ in range(50)]) for _ in range(16)]
+    assert sum(batch.counts["rejected"] for batch in batches) == 800
+    last = bench.send(*[add() for _ in range(60)])
+    assert last.counts["accepted"] == 60
+    assert not any(batch.dead for batch in [*batches, last])
+    weights = [len(state.value or b"") for batch in [*batches, last] for state in batch.states]
+    assert max(weights) < min(max_bytes, KEEP_BYTES + 10_000)
+    kept = len(bench.state("b").answered)
+    assert sum(batch.counts.get("answers_dropped", 0) for batch in [*batches, last]) >= 860 - kept - KEEP > 0
+
+
+def test_a_state_that_is_too_heavy_by_itself_is_refused_and_the_answers_stay() -> None:
+    bench = LaneBench(max_bytes=10_000)
+    bench.send(add(price=Decimal(500)), add())
+    batch = bench.send(*[add(product="p" * 3_000) for _ in range(4)])
+    assert (batch.counts["accepted"], batch.counts["dead"]) == (2, 2)
+    assert list(bench.state("b").answered)[-2:] == ["c3", "c4"]
+
+
+def test_exceptions_of_a_decider_are_noted_once_per_kind_with_their_traceback(bench: LaneBench) -> None:
+    batch = bench.send(*[add(product="crash") for _ in range(1000)], add(product="undeclared"), add())
+    assert sorted(failure.times for failure in batch.failures.values()) == [1, 1000]
+    most = max(batch.failures.values(), key=lambda failure: failure.times)
+    assert "Traceback (most recent call last)" in most.trace
+    assert "in decide" in most.trace
+    assert most.why == (batch.replies[0].error or {})["message"]

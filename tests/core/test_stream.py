@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import ContractError
-from leftfold.engine.stream import Stream, StreamCodec, answer
+from leftfold.engine.stream import KEEP_BYTES, Stream, StreamCodec, answer
 from tests.core.shop import Basket, baskets
 from tests.core.values import texts
 
@@ -46,6 +46,27 @@ def test_beyond_a_thousand_the_oldest_go_and_are_counted() -> None:
     assert sum(dropped) == 10
     assert dropped[:1000] == [0] * 1000
     assert list(stream.answered) == [f"c{number}" for number in range(10, 1010)]
+
+
+def test_the_window_is_bounded_in_bytes_and_what_leaves_early_is_counted() -> None:
+    stream, long = empty(), {**ERROR, "message": "m" * 600}
+    dropped = [stream.remember(f"c{n}", answer(f"c{n}", "d", 1, 0, long, 0.0)) for n in range(800)]
+    assert len(codec.encode(stream)) < KEEP_BYTES + 1000
+    assert sum(dropped) == 800 - len(stream.answered) > 0
+    assert list(stream.answered) == [f"c{n}" for n in range(800 - len(stream.answered), 800)]
+
+
+def test_the_last_32_answers_stay_whatever_they_weigh_until_the_record_must_shed_them() -> None:
+    stream, huge = empty(), {**ERROR, "message": "m" * 10_000}
+    for number in range(40):
+        stream.remember(f"c{number}", answer(f"c{number}", "d", 1, 0, huge, 0.0))
+    assert len(stream.answered) == 32
+    before = len(codec.encode(stream))
+    assert stream.shed(25_000) == 3
+    assert before - len(codec.encode(stream)) >= 25_000
+    assert list(stream.answered) == [f"c{n}" for n in range(11, 40)]
+    assert stream.shed(10**9) == 28
+    assert list(stream.answered) == ["c39"]
 
 
 def test_a_copy_changes_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import new_class
@@ -57,6 +58,13 @@ class Swell(Command):
     size: int
 
 
+class Dwell(Command):
+    """Puts one unit in, and takes so many seconds to decide that."""
+
+    account: str
+    seconds: float
+
+
 class Strike(Command):
     """Does what no decider should."""
 
@@ -80,7 +88,7 @@ class Swollen(Event):
     size: int
 
 
-Request = Deposit | Withdraw | Look | Swell | Strike
+Request = Deposit | Withdraw | Look | Swell | Dwell | Strike
 Fact = Deposited | Withdrawn | Swollen
 
 
@@ -132,6 +140,9 @@ class Bank:
     def swell(self, account: str, what: str, size: int) -> Command:
         return self._command("Swell", account=account, what=what, size=size)
 
+    def dwell(self, account: str, seconds: float) -> Command:
+        return self._command("Dwell", account=account, seconds=seconds)
+
     def strike(self, account: str, how: str) -> Command:
         return self._command("Strike", account=account, how=how)
 
@@ -157,6 +168,9 @@ def bank(name: str, *, version: int = 1, partitions: int = PARTITIONS) -> Bank:
             case Swell(account=account, what=what, size=size):
                 text = "x" * size if what == "event" else ""
                 return [swollen(account=account, text=text, size=size if what == "state" else 0)]
+            case Dwell(account=account, seconds=seconds):
+                time.sleep(seconds)
+                return [deposited(account=account, amount=1)]
             case Strike(how=how):
                 return _strike(how)
 
@@ -175,6 +189,7 @@ def bank(name: str, *, version: int = 1, partitions: int = PARTITIONS) -> Bank:
         "Withdraw": _own(Withdraw, name, rejects=(Overdrawn,)),
         "Look": _own(Look, name),
         "Swell": _own(Swell, name),
+        "Dwell": _own(Dwell, name),
         "Strike": _own(Strike, name),
     }
     requests: Any = Union[tuple(commands.values())]  # noqa: UP007  # made at run time

@@ -15,9 +15,9 @@ __all__ = ["TRANSACTION", "Point", "Points"]
 
 TRANSACTION = (
     "fetched",
+    "decided",
     "after begin_transaction",
     "half produced",
-    "decided",
     "after flush",
     "before send_offsets_to_transaction",
     "after send_offsets_to_transaction",

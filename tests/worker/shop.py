@@ -33,6 +33,7 @@ class Haste:
     Args:
         session: of the group, in ms. socket: librdkafka's timeout of one request, in ms.
         call: seconds that a transactional call may take. transaction: when the broker ends it, in ms.
+        longest: seconds that a transaction is planned to last at most, 0 = what `transaction` says.
         check: seconds between looks at partition counts.
         marks: False in the tests that show what happens when nobody says that work begins.
         asks_room: False where it is shown what happens when nobody asks what the topics allow.
@@ -42,6 +43,7 @@ class Haste:
     socket: int = 10_000
     call: float = 10.0
     transaction: int = 10_000
+    longest: float = 0.0
     check: float = 10.0
     marks: bool = True
     asks_room: bool = True
@@ -67,13 +69,15 @@ class FaultyShop(Workshop):
             "socket.timeout.ms": self.haste.socket,
             "transaction.timeout.ms": self.haste.transaction,
         }
-        return _Transactions(
+        transactions = _Transactions(
             self.points,
             config,
             f"{app.name}.{duty.name}.{self._suffix}",
             self._watchdog,
             timeout=self.haste.call,
         )
+        transactions.longest = self.haste.longest or transactions.longest
+        return transactions
 
     def _member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
         session = {"session.timeout.ms": self.haste.session, "heartbeat.interval.ms": self.haste.session // 4}

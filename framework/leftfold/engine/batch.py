@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from leftfold.errors import LeftfoldError
 from leftfold.ports import Headers
 
-__all__ = ["Batch", "Outgoing", "Reply", "Write"]
+__all__ = ["Batch", "Failure", "Outgoing", "Reply", "Write"]
 
 HeaderList: TypeAlias = list[tuple[str, bytes]]
 
@@ -33,6 +35,15 @@ class Reply(NamedTuple):
     error: dict[str, Any] | None
 
 
+@dataclass(slots=True)
+class Failure:
+    """An exception of user code: what the first command of its kind was answered, and the traceback."""
+
+    why: str
+    trace: str
+    times: int = 1
+
+
 Write: TypeAlias = tuple[str, Sequence[Outgoing]]
 """Records for a topic."""
 
@@ -42,7 +53,7 @@ class Batch:
     """The writes of one transaction, and the streams as they are once it is committed.
 
     `sent` holds, by topic, commands of processes and answers to them; `changed` names the streams by partition and key
-    whose record must be written.
+    whose record must be written. `failures` are exceptions of user code by kind.
     """
 
     events: list[Outgoing] = field(default_factory=list)
@@ -53,6 +64,17 @@ class Batch:
     streams: dict[int, dict[str, Any]] = field(default_factory=dict)
     changed: set[tuple[int, str]] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+
+    def fail(self, error: LeftfoldError) -> None:
+        """Notes that user code failed, for the operator; those of one line and type of exception once."""
+        cause = error.__cause__ or error
+        frames = traceback.extract_tb(cause.__traceback__)
+        kind = f"{type(cause).__name__} {frames[-1].filename}:{frames[-1].lineno}" if frames else str(type(cause))
+        if kind in self.failures:
+            self.failures[kind].times += 1
+        else:
+            self.failures[kind] = Failure(str(error), "".join(traceback.format_exception(cause)))
 
     def writes(self, events: str, state: str, dead: str) -> Iterator[Write]:
         """What is written, by topic, given the names of one's own."""

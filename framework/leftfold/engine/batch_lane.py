@@ -106,8 +106,9 @@ class BatchLane(ABC, Generic[G]):
             for key in [key for key in streams if (partition, key) not in batch.changed]:
                 del streams[key]
             for key, stream in streams.items():
-                raw, value = key.encode(), self.streams.encode(stream)
-                if len(value) > self._room_beside(raw):
+                raw = key.encode()
+                value = self._fitted(batch, stream, room := self._room_beside(raw))
+                if len(value) > room:
                     raise HeavyState(f"the state of {key[:80]!r} weighs {len(value)} bytes")
                 batch.states.append(Outgoing(partition, raw, value, STATE_HEADERS))
 
@@ -158,6 +159,14 @@ class BatchLane(ABC, Generic[G]):
             self._bury(batch, record, ContractError(misplaced))
             return
         self._take(batch, record, given, stream, now, careful)
+
+    def _fitted(self, batch: Batch, stream: Any, room: int) -> bytes:
+        """The record of a stream; remembered answers leave, oldest first, when it is heavier than `room`."""
+        value = self.streams.encode(stream)
+        if len(value) > room and (dropped := self.streams.shed(stream, len(value) - room)):
+            value = self.streams.encode(stream)
+            self._count(batch, "answers_dropped", dropped)
+        return value
 
     def _room_beside(self, key: bytes | None) -> int:
         """What a value may weigh: the key stands in the record and again in its headers."""

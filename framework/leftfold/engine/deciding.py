@@ -87,16 +87,14 @@ def decide(
     except DomainError as error:
         if isinstance(error, received.command.__leftfold__.rejects):
             return _rejected(decider, stream, received, error, now)
-        return Refused(
-            DecisionFailed(
-                f"{decider.name}.decide raised {type(error).__name__}, which {type(received.command).__name__} does "
-                f"not declare; add it to its rejects=: {error}"
-            ),
-            False,
+        why = (
+            f"{decider.name}.decide raised {type(error).__name__}, which {type(received.command).__name__} does "
+            f"not declare; add it to its rejects=: {error}"
         )
+        return _failed(why, error)
     except Exception as error:  # noqa: BLE001  # user code may raise anything; it must not stop the lane
         why = f"{decider.name} failed on {received.command!r}: {error!r}{_where(error)}"
-        return Refused(DecisionFailed(why), False)
+        return _failed(why, error)
     for type_, value in encoded:
         if len(value) > max_bytes:
             return Refused(ContractError(f"{type_.decode()} of {len(value)} bytes; at most {max_bytes} fit"), False)
@@ -108,6 +106,13 @@ def decide(
     )
     _advance(stream, received)
     return Accepted(encoded, first, dropped)
+
+
+def _failed(why: str, cause: Exception) -> Refused:
+    """A refusal that keeps the exception behind it, for the worker's log."""
+    error = DecisionFailed(why)
+    error.__cause__ = cause
+    return Refused(error, False)
 
 
 def _where(error: Exception) -> str:
@@ -123,7 +128,7 @@ def _rejected(
         return _refused(stream, received, error, now)
     except Exception as failure:  # noqa: BLE001  # its fields and message are user code too
         why = f"{decider.name} rejected with {type(error).__name__}, which cannot be written down: {failure!r}"
-        return Refused(DecisionFailed(why), False)
+        return _failed(why, failure)
 
 
 def _refused(stream: Stream[Any], received: Received, error: LeftfoldError, now: float) -> Refused:

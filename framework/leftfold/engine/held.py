@@ -18,6 +18,11 @@ class HeldCodec(Protocol):
     def encode(self, stream: Any, /) -> bytes:
         """Its record."""
 
+    def shed(self, stream: Any, excess: int, /) -> int:
+        """Drops what is remembered for repeats only, oldest first, until its record is `excess` bytes lighter or
+        nothing is left; returns how many.
+        """
+
     def decode(self, value: bytes, seen: float, /) -> Any:
         """The one behind a record. Raises ContractError: it is none of mine."""
 

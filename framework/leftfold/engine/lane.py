@@ -59,7 +59,7 @@ class Lane(BatchLane[Received]):
         spare = stream.copy() if careful else None
         room = self._room_beside(record.key)
         outcome = decide(self.decider, self.events, stream, given, now, room)
-        if spare is not None and (size := len(self.streams.encode(stream))) > room:
+        if spare is not None and (size := len(self._fitted(batch, stream, room))) > room:
             batch.streams[record.partition][given.key] = stream = spare
             outcome = Refused(ContractError(f"the state would weigh {size} bytes; at most {room} fit"), False)
         self._write(batch, record, given, stream, outcome)
@@ -84,6 +84,8 @@ class Lane(BatchLane[Received]):
             if outcome.remembered:
                 batch.changed.add((record.partition, received.key))
             self._tell(batch, "rejected" if outcome.remembered else "failed", outcome.dropped)
+            if not outcome.remembered:
+                batch.fail(outcome.error)
             self._reply(batch, record, received, stream.version, 0, nack(outcome.error))
 
     def _headers(self, record: RawRecord, received: Received, type_: bytes, version: int, k: int, n: int) -> HeaderList:

@@ -88,6 +88,7 @@ class Refold:
     def adopt(self, key: str, record: bytes) -> None:
         """Takes answers and origins from another decider version's record of the stream."""
         stream = self.stream(key)
+        stream.weight = -1
         fields = json.loads(record)
         for id_, digest, first, outcome in fields["answered"]:
             error = outcome if isinstance(outcome, dict) else None

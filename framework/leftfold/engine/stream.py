@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from leftfold.errors import ContractError
@@ -13,7 +13,7 @@ __all__ = ["Answer", "Stream", "StreamCodec", "answer"]
 
 S = TypeVar("S")
 _HEAD = b'{"version":'
-KEEP, KEEP_SECONDS, KEEP_MOST = 32, 60.0, 1000
+KEEP, KEEP_SECONDS, KEEP_MOST, KEEP_BYTES = 32, 60.0, 1000, 131_072
 
 
 class Answer(NamedTuple):
@@ -41,29 +41,49 @@ def answer(id_: str, digest: str, first: int, events: int, error: dict[str, Any]
 
 @dataclass(slots=True)
 class Stream(Generic[S]):
-    """One stream: `answered` by command id, oldest first; `origins` the highest (offset, index) per origin."""
+    """One stream: `answered` by command id, oldest first; `origins` the highest (offset, index) per origin.
+
+    `weight` is what the encoded answers weigh in bytes, -1 while nothing has asked.
+    """
 
     version: int
     state: S
     answered: dict[str, Answer]
     origins: dict[str, tuple[int, int]]
+    weight: int = field(default=-1, compare=False)
 
     def copy(self) -> Stream[S]:
         """A copy that may change without touching this one."""
-        return Stream(self.version, self.state, dict(self.answered), dict(self.origins))
+        return Stream(self.version, self.state, dict(self.answered), dict(self.origins), self.weight)
 
     def remember(self, id_: str, given: Answer) -> int:
-        """Adds an answer and drops those out of the window; returns how many young ones had to go."""
-        self.answered[id_] = given
+        """Adds an answer and drops those out of the window; returns how many young ones had to go.
+
+        The window is bounded in bytes, too: each transaction writes all of it again.
+        """
+        if self.weight < 0 or id_ in self.answered:
+            self.answered[id_] = given
+            self.weight = sum(len(one.encoded) for one in self.answered.values())
+        else:
+            self.answered[id_] = given
+            self.weight += len(given.encoded)
         dropped = 0
         while len(self.answered) > KEEP:
             oldest = next(iter(self.answered))
             young = given.seen - self.answered[oldest].seen <= KEEP_SECONDS
-            if young and len(self.answered) <= KEEP_MOST:
+            if young and len(self.answered) <= KEEP_MOST and self.weight <= KEEP_BYTES:
                 break
-            del self.answered[oldest]
+            self.weight -= len(self.answered.pop(oldest).encoded)
             dropped += young
         return dropped
+
+    def shed(self, excess: int) -> int:
+        """Drops the oldest answers, never the last, until the record is `excess` bytes lighter; returns how many."""
+        before = len(self.answered)
+        while excess > 0 and len(self.answered) > 1:
+            excess -= len(self.answered.pop(next(iter(self.answered))).encoded) + 1
+        self.weight = -1
+        return before - len(self.answered)
 
 
 class StreamCodec(Generic[S]):
@@ -84,6 +104,10 @@ class StreamCodec(Generic[S]):
             b",".join([a.encoded for a in stream.answered.values()]),
             json.dumps(stream.origins, separators=(",", ":")).encode() if stream.origins else b"{}",
         )
+
+    def shed(self, stream: Stream[S], excess: int) -> int:
+        """See Stream."""
+        return stream.shed(excess)
 
     @staticmethod
     def version(value: bytes) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -30,6 +30,7 @@ class Member:
         self.new: set[int] = set()
         self._served: dict[int, int] = {}
         self._touched: set[int] = set()
+        self._kept: list[KafkaMessage] = []
         self.consumer = Consumer(
             {
                 "group.id": group,
@@ -51,16 +52,23 @@ class Member:
         self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def fetch(self, limit: int, wait: float) -> list[KafkaMessage]:
-        """Waits up to `wait` seconds for a command, then takes what is there: only of partitions that were served
-        all the while. They stay messages until they are decided, since many records at once outgrow the processor's
-        cache.
+        """Waits up to `wait` seconds for a command, then takes what is there, what was put back first: only of
+        partitions that were served all the while. They stay messages until they are decided, since many records at
+        once outgrow the processor's cache.
         """
         self._touched.clear()
-        first = self.consumer.poll(wait)
-        if first is None:
-            return []
-        messages = [first, *self.consumer.consume(limit - 1, 0)] if limit > 1 else [first]
-        return [m for m in messages if self._usable(m)]
+        first = self.consumer.poll(0 if self._kept else wait)
+        messages = [first] if first is not None else []
+        if first is not None and (room := limit - 1 - len(self._kept)) > 0:
+            messages += self.consumer.consume(room, 0)
+        # Read only now: what a rebalance took during the calls above has left the kept ones.
+        found = [*self._kept, *[m for m in messages if self._usable(m)]]
+        self._kept = found[limit:]
+        return found[:limit]
+
+    def put_back(self, messages: Iterable[KafkaMessage]) -> None:
+        """Keeps messages of the last fetch that were not decided; the next one begins with them."""
+        self._kept = [*messages, *self._kept]
 
     def serve(self, partition: int, offset: int) -> bool:
         """Starts fetching a new partition at an offset; False when it cannot be started yet."""
@@ -71,12 +79,14 @@ class Member:
                 raise
             return False
         self.new.discard(partition)
+        self._forget([partition])
         self._served[partition] = offset
         self.consumer.resume([TopicPartition(self.topic, partition)])
         return True
 
     def rewind(self, offsets: Mapping[int, int]) -> None:
         """Goes back to these offsets."""
+        self._forget(offsets)
         for partition, offset in offsets.items():
             self.consumer.seek(TopicPartition(self.topic, partition, offset))
             self._served[partition] = offset
@@ -84,6 +94,7 @@ class Member:
     def forsake(self, partition: int) -> None:
         """Stops serving a partition that is still ours; it counts as new again."""
         self._served.pop(partition, None)
+        self._forget([partition])
         self.consumer.pause([TopicPartition(self.topic, partition)])
         self.new.add(partition)
 
@@ -100,6 +111,10 @@ class Member:
     def close(self) -> None:
         """Leaves the group; what is still owned goes through `leave`."""
         self.consumer.close()
+
+    def _forget(self, partitions: Collection[int]) -> None:
+        """Drops the kept messages of partitions."""
+        self._kept = [m for m in self._kept if m.partition() not in partitions]
 
     def _usable(self, message: Message) -> bool:
         error = message.error()
@@ -134,6 +149,7 @@ class Member:
     def _gone(self, consumer: Consumer, partitions: list[TopicPartition], *, ours: bool) -> None:
         numbers = [tp.partition for tp in partitions]
         self._touched |= set(numbers)
+        self._forget(numbers)
         self._leave(numbers, ours)
         self.new -= set(numbers)
         for number in numbers:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.codec import JSON
 from leftfold.engine.batch import Reply
@@ -32,26 +32,35 @@ class Replies:
     Args:
         partitions: how many partitions a topic has, 0 when it does not exist; asked once per topic and then again
             only for partitions that are not there.
+        report: told when the producer was replaced after a fatal error.
     """
 
-    def __init__(self, config: Mapping[str, Any], partitions: Callable[[str], int], counts: Counter[str]) -> None:
-        self._producer = Producer(
-            {
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                "retry.backoff.ms": 10,
-                "queue.buffering.max.messages": 1_000_000,
-                "delivery.report.only.error": True,
-                "partitioner": "murmur2_random",
-                **config,
-            },
-            logger=QuietLog("answers"),
-        )
-        self._partitions, self._counts = partitions, counts
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        partitions: Callable[[str], int],
+        counts: Counter[str],
+        report: Callable[[str, Mapping[str, Any]], None] = lambda what, details: None,
+    ) -> None:
+        self._config = {
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "retry.backoff.ms": 10,
+            "queue.buffering.max.messages": 1_000_000,
+            "delivery.report.only.error": True,
+            "partitioner": "murmur2_random",
+            **config,
+            "error_cb": self._error,
+        }
+        self._fatal = ""
+        self._producer = self._new()
+        self._partitions, self._counts, self._report = partitions, counts, report
         self._places: dict[bytes, tuple[str, int] | None] = {}
 
     def send(self, replies: Iterable[Reply], topic: str, ends: Mapping[int, int]) -> None:
         """Sends the answers of a committed batch; `ends` are the ends of `topic` known now, by partition."""
+        if self._fatal:
+            self._replace()
         positions = {p: Position.at(topic, p, end).to_json() for p, end in ends.items()}
         for reply in replies:
             place = self._place(reply.to)
@@ -64,16 +73,51 @@ class Replies:
             else:
                 value = json.dumps(reply.error, separators=(",", ":")).encode()
                 headers = [*_NACK, ("ce_causationid", reply.command_id)]
-            try:
-                self._producer.produce(place[0], value, None, place[1], headers=headers)
-            except (KafkaException, BufferError):
+            if not self._sent(place, value, headers):
                 self._counts["replies_lost"] += 1
-                self._producer.poll(0.01)
-        self._producer.poll(0)
+        self._poll(0)
 
     def flush(self, timeout: float) -> None:
         """Waits for what is under way."""
         self._producer.flush(timeout)
+
+    def _sent(self, place: tuple[str, int], value: bytes, headers: Any) -> bool:
+        """Hands an answer to the producer, to a new one when this one can no longer send; False: it is lost."""
+        for _ in range(2):
+            try:
+                self._producer.produce(place[0], value, None, place[1], headers=headers)
+            except BufferError:
+                self._poll(0.01)
+                return False
+            except KafkaException as error:
+                self._poll(0.01)
+                if not (self._fatal or error.args[0].code() == KafkaError._FATAL):
+                    return False
+                self._fatal = self._fatal or str(error)
+                self._replace()
+            else:
+                return True
+        return False
+
+    def _poll(self, seconds: float) -> None:
+        try:
+            self._producer.poll(seconds)
+        except (KafkaException, AttributeError, SystemError) as error:
+            # A fatal error is raised here; with one pending, confluent-kafka may fail at its last log line instead.
+            self._fatal = self._fatal or str(error)
+
+    def _error(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self._fatal = str(error)
+
+    def _replace(self) -> None:
+        """A producer that met a fatal error never sends again; what it had not sent is lost, and asked for again."""
+        self._counts["reply_senders_replaced"] += 1
+        self._report("sender of answers replaced", {"why": self._fatal})
+        self._fatal, self._producer = "", self._new()
+
+    def _new(self) -> Producer:
+        return Producer(self._config, logger=QuietLog("answers"))
 
     def _place(self, to: bytes) -> tuple[str, int] | None:
         if to not in self._places:

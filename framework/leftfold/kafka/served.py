@@ -36,6 +36,10 @@ class Served:
         """A batch is committed."""
         self.next, self.metadata, self.attempts, self.begun = next_offset, metadata, 0, True
 
+    def suspect(self) -> None:
+        """One of the next commands outlived a transaction: they are decided one by one, and it may be refused."""
+        self.lonely = self.SMALL
+
     def spend(self) -> None:
         """One command less to be decided alone."""
         self.lonely = max(0, self.lonely - 1)

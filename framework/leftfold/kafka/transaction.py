@@ -56,6 +56,9 @@ class Transactions:
     Args:
         timeout: seconds that one call may take before its outcome counts as unknown.
         rotate: False only in the tests that show what happens without it.
+
+    Attributes:
+        longest: seconds that the broker lets a transaction last.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Transactions:
             "transactional.id": id_,
             "error_cb": self._error,
         }
+        self.longest = float(self._config["transaction.timeout.ms"]) / 1000
         self.dirty = ""
         self.rotations = -1
         self._producer = self._new()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -14,7 +15,9 @@ from leftfold.app import App
 from leftfold.engine.batch import Batch, Outgoing, Write
 from leftfold.engine.batch_lane import STATE_HEADERS, HeavyState
 from leftfold.engine.duty import duty_of
+from leftfold.engine.seldom import Seldom
 from leftfold.engine.statemark import MARK, StateMark
+from leftfold.kafka.deciding import CHUNK, Deciding, OutOfTime
 from leftfold.kafka.errors import translated
 from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
 from leftfold.kafka.pace import Pace
@@ -28,7 +31,8 @@ from leftfold.ports import RawRecord
 
 __all__ = ["Report", "Worker"]
 
-DEATHS, CHUNK, REFOLDED, SETTLED_SECONDS = 3, 200, 2000, 5.0
+DEATHS, REFOLDED, SETTLED_SECONDS = 3, 2000, 5.0
+SHARE = 0.1
 
 
 class Worker:
@@ -46,7 +50,7 @@ class Worker:
         workshop: Workshop,
         *,
         stop: threading.Event,
-        batch: int = 4000,
+        batch: int = 16_000,
         report: Report = lambda what, details: None,
     ) -> None:
         self._app, self._category, self._shop, self._stop, self._report = app, category, workshop, stop, report
@@ -55,10 +59,16 @@ class Worker:
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, duty.version), names.dead(category)
         self._served, self._touched = dict[int, Served](), set[int]()
-        self._settled, self._orderly, self._careful, self._pace = 0, True, False, Pace(batch)
+        self._settled, self._orderly, self._careful = 0, True, False
         self._lane = workshop.lane(app, duty)
         self._transactions = workshop.transactions(app, duty)
-        self._replies = workshop.replies(self.counts)
+        longest = self._transactions.longest
+        self._pace = Pace(batch, SHARE * longest)
+        self._deciding = Deciding[KafkaMessage](
+            self._lane, self._pace, longest, raw, lambda seconds: workshop.within(seconds, f"deciding {self._commands}")
+        )
+        self._replies = workshop.replies(self.counts, report)
+        self._seldom = Seldom(report, time.monotonic)
         self._times = workshop.times(duty)
         self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
         self._restorations = Restorations(app, category, workshop, self._member, report)
@@ -88,10 +98,10 @@ class Worker:
         small = any(served.small > 0 for served in self._served.values())
         limit = min(self._pace.limit, Served.SMALL) if small else self._pace.limit
         messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
-        count, nexts = len(messages), nexts_of(messages)
+        count, nexts = 0, nexts_of(messages)
         if messages:
             try:
-                self._decide(messages)
+                count = self._decide(messages)
             except KafkaException as error:
                 # Only a plain commit raises here, before anything was decided: a rebalance or a broker that is away.
                 self._rewind(nexts, str(error))
@@ -142,47 +152,56 @@ class Worker:
             self._served[partition] = Served(restored.start, restored.left, state_start=restored.state_start)
         return is_served
 
-    def _decide(self, messages: list[KafkaMessage]) -> None:
+    def _decide(self, messages: list[KafkaMessage]) -> int:
+        """Decides what there is time for, and puts the rest back; returns how many were taken."""
         lonely = {p for p, served in self._served.items() if served.lonely > 0}
         alone = [m for m in messages if m.partition() in lonely] if lonely else []
         together = [m for m in messages if m.partition() not in lonely] if lonely else messages
+        count = 0
         if together:
             self._begin(nexts_of(together))
-            self._decide_together(together)
+            count = self._decide_together(together)
         stuck: set[int] = set()
-        for record in map(raw, alone):
+        self._pace.begin()
+        for number, record in enumerate(map(raw, alone)):
             partition = record.partition
+            if self._pace.is_over:
+                self._member.put_back([m for m in alone[number:] if m.partition() in self._served.keys() - stuck])
+                break
+            count += 1
             if partition not in stuck and partition in self._served:
                 self._decide_alone(record)
                 if partition not in self._served or self._served[partition].next <= record.offset:
                     stuck.add(partition)
+        return count
 
-    def _decide_together(self, messages: list[KafkaMessage]) -> None:
+    def _decide_together(self, messages: list[KafkaMessage]) -> int:
         count, nexts, batch = len(messages), nexts_of(messages), Batch()
+        self._pace.begin()
         try:
-            if self._careful:
-                batch = self._lane.process(map(raw, messages))
-                self._commit(nexts, batch, self._written(batch))
+            if self._careful or count <= CHUNK or not self._pace.is_cheap:
+                batch, count, slow = self._deciding.before(messages)
+                self._member.put_back(messages[count:])
+                nexts = nexts_of(messages[:count])
+                if slow is not None:
+                    self._report("a command is too slow", {"at": f"{slow.topic}[{slow.partition}]@{slow.offset}"})
+                    self._served[slow.partition].suspect()
+                if count:
+                    self._commit(nexts, batch, self._written(batch))
             else:
                 self._commit(nexts, batch, self._as_decided(batch, messages))
             self._careful = False
-        except HeavyState as error:
+        except (HeavyState, OutOfTime) as error:
             self._careful = True
             self._rewind(nexts, str(error))
         for served in self._served.values():
             served.calm(count)
+        return count
 
     def _as_decided(self, batch: Batch, messages: list[KafkaMessage]) -> Iterator[Write]:
-        """Decides while the transaction is open, so that the broker works on one part while we decide the next.
-
-        What is done is let go of at once: a whole batch of messages and events outgrows the processor's cache.
-        """
-        while messages:
-            self._lane.extend(batch, map(raw, messages[:CHUNK]))
-            del messages[:CHUNK]
+        for _ in self._deciding.during(batch, messages):
             yield self._events, batch.events
             batch.events.clear()
-        self._lane.finish(batch)
         yield from self._written(batch)
 
     def _written(self, batch: Batch) -> Iterator[Write]:
@@ -206,7 +225,7 @@ class Worker:
             trying = attempt(served.attempts + 1)
             self._member.commit({record.partition: (served.next, trying)})
             served.begin(trying)
-            batch = self._lane.process([record])
+            batch = self._deciding.alone(record)
         self._commit({record.partition: record.offset + 1}, batch, self._written(batch))
         if served.next > record.offset:
             served.spend()
@@ -250,6 +269,12 @@ class Worker:
         for partition, offset in nexts.items():
             self._served[partition].move(offset, token)
         self.counts.update(batch.counts)
+        for kind, failure in batch.failures.items():
+            told = {"why": failure.why[:500], "exception": failure.trace}
+            self._seldom.report("decide failed", told, kind=kind, times=failure.times)
+        if dropped := batch.counts.get("answers_dropped"):
+            told = {"why": "a key had more answers within a minute than are remembered; a repeat may be decided again"}
+            self._seldom.report("answers dropped", told, times=dropped)
         self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
 
     def _rewind(self, nexts: Mapping[int, int], why: str) -> None:

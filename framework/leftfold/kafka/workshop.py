@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ from leftfold.kafka.errors import translated
 from leftfold.kafka.member import Member
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.replies import Replies
+from leftfold.kafka.restore import Report
 from leftfold.kafka.restore_ports import RestorePorts
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.time_marks import TimeMarks
@@ -84,9 +86,13 @@ class Workshop:
         config = {**self._config, "batch.size": self.room(duty)}
         return Transactions(config, f"{app.name}.{duty.name}.{self._suffix}", self._watchdog)
 
-    def replies(self, counts: Counter[str]) -> Replies:
+    def within(self, seconds: float, what: str) -> AbstractContextManager[None]:
+        """A block that must end within `seconds`, or this process ends."""
+        return self._watchdog.within(seconds, what)
+
+    def replies(self, counts: Counter[str], report: Report) -> Replies:
         """The sender of answers."""
-        return Replies(self._config, self._partitions, counts)
+        return Replies(self._config, self._partitions, counts, report)
 
     def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
         """A membership in a group, and beside it two consumers that only watch."""

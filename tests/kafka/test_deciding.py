@@ -1,0 +1,106 @@
+"""A real lane on a virtual clock: however slow its decider is, no transaction lasts long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from leftfold import Decider
+from leftfold.engine.batch import Batch
+from leftfold.kafka.deciding import CHUNK, Deciding, OutOfTime
+from leftfold.kafka.pace import FIRST, Pace
+from leftfold.ports import RawRecord
+from tests.core.bench import LaneBench
+from tests.core.shop import Add, Basket, BasketCommand, BasketEvent, decide, evolve
+
+LONGEST, SHARE = 10.0, 1.0
+
+
+class Slow:
+    """A lane whose commands take the seconds that their price says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        decider = Decider(
+            "baskets",
+            commands=BasketCommand,
+            events=BasketEvent,
+            state=Basket,
+            initial_state=Basket(),
+            decide=self._decide,
+            evolve=evolve,
+        )
+        self.bench = LaneBench(decider)
+        self.pace = Pace(16_000, SHARE, lambda: self.now)
+        self.guarded = list[float]()
+        self.deciding = Deciding[RawRecord](self.bench.lane, self.pace, LONGEST, lambda record: record, self._guard)
+
+    def records(self, count: int, seconds: str) -> list[RawRecord]:
+        price = Decimal(seconds)
+        return [self.bench.record(Add(basket_id=f"b{n % 7}", product="p", price=price)) for n in range(count)]
+
+    def _decide(self, command: BasketCommand, state: Basket) -> Sequence[BasketEvent]:
+        self.now += float(command.price) if isinstance(command, Add) else 0.0
+        return decide(command, state)
+
+    @contextmanager
+    def _guard(self, seconds: float) -> Iterator[None]:
+        began = self.now
+        yield
+        self.guarded.append(self.now - began)
+        assert self.now - began <= seconds
+
+
+@pytest.mark.parametrize(("seconds", "most"), [("0.005", 201), ("0.05", 21), ("0.5", 3), ("5", 1)])
+def test_a_backlog_of_a_slow_decider_is_decided_before_its_transactions_open(seconds: str, most: int) -> None:
+    slow = Slow()
+    backlog: list[Any] = slow.records(300, seconds)
+    while backlog:
+        slow.pace.begin()
+        batch, count, too_slow = slow.deciding.before(backlog[: slow.pace.limit])
+        assert (too_slow, 0 < count <= most) == (None, True)
+        slow.bench.lane.commit(batch, {})
+        slow.pace.committed()
+        assert not slow.pace.is_cheap
+        del backlog[:count]
+    assert max(slow.guarded) <= SHARE + 2 * float(seconds)
+    assert sum(slow.bench.state(f"b{n}").version for n in range(7)) == 300
+
+
+def test_a_restart_takes_a_small_first_transaction_and_stops_it_by_time() -> None:
+    slow = Slow()
+    slow.pace.begin()
+    decided = slow.deciding.before(slow.records(FIRST, "9"))
+    assert (slow.pace.limit, decided.count, slow.now) == (FIRST, 1, 9.0)
+
+
+def test_commands_that_become_slow_while_a_transaction_is_open_end_it_within_a_chunk() -> None:
+    slow = Slow()
+    records = [*slow.records(2 * CHUNK, "0.00001"), *slow.records(2 * CHUNK, "0.01")]
+    slow.pace.begin()
+    chunks = slow.deciding.during(Batch(), records)
+    next(chunks), next(chunks)
+    with pytest.raises(OutOfTime):
+        next(chunks)
+    assert len(records) == 2 * CHUNK
+    assert slow.now < SHARE + CHUNK * 0.01
+    slow.pace.failed()
+    assert not slow.pace.is_cheap
+
+
+def test_a_command_that_outlives_a_transaction_is_found_and_refused_when_it_is_alone() -> None:
+    slow = Slow()
+    (first,), (record,) = slow.records(1, "0"), slow.records(1, "12.5")
+    slow.pace.begin()
+    batch, count, found = slow.deciding.before([first, record])
+    assert (batch.events, count, found) == ([], 0, record)
+    refused = slow.deciding.alone(record)
+    ((_, reason),) = [one for one in refused.dead[0].headers if one[0] == "dead_reason"]
+    assert b"deciding took 12.5 s, but a transaction may last 10 s" in reason
+    assert (refused.events, refused.states, refused.counts) == ([], [], {"dead": 1})
+    assert refused.replies[0].error is not None
+    assert slow.deciding.alone(first).counts == {"accepted": 1}

@@ -1,0 +1,64 @@
+"""Slow deciders are planned for by time: transactions stay short, and restarts do not try the same again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from leftfold import names
+from leftfold.engine.statemark import MARK, StateMark
+from leftfold.partitioner import partition_of
+from tests.worker.audit import facts
+from tests.worker.bank import PARTITIONS, Bank
+from tests.worker.broker import SECONDS, Broker
+from tests.worker.hostile import ACCOUNT, good
+from tests.worker.running import CALM, Running
+from tests.worker.shop import Haste
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+HOME = partition_of(ACCOUNT.encode(), PARTITIONS)
+
+
+def test_a_backlog_is_worked_off_in_short_transactions_through_a_restart(broker: Broker) -> None:
+    bank, haste = broker.bank(), Haste(session=CALM.session, transaction=60_000, longest=4.0)
+    _post(broker, bank, {f"n{n}": bank.dwell(ACCOUNT, 0.05) for n in range(40)})
+    with Running(bank, broker.address, haste=haste) as running:
+        wait_until(lambda: running.going and running.worker.counts["accepted"] > 5, lambda: f"{running.reports}")
+    done = running.worker.counts["accepted"]
+    with Running(bank, broker.address, haste=haste) as again:
+        wait_until(lambda: again.going and done + again.worker.counts["accepted"] == 40, lambda: f"{again.reports}")
+    assert running.worker.counts["aborted"] + again.worker.counts["aborted"] == 0
+    assert [fact.command for fact in facts(broker.records(names.events(bank.name)))] == [f"n{n}" for n in range(40)]
+    marks = [
+        StateMark.decode(record.value or b"").commands
+        for record in broker.records(bank.state)
+        if record.partition == HOME and record.key == MARK
+    ]
+    # A share of 0.4 s holds eight of 50 ms, and the one that ends it.
+    assert max(after - before for before, after in pairwise([0, *marks])) <= 9
+
+
+def test_a_command_that_outlives_a_transaction_is_refused_and_its_neighbours_flow(broker: Broker) -> None:
+    bank, haste = broker.bank(), Haste(session=CALM.session, transaction=60_000, longest=3.0)
+    commands = {"first": bank.deposit(ACCOUNT), "slow": bank.dwell(ACCOUNT, 3.1), "last": bank.deposit(ACCOUNT)}
+    _post(broker, bank, commands)
+    with Running(bank, broker.address, haste=haste) as running:
+        wait_until(lambda: running.going and running.worker.counts["accepted"] == 2, lambda: f"{running.reports}")
+        assert (running.worker.counts["dead"], running.worker.counts["aborted"]) == (1, 0)
+    assert [fact.command for fact in facts(broker.records(names.events(bank.name)))] == ["first", "last"]
+    (dead,) = broker.records(names.dead(bank.name))
+    reason = dict(dead.headers)["dead_reason"].decode()
+    assert reason.startswith("deciding took 3.")
+    assert "a transaction may last 3 s" in reason
+
+
+def _post(broker: Broker, bank: Bank, commands: dict[str, Any]) -> None:
+    producer = broker.producer()
+    for id_, command in commands.items():
+        one = good(bank, id_, command)
+        producer.produce(names.commands(bank.name), one.value, one.key, one.partition, headers=list(one.headers))
+    assert producer.flush(SECONDS) == 0
