@@ -21,6 +21,8 @@ Fields = MutableMapping[str, Any]
 
 _WARN = frozenset(
     {
+        "commands begin again",
+        "commands lost to retention",
         "commit outcome unknown",
         "generation lost",
         "killed",
