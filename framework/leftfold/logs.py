@@ -23,6 +23,8 @@ _WARN = frozenset(
     {
         "a command is too slow",
         "answers dropped",
+        "commands begin again",
+        "commands lost to retention",
         "commit outcome unknown",
         "decide failed",
         "generation lost",

@@ -128,3 +128,14 @@ def test_answers_and_origins_come_over_from_another_version_of_the_state() -> No
 def test_a_state_mark_comes_back_from_its_record() -> None:
     mark = StateMark(commands=12, events=34, writer="shop.baskets.x.0")
     assert StateMark.decode(mark.encode()) == mark
+
+
+def test_a_mark_knows_its_topics_as_far_as_both_ids_are_known() -> None:
+    mark = StateMark(12, 34, topics={"shop.events": "A", "shop.commands": ""})
+    assert StateMark.decode(mark.encode()) == mark
+    assert mark.is_of("shop.events", {"shop.events": "A"})
+    assert not mark.is_of("shop.events", {"shop.events": "B"})
+    assert mark.is_of("shop.events", {"shop.events": ""})
+    assert mark.is_of("shop.commands", {"shop.commands": "B"})
+    older = StateMark.decode(b'{"commands":12,"events":34,"writer":"w","start":0}')
+    assert older.is_of("shop.events", {"shop.events": "B"})

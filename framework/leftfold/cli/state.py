@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -9,11 +10,16 @@ import typer
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
 from leftfold.cli.rebuild import Engine
 
-__all__ = ["EXAMPLES", "state", "verify"]
+__all__ = ["EXAMPLES", "REBUILD_EXAMPLES", "rebuild", "state", "verify"]
 
 EXAMPLES = examples(
     "leftfold state verify                   every decider of the App",
     "leftfold state verify baskets --json    one of them; differing streams as NDJSON",
+)
+
+REBUILD_EXAMPLES = examples(
+    "leftfold state rebuild baskets                      asks first; workers fold the events when they start",
+    "leftfold state rebuild baskets --commands end       and leave what waits in baskets.commands undecided",
 )
 
 state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look after the states of streams.")
@@ -31,7 +37,7 @@ def verify(
 ) -> None:
     """Compare every stream's state with the fold of its events.
 
-    Exit code 3 when they differ; the state topic may then be deleted, and workers fold it again from the events.
+    Exit code 3 when they differ; to have workers fold all of them again from the events: leftfold state rebuild.
     """
     from leftfold.cli.console import amount, emit, say
     from leftfold.cli.parts import chosen
@@ -58,3 +64,52 @@ def verify(
             say(f"  {difference.key} (partition {difference.partition})")
             say(f"    state topic  {difference.found}\n    events       {difference.expected}")
     raise typer.Exit(3 if wrong else 0)
+
+
+class Commands(StrEnum):
+    """Which commands are taken next."""
+
+    KEPT = "kept"
+    START = "start"
+    END = "end"
+
+
+@state.command(epilog=REBUILD_EXAMPLES)
+def rebuild(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The decider's or process's name.")],
+    commands: Annotated[
+        Commands,
+        typer.Option("--commands", help="Go on where workers were, at the first command there, or behind the last."),
+    ] = Commands.KEPT,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Have every state of a decider or a process folded again from its log.
+
+    Deletes the state topics and makes them again, empty; workers, which must be stopped, fill them from the events when
+    they start. For a log that was restored, cut or copied, and for states that are wrong. Answers that events do not
+    tell are forgotten: a command that was refused, and comes again, is decided again.
+    """
+    from leftfold.cli.agreeing import agreed
+    from leftfold.cli.archives import archive_of
+    from leftfold.cli.console import emit, say
+    from leftfold.cli.project import load_app
+    from leftfold.connection import kafka_settings, ring
+    from leftfold.engine.duty import duty_of
+    from leftfold.wholelog import open_reader
+
+    whole, settings = load_app(app, having=[name]), kafka_settings(kafka)
+    duty_of(whole, name)
+    agreed(f"delete what {name} remembers of its streams, and have workers fold it again?", yes=yes)
+    open_log = open_reader(settings, archive_of(archive))
+    offsets = ring("leftfold.kafka.states").forget_states(whole, name, settings, open_log, commands.value)
+    if as_json:
+        emit({"name": name, "commands": offsets.offsets})
+        return
+    for topic, partitions in offsets.offsets.items():
+        for partition, offset in sorted(partitions.items()):
+            say(f"{topic}[{partition}] goes on at {offset}")
+    say(f"{name} has no states; workers fold them when they start: leftfold run {name}")

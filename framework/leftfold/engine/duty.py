@@ -49,7 +49,7 @@ class Duty(Protocol):
 
     `time` is the topic that says what time it is, '' where nobody needs to know; `refusals` the one that says which
     records of the log were not taken, '' where each was; `adopts` says whether records of another version tell what
-    one's own log does not.
+    one's own log does not; `rests` are the topics whose offsets the state remembers beside its own.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Duty(Protocol):
     time: str
     refusals: str
     adopts: bool
+    rests: tuple[str, ...]
 
     def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
         """The lane that does it."""
@@ -80,6 +81,7 @@ class Deciding:
         self.decider, self.name, self.version = decider, decider.name, decider.version
         self.log, self.time, self.refusals, self.adopts = names.events(self.name), "", "", True
         self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
+        self.rests: tuple[str, ...] = (self.log,)
 
     def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
         """The lane that decides."""
@@ -113,6 +115,7 @@ class Reacting:
         self.log, self.time, self.adopts = names.commands(self.name), names.time(self.name), False
         self.refusals = names.dead(self.name)
         self.writes: tuple[str, ...] = (self.refusals,)
+        self.rests: tuple[str, ...] = (self.log, *map(names.events, process.categories))
 
     def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
         """The lane that reacts."""

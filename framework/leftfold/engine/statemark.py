@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 
 from leftfold.codec import JSON
 
@@ -21,19 +22,26 @@ class StateMark:
     """The `@` record of a state partition: how far its commands and, before that batch, its events were known.
 
     `start` is where the state partition began then: when it begins later by now, records are gone that `events` counts.
+    `topics` are the ids of the topics that these offsets belong to, by name; older records have none.
     """
 
     commands: int = 0
     events: int = 0
     writer: str = ""
     start: int = 0
+    topics: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The record's value."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        return json.dumps(vars(self), separators=(",", ":")).encode()
+
+    def is_of(self, topic: str, ids: Mapping[str, str]) -> bool:
+        """Whether this is about the topic that bears the name now, as far as both ids are known."""
+        known, now = self.topics.get(topic, ""), ids.get(topic, "")
+        return not known or not now or known == now
 
     @classmethod
     def decode(cls, value: bytes) -> StateMark:
         """The mark in a record."""
-        known = {field.name for field in fields(cls)}
+        known = {one.name for one in fields(cls)}
         return cls(**{name: found for name, found in json.loads(value).items() if name in known})

@@ -94,7 +94,15 @@ class Groups(Cluster):
         Raises:
             InfrastructureError: one is, or no broker answers.
         """
-        group, doing = names.group(app, f"{process}.router"), f"moving the routers of {process}"
+        self.set(names.group(app, f"{process}.router"), to)
+
+    def set(self, group: str, to: Position) -> None:
+        """Has a group go on at these offsets; none of its members may be at work.
+
+        Raises:
+            InfrastructureError: one is, or no broker answers.
+        """
+        doing = f"moving {group}"
         places = [TopicPartition(t, p, offset) for t, offsets in to.offsets.items() for p, offset in offsets.items()]
         asked = self._asked(
             doing,

@@ -59,17 +59,19 @@ class Hanging:
     sent: Mapping[str, int] = field(default_factory=dict)
     source: bytes = b""
 
-    def end(self, mine: Collection[int], *, alone: bool = False) -> list[str]:
+    def end(self, mine: Collection[int], *, alone: bool = False, overdue: bool = True) -> list[str]:
         """Ends what hangs on these partitions; returns the transactional ids that were taken over.
 
         `alone` says that nobody else seems to do it: then it is not left to the owner of the first partition.
+        `overdue` says that a transaction would have timed out by now. Until then an offset that is not stable counts
+        only beside open records: a coordinator that is slow to answer looks the same, and its owner is well.
 
         Raises:
             InfrastructureError: nobody knows any more how a transaction was decided to end.
         """
         ended = []
         try:
-            for writer in sorted(self._hung(mine)):
+            for writer in sorted(self._hung(mine, overdue=overdue)):
                 hung = self._whole(writer, mine)
                 if hung.marks and (alone or min(hung.marks) in mine):
                     self._end(writer, hung)
@@ -162,12 +164,12 @@ class Hanging:
             )
         return outcome
 
-    def _hung(self, partitions: Iterable[int]) -> dict[str, _Hung]:
+    def _hung(self, partitions: Iterable[int], *, overdue: bool = True) -> dict[str, _Hung]:
         """What hangs on these partitions, by writer; what no worker has written is left to time out."""
         found: dict[str, _Hung] = {}
         for partition in partitions:
             places = self._open(partition)
-            if not places and self._is_stable([partition]):
+            if not places and (not overdue or self._is_stable([partition])):
                 continue
             mark = self._mark(partition, places)
             if mark:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from leftfold.kafka.records import KafkaMessage, place
 __all__ = ["Member"]
 
 _NEVER = 1 << 63
+_METADATA = b"CGMDv2:"
+"""How librdkafka begins the metadata of a group; the generation follows in the machine's byte order."""
 
 
 class Member:
@@ -104,6 +107,15 @@ class Member:
         if wanted:
             self.consumer.commit(offsets=wanted, asynchronous=False)
 
+    def metadata(self) -> Any | None:
+        """What a transaction commits offsets with; None while this is no member, when a broker would refuse none.
+
+        librdkafka leaves a group behind its user's back, and its metadata then says generation -1, which a broker takes
+        for an offset that belongs to no member. What is returned here is what is sent.
+        """
+        found: Any = self.consumer.consumer_group_metadata()
+        return None if _generation(found) < 0 or not self.consumer.memberid() else found
+
     def committed(self, partitions: Iterable[int], timeout: float) -> list[TopicPartition]:
         """The stable committed offsets with their metadata."""
         return self.consumer.committed([TopicPartition(self.topic, p) for p in partitions], timeout=timeout)
@@ -121,12 +133,24 @@ class Member:
         if error is None:
             partition, offset = place(message)
             # A fetch that was reset, since its start was deleted, begins before what was asked for.
-            return partition not in self._touched and offset >= self._served.get(partition, _NEVER)
+            wanted = self._served.get(partition, _NEVER)
+            if offset < wanted < _NEVER:
+                self._check_cut(partition, wanted)
+            return partition not in self._touched and offset >= wanted
         if error.fatal():
             raise Fenced(f"the consumer of {self.topic} cannot go on: {error}")
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
             raise InfrastructureError(f"{self.topic}: {error.str()}; was the topic deleted? see: leftfold check")
         return False
+
+    def _check_cut(self, partition: int, wanted: int) -> None:
+        """Raises InfrastructureError: a partition that is served ends before where it is served from by now."""
+        end = self.consumer.get_watermark_offsets(TopicPartition(self.topic, partition), cached=True)[1]
+        if 0 <= end < wanted:
+            raise InfrastructureError(
+                f"{self.topic}[{partition}] is served from {wanted} on and ends at {end} by now; this worker ends, and "
+                f"the next one looks what happened to the topic"
+            )
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         numbers = {tp.partition for tp in partitions}
@@ -155,3 +179,10 @@ class Member:
         for number in numbers:
             self._served.pop(number, None)
         consumer.incremental_unassign(partitions)
+
+
+def _generation(metadata: bytes) -> int:
+    """The generation in a group's metadata; 0 when this is a format that we do not know."""
+    if not metadata.startswith(_METADATA):
+        return 0
+    return int.from_bytes(metadata[len(_METADATA) : len(_METADATA) + 4], sys.byteorder, signed=True)

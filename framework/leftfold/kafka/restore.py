@@ -19,9 +19,10 @@ from leftfold.app import App
 from leftfold.engine.duty import Refolding, duty_of
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import InfrastructureError
+from leftfold.kafka.known_logs import KnownLogs, cut_commands
 from leftfold.kafka.marks import last_mark
 from leftfold.kafka.offsets import Left, read_metadata
-from leftfold.kafka.restore_ports import RestorePorts
+from leftfold.kafka.restore_ports import TRANSACTION_SECONDS, RestorePorts
 from leftfold.ports import LogReader, RawRecord, StateStore
 from leftfold.position import Position
 
@@ -45,6 +46,7 @@ class Restored:
     state_end: int = 0
     events_end: int = 0
     span: tuple[int, int] = (0, 0)
+    commands: tuple[int, int] = (0, 0)
 
     @property
     def start(self) -> int:
@@ -77,9 +79,14 @@ class Restoration:
         self._state = names.state(category, self._duty.version)
         self.found = {p: Restored(p, self._duty.refold(new_store())) for p in partitions}
         self._began, self._deadline, self._waited = time.monotonic(), deadline, 0.0
-        self._moved = self._told = self._began
+        self._moved = self._told = self._stood = self._began
         self._report = report
         self._log: LogReader | None = None
+        self._ids: Mapping[str, str] = {}
+        self._versions: list[str] = []
+        self._version = ""
+        self._version_ends: dict[int, int] = {}
+        self._theirs: dict[int, StateMark] = {}
         self._letters: dict[int, tuple[int, int]] = {}
         self._phase: Callable[[], bool] = self._committed
 
@@ -122,18 +129,20 @@ class Restoration:
         if any(tp.error is not None for tp in stable):
             self._end_hanging()
             return False
+        self._ids = self._ports.identities(self._duty)
         for tp in stable:
             restored = self.found[tp.partition]
+            restored.commands = self._ends(self._commands, tp.partition)
             restored.left = read_metadata(tp.metadata)
             restored.committed = max(tp.offset, 0 if self._duty.adopts else self._taken(tp.partition))
-        self._phase = self._watermarks
+        self._waited, self._phase = 0.0, self._watermarks
         return False
 
     def _taken(self, partition: int) -> int:
         """The next record to take as other versions know it: brokers forget the offsets of a group that nobody uses."""
         places = [TopicPartition(topic, partition) for topic in self._others()]
-        marks = [mark for place in places if (mark := last_mark(self._ports.stable, place))]
-        return max((StateMark.decode(mark).commands for mark in marks), default=0)
+        marks = [StateMark.decode(mark) for place in places if (mark := last_mark(self._ports.stable, place))]
+        return max((mark.commands for mark in marks if mark.is_of(self._commands, self._ids)), default=0)
 
     def _others(self) -> list[str]:
         """The state topics of other versions."""
@@ -170,11 +179,15 @@ class Restoration:
                 self._end_hanging()
             return False
         for restored in self.found.values():
-            if restored.mark is not None and restored.mark.start < restored.state_start:
-                # Somebody deleted its first records, and compaction never does: only the whole log makes up for them.
+            self._check_logs(restored)
+            mark = restored.mark
+            if mark and (mark.start < restored.state_start or not mark.is_of(self._state, self._ids)):
+                # Its first records were deleted, which compaction never does, or it is a copy: only the whole log
+                # makes up for what it may lack.
                 restored.span = self._duty.span(StateMark(), restored.start, restored.events_end)
             else:
                 restored.span = self._duty.span(restored.mark or StateMark(), restored.start, restored.events_end)
+            self._pass_over_lost(restored)
         if self._duty.refusals and any(begin < end for begin, end in (r.span for r in self.found.values())):
             self._letters = {p: self._ends(self._duty.refusals, p) for p in self.found}
             log.seek(Position({self._duty.refusals: {p: begin for p, (begin, _) in self._letters.items()}}))
@@ -182,6 +195,41 @@ class Restoration:
         else:
             self._fold(log)
         return False
+
+    def _check_logs(self, restored: Restored) -> None:
+        """Has a partition begin where its state and the topics agree.
+
+        Raises:
+            ConfigurationError: the topics are not those that the state was made from, or shorter.
+        """
+        mark, partition = restored.mark or StateMark(), restored.partition
+        known = KnownLogs(self._duty, partition, mark, self._ids)
+        known.check_same(restored.events_end)
+        if mark.events > restored.events_end:
+            # The mark may be younger than the end that was asked for before it was read.
+            known.check_events(self._ends(self._log_of, partition)[1])
+        if not mark.is_of(self._commands, self._ids):
+            self._report(
+                "commands begin again", {"topic": self._commands, "partition": partition, "was at": mark.commands}
+            )
+            restored.committed, restored.mark = 0, replace(mark, commands=0)
+        self._check_commands(restored)
+
+    def _check_commands(self, restored: Restored) -> None:
+        """Refuses a topic that ends before what was taken from it."""
+        partition = restored.partition
+        if restored.start > restored.commands[1]:
+            restored.commands = self._ends(self._commands, partition)
+        if restored.start > restored.commands[1]:
+            raise cut_commands(self._duty.name, partition, restored.start, restored.commands[1])
+
+    def _pass_over_lost(self, restored: Restored) -> None:
+        """Begins behind commands that retention took, and says how many those were."""
+        partition, low = restored.partition, restored.commands[0]
+        if restored.start < low:
+            details = {"topic": self._commands, "partition": partition, "offsets": f"{restored.start} to {low - 1}"}
+            self._report("commands lost to retention", {**details, "commands": low - restored.start})
+            restored.committed = low
 
     def _refusals(self) -> bool:
         """Learns which records of the log were not taken, before any is folded."""
@@ -212,31 +260,56 @@ class Restoration:
                 self._end_hanging()
             self._tell(log)
             return False
-        for topic in self._others() if self._duty.adopts else ():
-            self._adopt(topic)
+        self._versions = self._others() if self._duty.adopts else []
+        return self._next_version()
+
+    def _next_version(self) -> bool:
+        """Turns to the answers of another decider version that has decided more recently, in a rolling upgrade.
+
+        True when there is none left.
+        """
+        while self._versions:
+            self._version, self._moved = self._versions.pop(), time.monotonic()
+            self._theirs = {p: mark for p, mark in self._marks_of(self._version).items() if self._is_ahead(p, mark)}
+            if self._theirs:
+                spans = {p: self._ends(self._version, p) for p in self._theirs}
+                self._version_ends = {p: high for p, (_, high) in spans.items()}
+                self._reader().seek(Position({self._version: {p: low for p, (low, _) in spans.items()}}))
+                self._phase = self._answers
+                return False
         return True
 
-    def _adopt(self, topic: str) -> None:
-        """Takes answers from another decider version that has decided more recently, in a rolling upgrade."""
+    def _answers(self) -> bool:
+        """Takes over answers and origins."""
         log = self._reader()
-        spans = {p: self._ends(topic, p) for p in self.found}
-        log.seek(Position({topic: {p: low for p, (low, _) in spans.items()}}))
-        marks: dict[int, StateMark] = {}
-        records: dict[int, dict[str, bytes]] = {p: {} for p in self.found}
-        while self._short(log, topic, {p: high for p, (_, high) in spans.items()}):
-            for record in log.poll(READ, 0.02):
-                if record.key == MARK and record.value is not None:
-                    marks[record.partition] = StateMark.decode(record.value)
-                elif record.key is not None and record.value is not None:
-                    records[record.partition][record.key.decode()] = record.value
-            if time.monotonic() - self._moved > self._deadline:
-                raise InfrastructureError(f"{topic} was not read within {self._deadline:.0f} s")
-        for partition, restored in self.found.items():
-            mine, theirs = restored.mark or StateMark(), marks.get(partition, StateMark())
-            if theirs.commands > mine.commands:
-                for key, value in records[partition].items():
-                    restored.refold.adopt(key, value)
-                restored.mark = replace(mine, commands=theirs.commands)
+        records = self._read(log)
+        for record in records:
+            restored = self.found.get(record.partition)
+            if restored is None or record.key is None or record.value is None:
+                continue
+            if record.key == MARK:
+                self._theirs[record.partition] = StateMark.decode(record.value)
+            else:
+                restored.refold.adopt(record.key.decode(), record.value)
+        if self._short(log, self._version, {p: end for p, end in self._version_ends.items() if p in self.found}):
+            if not records:
+                self._end_hanging()
+            return False
+        for partition in self._theirs.keys() & self.found.keys():
+            restored, theirs = self.found[partition], self._theirs[partition]
+            if theirs.is_of(self._commands, self._ids) and self._is_ahead(partition, theirs):
+                restored.mark = replace(restored.mark or StateMark(), commands=theirs.commands)
+                self._check_commands(restored)
+                self._pass_over_lost(restored)
+        return self._next_version()
+
+    def _is_ahead(self, partition: int, theirs: StateMark) -> bool:
+        return theirs.commands > (self.found[partition].mark or StateMark()).commands
+
+    def _marks_of(self, topic: str) -> dict[int, StateMark]:
+        """The last mark of each partition in another version's topic."""
+        marks = {p: last_mark(self._ports.stable, TopicPartition(topic, p)) for p in self.found}
+        return {p: StateMark.decode(mark) for p, mark in marks.items() if mark}
 
     def _short(self, log: LogReader, topic: str, ends: Mapping[int, int]) -> bool:
         position = log.position()
@@ -267,8 +340,9 @@ class Restoration:
         """After a second of no progress, ends the transactions of writers that died with one open."""
         now = time.monotonic()
         if not self._waited:
-            self._waited = now
+            self._waited = self._stood = now
         elif now - self._waited > 1.0:
             self._waited = now + 5.0
             alone = now - self._began > ALONE_SECONDS
-            self._ports.hanging(self._app, self._duty).end(self.found, alone=alone)
+            overdue = now - self._stood > TRANSACTION_SECONDS
+            self._ports.hanging(self._app, self._duty).end(self.found, alone=alone, overdue=overdue)

@@ -13,13 +13,16 @@ from leftfold.engine.duty import Duty
 from leftfold.kafka.hanging import Hanging
 from leftfold.ports import LogReader
 
-__all__ = ["RestorePorts"]
+__all__ = ["TRANSACTION_SECONDS", "RestorePorts"]
+
+TRANSACTION_SECONDS = 10.0
+"""After how long a broker ends a worker's open transaction."""
 
 
 @dataclass(frozen=True)
 class RestorePorts:
     """What a restoration reads with: the member's own consumer, two that are no members and see stable and uncommitted
-    ends, and a log reader.
+    ends, and a log reader. `identities` are the ids of the topics concerned.
     """
 
     member: Consumer
@@ -28,6 +31,7 @@ class RestorePorts:
     open_log: Callable[[], LogReader]
     topics: Callable[[], Mapping[str, int]]
     producer: Callable[[str], Producer]
+    identities: Callable[[Duty], Mapping[str, str]]
 
     def hanging(self, app: App, duty: Duty) -> Hanging:
         """What looks after open transactions on the topics of a category."""

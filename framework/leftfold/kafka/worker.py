@@ -250,7 +250,9 @@ class Worker:
         if self._transactions.rotations > self._settled:
             self._await_settled()
         self._touched = {tp.partition for tp in offsets}
-        group = self._member.consumer.consumer_group_metadata()
+        group = self._member.metadata()
+        if group is None:
+            return Aborted("this member has left its group, and nobody would refuse its offsets")
         return self._transactions.run(writes, offsets, group, watch=self._events)
 
     def _await_settled(self) -> None:
@@ -260,7 +262,7 @@ class Worker:
         self._settled = self._transactions.rotations
 
     def _mark(self, partition: int, commands: int, events: int, state_start: int) -> Outgoing:
-        mark = StateMark(commands, events, self._transactions.id, state_start).encode()
+        mark = StateMark(commands, events, self._transactions.id, state_start, self._shop.ids).encode()
         return Outgoing(partition, MARK, mark, STATE_HEADERS)
 
     def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:
@@ -285,14 +287,14 @@ class Worker:
         self._stop.wait(self._pace.failed())
 
     def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str) -> None:
-        """Asks the stable committed offsets what became of a commit."""
+        """Asks the stable committed offsets what became of a commit: others may have left the same token elsewhere."""
         self._report("commit outcome unknown", {"why": why})
         self.counts["unknown"] += 1
         found = {tp.partition: tp for tp in self._shop.stable(self._member, list(nexts))}
-        mine = {p for p in nexts if found[p].metadata == token}
-        if mine == set(nexts):
+        left = {p: (tp.offset, tp.metadata) for p, tp in found.items()}
+        if all(left[p] == (offset, token) for p, offset in nexts.items()):
             self._apply(batch, nexts, token, ends)
-        elif all(found[p].metadata == self._served[p].metadata for p in nexts):
+        elif all(left[p] == (self._served[p].next, self._served[p].metadata) for p in nexts):
             self._rewind(nexts, why)
         else:
             for partition in nexts:

@@ -24,7 +24,7 @@ from leftfold.kafka.member import Member
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.replies import Replies
 from leftfold.kafka.restore import Report
-from leftfold.kafka.restore_ports import RestorePorts
+from leftfold.kafka.restore_ports import TRANSACTION_SECONDS, RestorePorts
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.time_marks import TimeMarks
 from leftfold.kafka.transaction import Transactions
@@ -70,6 +70,9 @@ class Workshop:
         self._counts: dict[str, tuple[int, float]] = {}
         self._watching: list[Consumer] = []
         self._marks: TimeMarks | None = None
+        self._cluster: Cluster | None = None
+        self.ids: Mapping[str, str] = {}
+        """The ids of the topics that are worked at, by name."""
 
     def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
         """The lane of a category or a process."""
@@ -115,8 +118,33 @@ class Workshop:
     def restore_ports(self, member: Member) -> RestorePorts:
         """What a restoration reads with."""
         return RestorePorts(
-            member.consumer, self._stable, self._uncommitted, self.open_log, self._topics, self._producer
+            member.consumer,
+            self._stable,
+            self._uncommitted,
+            self.open_log,
+            self._topics,
+            self._producer,
+            self.identities,
         )
+
+    def identities(self, duty: Duty) -> Mapping[str, str]:
+        """The ids of the topics that a worker reads and writes, as the brokers say now.
+
+        Raises:
+            InfrastructureError: one was made again since it is worked at; or no broker answers.
+        """
+        if self._cluster is None:
+            self._cluster = Cluster(self.settings)
+        topics = (names.commands(duty.name), names.state(duty.name, duty.version), *duty.rests)
+        found = self._cluster.identities(topics)
+        for topic, known in self.ids.items():
+            if known and (now := found.get(topic, known)) != known:
+                raise InfrastructureError(
+                    f"topic {topic} was deleted and made again while it was worked at (its id was {known} and is "
+                    f"{now}); this worker ends, and the next one looks what the states have to do with it"
+                )
+        self.ids = {**self.ids, **found}
+        return self.ids
 
     def open_log(self) -> LogReader:
         """A reader of committed records."""
@@ -145,10 +173,11 @@ class Workshop:
         raise InfrastructureError(f"the offsets of {member.topic} did not become stable within 60 s")
 
     def check_counts(self, app: App, category: str) -> None:
-        """Compares partition counts with the App's, every `check_seconds`.
+        """Compares partition counts with the App's, and topics with those of before, every `check_seconds`.
 
         Raises:
             ConfigurationError: they differ; deciding on would put one key into two partitions.
+            InfrastructureError: a topic was made again.
         """
         if time.monotonic() - self._checked < self._check_seconds:
             return
@@ -161,7 +190,17 @@ class Workshop:
                     f"to other partitions. Say partitions={count} in the App, or take the added partitions away: "
                     f"moving streams to another count is a migration, which this version does not have"
                 )
+        if self.ids:
+            self._check_same(duty)
         self._checked = time.monotonic()
+
+    def _check_same(self, duty: Duty) -> None:
+        try:
+            self.identities(duty)
+        except InfrastructureError as error:
+            # A broker that does not answer says nothing about topics.
+            if error.__cause__ is None:
+                raise
 
     def close(self) -> None:
         """Lets go of what is shared; again changes nothing."""
@@ -170,6 +209,8 @@ class Workshop:
         self._watching.clear()
         if self._marks is not None:
             self._marks.close()
+        if self._cluster is not None:
+            self._cluster.close()
         self._watchdog.close()
 
     def partitions(self, topic: str) -> int:
@@ -226,4 +267,10 @@ class Workshop:
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _producer(self, transactional_id: str) -> Producer:
-        return Producer({**self._config, "transactional.id": transactional_id, "transaction.timeout.ms": 10_000})
+        return Producer(
+            {
+                **self._config,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000),
+            }
+        )
