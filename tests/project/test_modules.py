@@ -20,6 +20,21 @@ NAMES = [
 ]
 
 
+ABORTING = {"list_consumer_groups", "describe_consumer_groups", "list_consumer_group_offsets"}
+ABORTING |= {"alter_consumer_group_offsets", "delete_consumer_groups"}
+
+
+def test_no_call_is_made_that_aborts_the_process_when_a_broker_restarts() -> None:
+    """librdkafka#4605: its newer questions about groups assert; `Cluster.groups` asks in the older way."""
+    called = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ABORTING
+    }
+    assert not called
+
+
 def exported(module: ModuleType) -> list[str]:
     names: list[str] = module.__all__
     return names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from leftfold import names
@@ -60,7 +59,7 @@ class Duty(Protocol):
     refusals: str
     adopts: bool
 
-    def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
+    def lane(self, app: App, partitions: Partitions, max_bytes: int) -> BatchLane[Any]:
         """The lane that does it."""
 
     def refold(self, store: StateStore) -> Refolding:
@@ -81,14 +80,13 @@ class Deciding:
         self.log, self.time, self.refusals, self.adopts = names.events(self.name), "", "", True
         self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
 
-    def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
+    def lane(self, app: App, partitions: Partitions, max_bytes: int) -> BatchLane[Any]:
         """The lane that decides."""
         return Lane(
             app.name,
             self.decider,
             partition_of=lambda key: partition_of(key, app.partitions),
             partitions=partitions,
-            clock=clock,
             max_bytes=max_bytes,
         )
 
@@ -114,14 +112,13 @@ class Reacting:
         self.refusals = names.dead(self.name)
         self.writes: tuple[str, ...] = (self.refusals,)
 
-    def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
+    def lane(self, app: App, partitions: Partitions, max_bytes: int) -> BatchLane[Any]:
         """The lane that reacts."""
         return ProcessLane(
             app.name,
             self.process,
             partition_of=lambda key: partition_of(key, app.partitions),
             partitions=partitions,
-            clock=clock,
             max_bytes=max_bytes,
         )
 
