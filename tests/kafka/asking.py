@@ -18,7 +18,6 @@ from confluent_kafka.admin import AdminClient
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.position import Position
 
 Question = Callable[[Groups], object]
 
@@ -40,7 +39,7 @@ def questions(topic: str) -> dict[str, Question]:
         "delete_records": lambda g: g.delete_records(topic, {0: 0}),
         "owners": lambda g: g.owners(category),
         "listeners": lambda g: g.listeners(topic),
-        "move": lambda g: g.move("app", category, Position.at(topic, 0, 0)),
+        "committed": lambda g: g.committed(f"leftfold.app.{category}.router", [topic]),
     }
 
 

@@ -243,7 +243,9 @@ def test_a_cancelled_task_stops_waiting(client: KafkaClient, settings: KafkaSett
 
 def test_a_broker_that_is_not_there_is_named() -> None:
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout=0.5)
-    with pytest.raises(InfrastructureError, match=r"no broker at 127\.0\.0\.1:1 answered within 0\.5 s.*leftfold up"):
+    with pytest.raises(
+        InfrastructureError, match=r"no broker at 127\.0\.0\.1:1: nothing listens.*is the address right"
+    ):
         KafkaClient("theatre", settings)
 
 

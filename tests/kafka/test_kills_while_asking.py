@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -45,6 +46,17 @@ def _counts(child: subprocess.Popen[str]) -> dict[str, dict[str, int]]:
     return found
 
 
+def _wait_each(child: subprocess.Popen[str], what: str, wait_until: WaitUntil) -> None:
+    """Waits until every question was answered, or refused, once more."""
+    before = _counts(child)
+    for name, counts in before.items():
+        wait_until(partial(_more, child, name, what, counts[what]), f"{name} to be {what}")
+
+
+def _more(child: subprocess.Popen[str], name: str, what: str, than: int) -> bool:
+    return _counts(child)[name][what] > than
+
+
 def test_no_question_aborts_the_process(tmp_path: Path, wait_until: WaitUntil) -> None:
     topic = f"t{uuid4().hex[:8]}.events"
     with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
@@ -52,19 +64,9 @@ def test_no_question_aborts_the_process(tmp_path: Path, wait_until: WaitUntil) -
             cluster.create(topic, 1, 1, {})
         with _asking(servers.kafka, topic) as child:
             for _ in range(KILLS):
-                before = _counts(child)
-
-                def answered(before: dict[str, dict[str, int]] = before) -> bool:
-                    return all(one["answered"] > before[name]["answered"] for name, one in _counts(child).items())
-
-                wait_until(answered, "every question to be answered")
+                _wait_each(child, "answered", wait_until)
                 kill(tmp_path, "kafka")
-                refused = _counts(child)
-
-                def failed(refused: dict[str, dict[str, int]] = refused) -> bool:
-                    return all(one["refused"] > refused[name]["refused"] for name, one in _counts(child).items())
-
-                wait_until(failed, "every question to be refused")
+                _wait_each(child, "refused", wait_until)
                 restart(tmp_path, "kafka")
             print(json.dumps(_counts(child), indent=1))
             assert child.stdin is not None

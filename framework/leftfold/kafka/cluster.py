@@ -22,8 +22,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 )
 
 from leftfold.errors import InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import kafka_error, translated
+from leftfold.kafka.errors import Unreachable, kafka_error, translated
 from leftfold.kafka.logs import QuietLog
+from leftfold.kafka.reach import trouble
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.position import Position
 
@@ -266,7 +267,16 @@ class Cluster:
             raise self._translated(KafkaError(KafkaError._TIMED_OUT), doing) from error
 
     def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
-        return translated(error, doing=doing, brokers=self._settings.bootstrap_servers, waited=self._timeout)
+        settings = self._settings
+        found = translated(
+            error, doing=doing, brokers=settings.bootstrap_servers, waited=self._timeout, advice=settings.advice
+        )
+        if isinstance(found, Unreachable) and (why := trouble(settings)):
+            return Unreachable(
+                f"no broker at {settings.bootstrap_servers} answered within {self._timeout:g} s: {doing}: {why}; "
+                f"{settings.advice}"
+            )
+        return found
 
 
 def _code(error: LeftfoldError) -> int | None:

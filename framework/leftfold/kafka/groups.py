@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.kafka.cluster import Cluster
@@ -104,14 +104,16 @@ class Groups(Cluster):
         """
         group, doing = names.group(app, f"{process}.router"), f"moving the routers of {process}"
         places = [TopicPartition(t, p, offset) for t, offsets in to.offsets.items() for p, offset in offsets.items()]
-        with self._member_of(group) as consumer:
-            try:
-                moved = consumer.commit(offsets=places, asynchronous=False)
-            except KafkaException as error:
-                raise self._translated(error, doing) from error
-        for place in moved or ():
-            if place.error is not None:
-                raise self._translated(place.error, doing)
+        # A consumer that has committed may hang in its `close` when the broker dies meanwhile; this may abort instead,
+        # which a command that ends at once can bear.
+        asked = self._asked(
+            doing,
+            lambda: self._admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, places)], request_timeout=self._timeout
+            ),
+        )
+        for future in asked.values():
+            self._answer(doing, future)
 
     @contextmanager
     def _member_of(self, group: str) -> Iterator[Consumer]:

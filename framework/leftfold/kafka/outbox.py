@@ -151,7 +151,8 @@ class Outbox:
             self._undelivered(id_, OutcomeUnknown(id_.decode(), f"it was not seen to arrive: {error.str()}"))
 
     def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
-        return translated(error, doing=doing, brokers=self._settings.bootstrap_servers)
+        settings = self._settings
+        return translated(error, doing=doing, brokers=settings.bootstrap_servers, advice=settings.advice)
 
     def _replace(self) -> None:
         """An idempotent producer that met a fatal error stays broken; the next one starts its sequences anew."""

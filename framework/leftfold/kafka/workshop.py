@@ -19,6 +19,7 @@ from leftfold.engine.duty import Duty, duty_of
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.errors import translated
+from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.member import Member
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.replies import Replies
@@ -98,8 +99,9 @@ class Workshop:
             # They are polled only during a restore; the worker's own consumer tells of lost brokers.
             "log_level": 2,
         }
-        self._stable = Consumer({**watching, "isolation.level": "read_committed"})
-        self._uncommitted = Consumer({**watching, "isolation.level": "read_uncommitted"})
+        log = QuietLog("restore")
+        self._stable = Consumer({**watching, "isolation.level": "read_committed"}, logger=log)
+        self._uncommitted = Consumer({**watching, "isolation.level": "read_uncommitted"}, logger=log)
         self._watching += [self._stable, self._uncommitted]
         return self._member(group, topic, leave)
 
@@ -220,4 +222,5 @@ class Workshop:
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _producer(self, transactional_id: str) -> Producer:
-        return Producer({**self._config, "transactional.id": transactional_id, "transaction.timeout.ms": 10_000})
+        config = {**self._config, "transactional.id": transactional_id, "transaction.timeout.ms": 10_000}
+        return Producer(config, logger=QuietLog("restore"))
