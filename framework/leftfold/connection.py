@@ -107,10 +107,11 @@ def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:
         ConfigurationError: nobody says, or what they say is wrong.
     """
     settings: type[KafkaSettings] = ring("leftfold.kafka.settings").KafkaSettings
-    address: str | KafkaSettings | None = (
-        given if given is not None else ring("leftfold.servers").kafka_address(Path.cwd())
-    )
-    return _settings(settings, "bootstrap_servers", address)
+    if given is not None:
+        return _settings(settings, "bootstrap_servers", given)
+    announced: str | None = ring("leftfold.servers").kafka_address(Path.cwd())
+    found = _settings(settings, "bootstrap_servers", announced)
+    return found if announced is None else found.model_copy(update={"advice": "start it: leftfold up"})
 
 
 def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:

@@ -29,7 +29,7 @@ def test_an_unknown_command_comes_with_the_nearest() -> None:
 
 
 def test_json_becomes_the_command() -> None:
-    assert compose(AddItem, ITEM) == AddItem(
+    assert compose(AddItem, ITEM).command == AddItem(
         basket_id="b-1",
         product_id="p",
         quantity=2,
@@ -38,12 +38,14 @@ def test_json_becomes_the_command() -> None:
     )
 
 
-def test_a_missing_time_called_at_is_now_and_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_time_called_at_is_now_which_is_said_once_it_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     before = datetime.now(UTC)
-    command = compose(CheckOut, '{"basket_id": "b-1"}')
+    command, filled = compose(CheckOut, '{"basket_id": "b-1"}')
     assert isinstance(command, CheckOut)
     assert before <= command.at <= datetime.now(UTC)
-    assert capsys.readouterr().err.startswith("at = ")
+    assert datetime.fromisoformat(filled) == command.at
+    assert compose(AddItem, ITEM).filled == ""
+    assert capsys.readouterr().err == "", "it may be refused yet"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,8 @@ def test_a_missing_time_called_at_is_now_and_that_is_said(capsys: pytest.Capture
         (ITEM.replace('"quantity": 2, ', ""), "AddItem.quantity: field required"),
         (ITEM.replace("quantity", "quantty"), "AddItem.quantty: there is no such field; did you mean quantity?"),
         (ITEM.replace("2017-01-01T10:00:00Z", "yesterday"), "AddItem.at: input should be a valid datetime"),
+        (ITEM.replace("b-1", ""), "AddItem.basket_id: the key may not be empty, and '@' is reserved"),
+        (ITEM.replace("b-1", "@"), "AddItem.basket_id: the key may not be empty, and '@' is reserved"),
     ],
 )
 def test_what_is_wrong_names_the_field(text: str, message: str) -> None:

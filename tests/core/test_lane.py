@@ -7,7 +7,10 @@ import pytest
 
 from leftfold.codec import event_id
 from leftfold.engine.inputs import NO_INPUT
-from leftfold.engine.stream import KEEP, KEEP_BYTES
+from leftfold.engine.received import DELIVERY_SECONDS, deadline_header
+from leftfold.engine.reply import to_error
+from leftfold.engine.stream import KEEP, KEEP_BYTES, KEEP_SECONDS
+from leftfold.errors import OutcomeUnknown
 from leftfold.memory import MemoryStates
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
@@ -229,11 +232,52 @@ def test_a_restored_lane_still_knows_what_was_answered(bench: LaneBench) -> None
     assert bench.run(record).counts == {"duplicates": 1}
 
 
-def test_the_window_of_answers_follows_the_lanes_clock(bench: LaneBench) -> None:
+def test_the_window_of_answers_follows_the_time_of_the_broker(bench: LaneBench) -> None:
     for number in range(40):
         bench.now += 61
         bench.run(bench.record(add(), f"c{number}"))
     assert list(bench.state("b").answered) == [f"c{number}" for number in range(8, 40)]
+
+
+def test_a_client_command_behind_its_deadline_is_refused_and_not_remembered(bench: LaneBench) -> None:
+    deadline = {"deadline": b"%d" % (1000 * bench.now)}
+    bench.now += 0.001
+    late = bench.run(bench.record(add(), "c1", headers=deadline))
+    (reply,) = late.replies
+    error = to_error(reply.error or {}, Add)
+    assert isinstance(error, OutcomeUnknown)
+    assert error.command_id == "c1"
+    assert "behind its deadline" in str(error)
+    assert (late.events, late.states, late.dead, late.counts) == ([], [], [], {"late": 1})
+    assert bench.run(bench.record(add(), "c1")).counts == {"accepted": 1}, "sent again, it is decided"
+    assert bench.run(bench.record(add(), "c1", headers=deadline)).counts == {"duplicates": 1}, "its answer is known"
+
+
+@pytest.mark.parametrize(("dated", "decided"), [(True, "late"), (False, "accepted")])
+def test_an_original_behind_its_forgotten_repeat_is_refused(bench: LaneBench, dated: bool, decided: str) -> None:
+    """The twin has no deadline, as from an older client: it is decided a second time."""
+    sent = dict([deadline_header(bench.now)]) if dated else {}
+    bench.run(bench.record(add(), "pay-1"))
+    bench.now += KEEP_SECONDS
+    bench.run(*(bench.record(add()) for _ in range(KEEP)))
+    bench.now += 1
+    bench.send(add())
+    assert "pay-1" not in bench.state("b").answered
+    assert bench.run(bench.record(add(), "pay-1", headers=sent)).counts == {decided: 1}
+
+
+def test_delivery_ends_well_within_what_is_remembered() -> None:
+    assert DELIVERY_SECONDS * 2 <= KEEP_SECONDS
+
+
+def test_a_worker_that_stood_still_forgets_nothing_the_sooner(bench: LaneBench) -> None:
+    """Whenever it takes them: commands that the broker appended within a minute know each other."""
+    bench.run(bench.record(add(), "first"))
+    bench.now += KEEP_SECONDS
+    others = [bench.record(add()) for _ in range(3 * KEEP)]
+    again = bench.record(add(), "first")
+    bench.now += 3600
+    assert bench.run(*others, again).counts == {"accepted": 3 * KEEP, "duplicates": 1}
 
 
 def test_ends_of_events_are_what_the_commit_says(bench: LaneBench) -> None:

@@ -50,7 +50,6 @@ class Bench:
             process,
             partition_of=home,
             partitions=lambda topic: 0 if topic == "orders.commands" and heavy == 0 else 4,
-            clock=lambda: 0.0,
             max_bytes=heavy or 1_000_000,
         )
         self.stores = {partition: MemoryStates() for partition in range(4)}

@@ -65,6 +65,7 @@ def test_the_topics_of_an_app_are_made_as_designed(kafka: KafkaSettings, cluster
     assert events["message.timestamp.type"] == "LogAppendTime"
     assert configs[f"{category}.state.v2"]["cleanup.policy"] == "compact"
     assert configs[f"{category}.commands"]["retention.ms"] == str(7 * 24 * 3_600_000)
+    assert configs[f"{category}.commands"]["message.timestamp.type"] == "LogAppendTime"
     assert configs[f"{category}.dead"]["retention.ms"] == "-1"
     room = cluster.max_batch_bytes([f"{category}.events", f"{category}.dead"])
     assert room == int(events["max.message.bytes"]) > 1_000_000
@@ -108,6 +109,16 @@ def test_a_topic_that_would_lose_or_misdate_records_is_refused(
     cluster.create(f"{category}.{kind}", 3, 1, config)
     with pytest.raises(ConfigurationError, match=rf"topic {category}\.{kind} has .* and must have"):
         ensure(new_app(category), kafka)
+
+
+def test_commands_of_a_topic_of_an_older_version_are_dated_by_the_broker_from_now_on(
+    kafka: KafkaSettings, cluster: Cluster, category: str, wait_until: WaitUntil
+) -> None:
+    topic, older = f"{category}.commands", {"retention.ms": "1000000", "message.timestamp.type": "CreateTime"}
+    cluster.create(topic, 3, 1, older)
+    ensure(new_app(category), kafka)
+    wait_until(lambda: cluster.configs([topic])[topic]["message.timestamp.type"] == "LogAppendTime", "the setting")
+    assert cluster.configs([topic])[topic]["retention.ms"] == "1000000", "what an operator chose stays"
 
 
 def test_a_category_that_is_only_read_must_be_there(kafka: KafkaSettings, category: str) -> None:
@@ -160,5 +171,8 @@ def test_the_workers_of_a_category_are_counted(
 
 def test_brokers_that_are_not_there_are_named(category: str) -> None:
     settings = KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout=0.5)
-    with pytest.raises(InfrastructureError, match=r"no broker at 127\.0\.0\.1:1 answered within 0\.5 s.*leftfold up"):
+    with pytest.raises(
+        InfrastructureError,
+        match=r"no broker at 127\.0\.0\.1:1 answered within 0\.5 s.*nothing listens.*is the address right",
+    ):
         ensure(new_app(category), settings)

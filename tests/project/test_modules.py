@@ -20,6 +20,38 @@ NAMES = [
 ]
 
 
+ABORTING = {"list_consumer_groups", "describe_consumer_groups", "list_consumer_group_offsets"}
+ABORTING |= {"alter_consumer_group_offsets", "delete_consumer_groups"}
+AT_ONCE = {"framework/leftfold/kafka/groups.py: alter_consumer_group_offsets"}
+"""`leftfold log skip`, which ends with it."""
+
+
+def test_no_call_is_made_that_aborts_the_process_when_a_broker_restarts() -> None:
+    """librdkafka#4605: its newer questions about groups assert; `Cluster.groups` asks in the older way."""
+    called = {
+        f"{path.relative_to(ROOT)}: {node.attr}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ABORTING
+    }
+    assert called == AT_ONCE
+
+
+def test_every_client_of_kafka_logs_through_pythons_logging() -> None:
+    """Librdkafka's own lines on standard error would stand between lines of JSON."""
+    silent = {"framework/leftfold/local/kafka.py"}
+    raw = {
+        f"{name}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        if (name := str(path.relative_to(ROOT))) not in silent
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") in {"Consumer", "Producer", "AdminClient"}
+        and "logger" not in {keyword.arg for keyword in node.keywords}
+    }
+    assert not raw
+
+
 def exported(module: ModuleType) -> list[str]:
     names: list[str] = module.__all__
     return names

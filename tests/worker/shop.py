@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -99,7 +98,6 @@ class _Lane(Lane):
             app.name,
             decider,
             partition_of=lambda key: partition_of(key, app.partitions),
-            clock=time.monotonic,
             max_bytes=room,
         )
 

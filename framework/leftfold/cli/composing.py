@@ -7,20 +7,26 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from leftfold.app import App
-from leftfold.cli.console import note
 from leftfold.cli.failures import Usage, unknown
 from leftfold.codec import utc_text
 from leftfold.messages import Command
 
-__all__ = ["command_class", "compose", "sample"]
+__all__ = ["Composed", "checked", "command_class", "compose", "read_object", "sample"]
 
 _CLOCK = "at"
+
+
+class Composed(NamedTuple):
+    """A command as it was typed; `filled` is the time that was put into `at`, '' when it was given."""
+
+    command: Command
+    filled: str
 
 
 def command_class(app: App, name: str) -> type[Command]:
@@ -40,30 +46,45 @@ def command_class(app: App, name: str) -> type[Command]:
     return found[0]
 
 
-def compose(cls: type[Command], text: str, *, id_: str = "") -> Command:
-    """The command that the JSON describes; a missing time called `at` is now, which is said.
+def compose(cls: type[Command], text: str, *, id_: str = "") -> Composed:
+    """The command that the JSON describes; a missing time called `at` is now.
 
     With an id of the user's own nothing is filled in: sent again, the command must be the very same.
 
     Raises:
         Usage: the text is no JSON object, or its fields are not the command's; every such field is named.
     """
+    fields = read_object(text, f"{cls.__name__} looks like {sample(cls)}")
+    filled = ""
+    if _CLOCK not in fields and _wants_clock(cls):
+        if id_:
+            raise Usage(f"with --id the command must be the same each time: say {_CLOCK}, such as {_example_time()}")
+        fields[_CLOCK] = filled = utc_text(datetime.now(UTC))
+    return Composed(checked(cls, fields), filled)
+
+
+def read_object(text: str, example: str) -> dict[str, Any]:
+    """The fields in a JSON object. Raises Usage: it is none; `example` says what one looks like."""
     try:
         fields = json.loads(text, parse_float=Decimal)
     except ValueError as error:
-        raise Usage(f"that is no JSON ({error}): {text}\n{cls.__name__} looks like {sample(cls)}") from error
+        raise Usage(f"that is no JSON ({error}): {text}\n{example}") from error
     if not isinstance(fields, dict):
-        raise Usage(f"a command is a JSON object: {cls.__name__} looks like {sample(cls)}")
-    if _CLOCK not in fields and _wants_clock(cls) and id_:
-        raise Usage(f"with --id the command must be the same each time: say {_CLOCK}, such as {_example_time()}")
-    if _CLOCK not in fields and _wants_clock(cls):
-        fields[_CLOCK] = utc_text(datetime.now(UTC))
-        note(f"{_CLOCK} = {fields[_CLOCK]} (now, since it was not given)")
+        raise Usage(f"a command is a JSON object: {example}")
+    return fields
+
+
+def checked(cls: type[Command], fields: Mapping[str, Any]) -> Command:
+    """The command with these fields. Raises Usage: they are not the command's; every such field is named."""
     try:
-        return cls.model_validate_json(json.dumps(fields, default=str))
+        command = cls.model_validate_json(json.dumps(fields, default=str))
     except ValidationError as error:
         problems = error.errors(include_url=False, include_context=False)
         raise Usage("\n".join(_problem(cls, problem) for problem in problems)) from error
+    key = cls.__leftfold__.key
+    if getattr(command, key) in ("", "@"):
+        raise Usage(f"{cls.__name__}.{key}: the key may not be empty, and '@' is reserved")
+    return command
 
 
 def sample(cls: type[Command]) -> str:

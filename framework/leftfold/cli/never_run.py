@@ -12,6 +12,9 @@ __all__ = ["explained"]
 
 def explained(error: InfrastructureError, app: App, kafka: str | None) -> InfrastructureError:
     """The error itself, or a plainer one when a broker answers but has no topics of the App."""
+    unreachable: type[InfrastructureError] = ring("leftfold.kafka.errors").Unreachable
+    if isinstance(error, unreachable):
+        return error
     try:
         settings = kafka_settings(kafka)
         with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:

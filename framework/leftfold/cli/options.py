@@ -17,6 +17,16 @@ MAX_PARKED = 100
 EVERY = 60.0
 """Seconds between two refreshes of a view that Spark computes as a whole."""
 
+
+def _reachable(address: str | None) -> str | None:
+    """What was typed, unless no broker can be there: that is said at once."""
+    if address:
+        from leftfold.connection import kafka_settings, ring
+
+        ring("leftfold.kafka.reach").check_reachable(kafka_settings(address))
+    return address
+
+
 AppOption: TypeAlias = Annotated[
     str,
     typer.Option(
@@ -39,7 +49,10 @@ AppsOption: TypeAlias = Annotated[
 KafkaOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--kafka", metavar="HOST:PORT", help="Brokers; else the environment, else what `leftfold up` started."
+        "--kafka",
+        metavar="HOST:PORT",
+        help="Brokers; else the environment, else what `leftfold up` started.",
+        callback=_reachable,
     ),
 ]
 RedisOption: TypeAlias = Annotated[

@@ -67,7 +67,7 @@ def send(
     text = _typed(fields)
     if not text.strip():
         raise Usage(f"{name} needs its fields: leftfold send {name} {shlex.quote(sample(cls))}")
-    command = compose(cls, text, id_=id_ or "")
+    command, filled = compose(cls, text, id_=id_ or "")
     id_ = id_ or command_id()
     with connect(whole, kafka=kafka) as leftfold:
         try:
@@ -82,7 +82,7 @@ def send(
                 emit({"id": id_, "error": "OutcomeUnknown", "message": error.why})
             raise Unanswered(f"the outcome is not known: {error.why}\nask again, safely: {line}") from error
         else:
-            _accepted(command, id_, receipt, as_json=as_json)
+            _accepted(command, id_, receipt, filled, as_json=as_json)
 
 
 def _typed(fields: str) -> str:
@@ -92,9 +92,11 @@ def _typed(fields: str) -> str:
     return fields
 
 
-def _accepted(command: Command, id_: str, receipt: Receipt, *, as_json: bool) -> None:
+def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_json: bool) -> None:
     from leftfold.cli.console import amount, emit, note, say
 
+    if filled:
+        note(f"at = {filled} (now, since it was not given)")
     if as_json:
         offsets = receipt.position.offsets
         emit({"id": id_, "version": receipt.version, "events": receipt.events, "position": offsets})

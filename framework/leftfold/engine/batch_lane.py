@@ -48,7 +48,6 @@ class BatchLane(ABC, Generic[G]):
         name: the category, or the process.
         partition_of: the partition a key belongs to; records elsewhere are dead-lettered.
         partitions: how many partitions another topic has, 0 = it does not exist.
-        clock: seconds that only grow.
         max_bytes: what a record may weigh at most, headers included.
     """
 
@@ -60,13 +59,12 @@ class BatchLane(ABC, Generic[G]):
         *,
         partition_of: Partitioner,
         partitions: Partitions,
-        clock: Callable[[], float],
         max_bytes: int,
     ) -> None:
         self.name, self.streams = name, codec
         self.held: dict[int, Held] = {}
         self._partition_of, self._partitions = partition_of, partitions
-        self._clock, self._room = clock, max_bytes - OVERHEAD
+        self._room = max_bytes - OVERHEAD
         self._source = ("ce_source", f"/{app}/{name}".encode())
 
     def hold(self, partition: int, store: StateStore, *, end: int) -> None:
@@ -92,9 +90,9 @@ class BatchLane(ABC, Generic[G]):
 
     def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
         """Takes more records into a batch; `careful` weighs the state after each, and refuses what is too much."""
-        now = self._clock()
         for record in records:
-            self._one(batch, record, now, careful)
+            # The broker's time of it: a worker that stood still for a while must not forget answers the sooner.
+            self._one(batch, record, record.time / 1000, careful)
 
     def finish(self, batch: Batch) -> None:
         """Adds the state records of the streams that the batch changed.

@@ -12,7 +12,14 @@ from leftfold.decider import Decider
 from leftfold.engine.received import Received
 from leftfold.engine.reply import nack
 from leftfold.engine.stream import Stream, answer
-from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError
+from leftfold.errors import (
+    ConflictError,
+    ContractError,
+    DecisionFailed,
+    DomainError,
+    LeftfoldError,
+    OutcomeUnknown,
+)
 from leftfold.messages import Event
 
 __all__ = ["Accepted", "Duplicate", "Outcome", "Refused", "decide"]
@@ -59,8 +66,8 @@ def decide(
 ) -> Outcome:
     """Decides one command and changes `stream` to what it is afterwards.
 
-    Order of checks (design §3): answered, origins, expected version, decide. `now` is a monotonic clock in seconds,
-    `max_bytes` what one event's value may weigh.
+    Order of checks (design §3): answered, deadline, origins, expected version, decide. `now` is when the broker
+    appended the command, in seconds since 1970, `max_bytes` what one event's value may weigh.
     A decision that fails in any way leaves version and state as they were.
     """
     given = stream.answered.get(received.id)
@@ -74,6 +81,8 @@ def decide(
             )
         version = given.first + given.events - 1 if given.events else given.first
         return Duplicate(version, given.events, given.error)
+    if received.deadline is not None and (late := now - received.deadline / 1000) > 0:
+        return Refused(_late(received.id, late), False)
     if received.origin is not None:
         source, offset, index = received.origin
         if stream.origins.get(source, (-1, -1)) >= (offset, index):
@@ -113,6 +122,15 @@ def _failed(why: str, cause: Exception) -> Refused:
     error = DecisionFailed(why)
     error.__cause__ = cause
     return Refused(error, False)
+
+
+def _late(id_: str, seconds: float) -> OutcomeUnknown:
+    """Its repeat may have been decided so long ago that this is not remembered."""
+    return OutcomeUnknown(
+        id_,
+        f"it reached the log {seconds:.0f} s behind its deadline and was refused; a network that held it back and a "
+        f"clock of the sender that is slow look alike",
+    )
 
 
 def _where(error: Exception) -> str:

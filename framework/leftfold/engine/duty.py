@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from leftfold import names
@@ -61,7 +60,7 @@ class Duty(Protocol):
     adopts: bool
     rests: tuple[str, ...]
 
-    def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
+    def lane(self, app: App, partitions: Partitions, max_bytes: int) -> BatchLane[Any]:
         """The lane that does it."""
 
     def refold(self, store: StateStore) -> Refolding:
@@ -83,14 +82,13 @@ class Deciding:
         self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
         self.rests: tuple[str, ...] = (self.log,)
 
-    def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
+    def lane(self, app: App, partitions: Partitions, max_bytes: int) -> BatchLane[Any]:
         """The lane that decides."""
         return Lane(
             app.name,
             self.decider,
             partition_of=lambda key: partition_of(key, app.partitions),
             partitions=partitions,
-            clock=clock,
             max_bytes=max_bytes,
         )
 
@@ -117,14 +115,13 @@ class Reacting:
         self.writes: tuple[str, ...] = (self.refusals,)
         self.rests: tuple[str, ...] = (self.log, *map(names.events, process.categories))
 
-    def lane(self, app: App, partitions: Partitions, clock: Callable[[], float], max_bytes: int) -> BatchLane[Any]:
+    def lane(self, app: App, partitions: Partitions, max_bytes: int) -> BatchLane[Any]:
         """The lane that reacts."""
         return ProcessLane(
             app.name,
             self.process,
             partition_of=lambda key: partition_of(key, app.partitions),
             partitions=partitions,
-            clock=clock,
             max_bytes=max_bytes,
         )
 

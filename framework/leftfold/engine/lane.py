@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from leftfold.codec import MessageCodec, event_id
@@ -13,7 +12,7 @@ from leftfold.engine.deciding import Accepted, Duplicate, Outcome, Refused, deci
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, Received, read_command
 from leftfold.engine.reply import nack
 from leftfold.engine.stream import Stream, StreamCodec
-from leftfold.errors import ContractError
+from leftfold.errors import ContractError, OutcomeUnknown
 from leftfold.ports import RawRecord
 
 __all__ = ["Lane"]
@@ -24,7 +23,7 @@ class Lane(BatchLane[Received]):
 
     Args:
         app: the name of the App, part of `ce_source`.
-        partition_of, partitions, clock, max_bytes: see BatchLane.
+        partition_of, partitions, max_bytes: see BatchLane.
     """
 
     def __init__(
@@ -33,7 +32,6 @@ class Lane(BatchLane[Received]):
         decider: Decider[Any, Any, Any],
         *,
         partition_of: Partitioner,
-        clock: Callable[[], float],
         partitions: Partitions = lambda topic: 0,
         max_bytes: int = 1_000_000,
     ) -> None:
@@ -43,7 +41,6 @@ class Lane(BatchLane[Received]):
             StreamCodec(decider.state, decider.initial_state),
             partition_of=partition_of,
             partitions=partitions,
-            clock=clock,
             max_bytes=max_bytes,
         )
         self.decider = decider
@@ -83,8 +80,9 @@ class Lane(BatchLane[Received]):
         else:
             if outcome.remembered:
                 batch.changed.add((record.partition, received.key))
-            self._tell(batch, "rejected" if outcome.remembered else "failed", outcome.dropped)
-            if not outcome.remembered:
+            late = isinstance(outcome.error, OutcomeUnknown)
+            self._tell(batch, "rejected" if outcome.remembered else "late" if late else "failed", outcome.dropped)
+            if not outcome.remembered and not late:
                 batch.fail(outcome.error)
             self._reply(batch, record, received, stream.version, 0, nack(outcome.error))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -29,7 +29,7 @@ class ProcessLane(BatchLane[Input]):
 
     Args:
         app: the name of the App, part of `ce_source`.
-        partition_of, partitions, clock, max_bytes: see BatchLane.
+        partition_of, partitions, max_bytes: see BatchLane.
     """
 
     def __init__(
@@ -39,7 +39,6 @@ class ProcessLane(BatchLane[Input]):
         *,
         partition_of: Partitioner,
         partitions: Partitions,
-        clock: Callable[[], float],
         max_bytes: int = 1_000_000,
     ) -> None:
         super().__init__(
@@ -48,7 +47,6 @@ class ProcessLane(BatchLane[Input]):
             InstanceCodec(process.state, process.initial_state),
             partition_of=partition_of,
             partitions=partitions,
-            clock=clock,
             max_bytes=max_bytes,
         )
         self._app, self._reactor = app, Reactor(process, max_bytes - OVERHEAD)

@@ -12,10 +12,14 @@ from leftfold.errors import ContractError
 from leftfold.messages import Command
 from leftfold.ports import RawRecord
 
-__all__ = ["Received", "command_headers", "command_id", "origin_of", "read_command"]
+__all__ = [
+    "DELIVERY_SECONDS", "Received", "command_headers", "command_id", "deadline_header", "origin_of", "read_command",
+]  # fmt: skip
 
 SPEC_VERSION = ("ce_specversion", b"1.0")
 LONGEST = 1024
+DELIVERY_SECONDS = 30
+"""How long a client's command may be under way: half of what answers are remembered, so that clocks may differ."""
 CONTENT_TYPE = ("content-type", JSON)
 
 
@@ -33,6 +37,8 @@ class Received(NamedTuple):
     origin: tuple[str, int, int] | None = None
     reply_to: bytes = b""
     reply_key: bytes = b""
+    deadline: int | None = None
+    """In ms since 1970: the broker must have appended it by then. Only commands of clients have one."""
 
 
 def command_id() -> str:
@@ -77,6 +83,11 @@ def command_headers(
     return headers
 
 
+def deadline_header(now: float) -> tuple[str, bytes]:
+    """The header of a command that is sent at `now`, in seconds since 1970."""
+    return "deadline", b"%d" % (1000 * (now + DELIVERY_SECONDS))
+
+
 def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
     """The command in a record.
 
@@ -92,6 +103,7 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
             raise ContractError(f"ce_time {at.decode()!r} has no time zone")
         expected = found.get("expected_version")
         expected_version = int(expected) if expected is not None else None
+        deadline = int(found["deadline"]) if "deadline" in found else None
         origin = origin_of(found["origin"]) if "origin" in found else None
         correlation, traceparent = found.get("ce_correlationid") or found["ce_id"], found.get("traceparent") or b""
         if traceparent or correlation != found["ce_id"]:
@@ -124,6 +136,7 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
         origin,
         found.get("reply_to") or b"",
         found.get("reply_key") or b"",
+        deadline,
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from leftfold.envelope import Receipt
-from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError
+from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError, OutcomeUnknown
 from leftfold.messages import Command
 from leftfold.position import Position
 
@@ -29,6 +29,8 @@ def nack(error: LeftfoldError) -> dict[str, Any]:
         fields = to_jsonable_python(error._fields())
     elif isinstance(error, ConflictError):
         fields = {"key": error.key, "expected": error.expected, "actual": error.actual}
+    elif isinstance(error, OutcomeUnknown):
+        fields = {"command_id": error.command_id, "why": error.why}
     return {"error": type(error).__name__, "message": str(error), "fields": fields}
 
 
@@ -52,6 +54,8 @@ def to_error(fields: dict[str, Any], command: type[Command]) -> LeftfoldError:
                 return ContractError(f"{message} ({name}, whose fields this code cannot read: {error})")
     if name == ConflictError.__name__:
         return ConflictError(**fields["fields"])
+    if name == OutcomeUnknown.__name__:
+        return OutcomeUnknown(**fields["fields"])
     return DecisionFailed(message) if name == DecisionFailed.__name__ else ContractError(message)
 
 

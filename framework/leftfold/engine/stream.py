@@ -19,7 +19,8 @@ KEEP, KEEP_SECONDS, KEEP_MOST, KEEP_BYTES = 32, 60.0, 1000, 131_072
 class Answer(NamedTuple):
     """What a command id was answered with: `events` written from version `first` on, or an `error` as in a nack.
 
-    `seen` is this process's monotonic clock in seconds, for the window; `encoded` its part of the state record.
+    `seen` is when the broker appended the command, in seconds since 1970, for the window; `encoded` its part of the
+    state record.
     """
 
     digest: str

@@ -21,6 +21,7 @@ from leftfold.kafka.burst import Burst
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.outbox import Outbox, Parcel, no_room
 from leftfold.kafka.pending import Answer, Pending
+from leftfold.kafka.reach import check_reachable
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.silence import Silence
 from leftfold.messages import Command
@@ -46,6 +47,7 @@ class KafkaClient:
     def __init__(self, app: str, settings: KafkaSettings, *, most: int = 10_000) -> None:
         self._settings, self._most = settings, most
         self._pending, self._topics = Pending(), set[str]()
+        check_reachable(settings)
         self._cluster = Cluster(settings)
         self._silence = Silence(self._cluster)
         partitions = self._cluster.partitions(names.replies(app))

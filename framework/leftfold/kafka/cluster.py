@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,6 +13,8 @@ from typing import Any, Self, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewTopic,
     OffsetSpec,
@@ -19,8 +22,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 )
 
 from leftfold.errors import InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import kafka_error, translated
+from leftfold.kafka.errors import Unreachable, kafka_error, translated
 from leftfold.kafka.logs import QuietLog
+from leftfold.kafka.reach import trouble
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.position import Position
 
@@ -30,7 +34,14 @@ T = TypeVar("T")
 # librdkafka keeps to its own deadlines; this one is for when it does not.
 _PATIENCE = 4
 _SPEC: Any = OffsetSpec  # its methods are untyped
-_LOADING = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE})
+_LOADING = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._PARTIAL,
+    }
+)
 _PAUSE = 0.05
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
@@ -148,6 +159,19 @@ class Cluster:
         found = {r.name: self._answer(f"reading the configuration of {r.name}", f) for r, f in asked.items()}
         return {name: {key: str(entry.value) for key, entry in entries.items()} for name, entries in found.items()}
 
+    def set_configs(self, topic: str, config: Mapping[str, str]) -> None:
+        """Changes these settings of a topic, and no others."""
+        doing = f"setting {', '.join(config)} of {topic}"
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        asked = self._asked(
+            doing, lambda: self._admin.incremental_alter_configs([resource], request_timeout=self._timeout)
+        )
+        for future in asked.values():
+            self._answer(doing, future)
+
     def max_batch_bytes(self, topics: Iterable[str]) -> int:
         """What a batch of records may weigh at most in any of these topics (the least `max.message.bytes`)."""
         return min(int(config["max.message.bytes"]) for config in self.configs(topics).values())
@@ -190,33 +214,30 @@ class Cluster:
             time.sleep(_PAUSE)
 
     def owners(self, category: str, *, timeout: float | None = None) -> dict[str, int]:
-        """The groups of workers of a category and how many members each has; `timeout` in seconds per question."""
-        seconds = timeout or self._timeout
+        """The groups of workers of a category and how many members each has; `timeout` in seconds."""
         pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
-        return self.members([group for group in self._groups(seconds) if pattern.fullmatch(group)], timeout=timeout)
+        return {name: count for name, count in self.groups(timeout=timeout).items() if pattern.fullmatch(name)}
 
-    def members(self, groups: Sequence[str], *, timeout: float | None = None) -> dict[str, int]:
-        """How many members each of these groups has; `timeout` in seconds per question."""
+    def groups(self, *, timeout: float | None = None) -> dict[str, int]:
+        """Every consumer group with its number of members; `timeout` in seconds.
+
+        A broker that has just started is given that time to load its groups. This uses the older `list_groups`, since
+        `list_consumer_groups` and `describe_consumer_groups` abort the process when a broker restarts
+        (librdkafka#4605).
+        """
         seconds = timeout or self._timeout
-        if not groups:
-            return {}
-        asked = self._asked(
-            f"describing {', '.join(groups)}",
-            lambda: self._admin.describe_consumer_groups(list(groups), request_timeout=seconds),
-        )
-        return {group: len(self._answer(f"describing {group}", future).members) for group, future in asked.items()}
-
-    def _groups(self, seconds: float) -> list[str]:
-        """Every group; a broker that has just started is given that many seconds to read them."""
         doing, deadline = "listing groups", time.monotonic() + seconds
         while True:
-            asked = self._asked(doing, lambda: self._admin.list_consumer_groups(request_timeout=seconds))
-            found = self._answer(doing, asked)
-            if not found.errors:
-                return [group.group_id for group in found.valid]
-            error = KafkaException(found.errors[0])
-            if kafka_error(error).code() not in _LOADING or time.monotonic() > deadline:
-                raise self._translated(error, doing) from error
+            self._admin.poll(0)
+            try:
+                found = self._listed(seconds)
+                loading = next((group.error for group in found if group.error is not None), None)
+                if loading is None:
+                    return {group.id: len(group.members) for group in found}
+                raise KafkaException(loading)
+            except KafkaException as error:
+                if kafka_error(error).code() not in _LOADING or time.monotonic() > deadline:
+                    raise self._translated(error, doing) from error
             time.sleep(_PAUSE)
 
     def _described(self, topics: Iterable[str]) -> dict[str, Any]:
@@ -229,6 +250,12 @@ class Cluster:
         )
         found = {name: self._found(name, future) for name, future in asked.items()}
         return {name: topic for name, topic in found.items() if topic is not None}
+
+    def _listed(self, seconds: float) -> list[Any]:
+        # Threads may leave this filter behind; it hides one message that concerns us alone.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"list_groups\(\) is deprecated", DeprecationWarning)
+            return self._admin.list_groups(timeout=seconds)
 
     def _offsets(self, topic: str, spec: Any) -> dict[int, int]:
         doing = f"asking for offsets of {topic}"
@@ -268,7 +295,16 @@ class Cluster:
             raise self._translated(KafkaError(KafkaError._TIMED_OUT), doing) from error
 
     def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
-        return translated(error, doing=doing, brokers=self._settings.bootstrap_servers, waited=self._timeout)
+        settings = self._settings
+        found = translated(
+            error, doing=doing, brokers=settings.bootstrap_servers, waited=self._timeout, advice=settings.advice
+        )
+        if isinstance(found, Unreachable) and (why := trouble(settings)):
+            return Unreachable(
+                f"no broker at {settings.bootstrap_servers} answered within {self._timeout:g} s: {doing}: {why}; "
+                f"{settings.advice}"
+            )
+        return found
 
 
 def _code(error: LeftfoldError) -> int | None:

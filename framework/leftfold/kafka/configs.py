@@ -36,8 +36,10 @@ STATE: TopicConfig = MappingProxyType(
 )
 """The last state record of every stream."""
 
-COMMANDS: TopicConfig = MappingProxyType({"cleanup.policy": "delete", "retention.ms": str(7 * _DAY)})
-"""Commands that were decided are kept a week for the curious."""
+COMMANDS: TopicConfig = MappingProxyType(
+    {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY), "message.timestamp.type": "LogAppendTime"}
+)
+"""Commands that were decided are kept a week for the curious; their time is the broker's, which no client can set."""
 
 DEAD: TopicConfig = MappingProxyType({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"})
 """Dead letters stay until somebody has looked at them."""

@@ -6,7 +6,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, LeftfoldError
 
-__all__ = ["FENCED", "UNREACHABLE", "kafka_error", "translated"]
+__all__ = ["FENCED", "UNREACHABLE", "Unreachable", "kafka_error", "translated"]
 
 FENCED = frozenset(
     {
@@ -48,18 +48,28 @@ _REFUSED = frozenset(
 )
 
 
+class Unreachable(InfrastructureError):
+    """No broker answers at the address."""
+
+
 def kafka_error(error: KafkaException | KafkaError) -> KafkaError:
     """The error itself, out of the exception that carries it."""
     return error.args[0] if isinstance(error, KafkaException) else error
 
 
 def translated(
-    error: KafkaException | KafkaError, *, doing: str, brokers: str = "", waited: float | None = None
+    error: KafkaException | KafkaError,
+    *,
+    doing: str,
+    brokers: str = "",
+    waited: float | None = None,
+    advice: str = "is the address right, and does it run?",
 ) -> LeftfoldError:
     """The same error in our tree, for the caller to raise from the broker's.
 
     Args:
         doing: what was tried, as the message's first words. brokers: the servers asked. waited: seconds.
+        advice: what to do when no broker answers.
     """
     inner = kafka_error(error)
     code, text = inner.code(), f"{doing}: {inner.str()} ({inner.name()})"
@@ -67,9 +77,7 @@ def translated(
         return Fenced(f"{text}; another process has taken over, so this one must end")
     if code in UNREACHABLE:
         within = f" within {waited:g} s" if waited is not None else ""
-        return InfrastructureError(
-            f"no broker at {brokers or 'the configured address'} answered{within}: {text}; start one: leftfold up"
-        )
+        return Unreachable(f"no broker at {brokers or 'the configured address'} answered{within}: {text}; {advice}")
     if code in _NO_TOPIC:
         return InfrastructureError(f"{text}; create the topics of the App that owns it: leftfold topics ensure")
     if code in _TOO_LARGE:

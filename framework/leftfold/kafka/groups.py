@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.logs import QuietLog
 from leftfold.position import Position
 
 __all__ = ["Groups", "StreamGroups"]
@@ -42,23 +44,29 @@ class Groups(Cluster):
 
         A group commits nothing where it has read nothing, and brokers forget one that had no member for a week.
         """
-        wanted, doing = set(topics), f"asking what {group} has committed"
-        asked = self._asked(
-            doing,
-            lambda: self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group)], request_timeout=self._timeout
-            ),
-        )
+        doing = f"asking what {group} has committed"
+        places = [
+            TopicPartition(topic, p) for topic, count in self.partition_counts(topics).items() for p in range(count)
+        ]
+        if not places:
+            return Position()
         found: dict[str, dict[int, int]] = {}
-        for place in self._answer(doing, asked[group]).topic_partitions:
-            if place.topic in wanted and place.offset >= 0:
+        with self._member_of(group) as consumer:
+            try:
+                committed = consumer.committed(places, timeout=self._timeout)
+            except KafkaException as error:
+                raise self._translated(error, doing) from error
+        for place in committed:
+            if place.error is not None:
+                raise self._translated(place.error, doing)
+            if place.offset >= 0:
                 found.setdefault(place.topic, {})[place.partition] = place.offset
         return Position(found)
 
     def streams(self) -> dict[tuple[str, str], StreamGroups]:
         """The groups of streams, by App and name of the stream."""
-        named = [one for group in self._groups(self._timeout) if (one := _STREAMS.fullmatch(group))]
-        members = self.members([one[0] for one in named])
+        members = self.groups()
+        named = [one for group in members if (one := _STREAMS.fullmatch(group))]
         by_stream: dict[tuple[str, str], list[str]] = {}
         for one in sorted(named, key=_age):
             by_stream.setdefault((one["app"], one["name"]), []).append(one[0])
@@ -81,7 +89,7 @@ class Groups(Cluster):
             if any(reached) or any(self.committed(group, [topic]).offsets for group in groups.former):
                 for offsets in reached:
                     _lower(found, f"stream {stream}", offsets or {})
-        for group in self._groups(self._timeout):
+        for group in self.groups():
             named = _LISTENERS.fullmatch(group)
             offsets = self.committed(group, [topic]).offsets.get(topic) if named else None
             if named and offsets:
@@ -104,6 +112,8 @@ class Groups(Cluster):
         """
         doing = f"moving {group}"
         places = [TopicPartition(t, p, offset) for t, offsets in to.offsets.items() for p, offset in offsets.items()]
+        # A consumer that has committed may hang in its `close` when the broker dies meanwhile; this may abort instead,
+        # which a command that ends at once can bear.
         asked = self._asked(
             doing,
             lambda: self._admin.alter_consumer_group_offsets(
@@ -112,6 +122,22 @@ class Groups(Cluster):
         )
         for future in asked.values():
             self._answer(doing, future)
+
+    @contextmanager
+    def _member_of(self, group: str) -> Iterator[Consumer]:
+        """A consumer that speaks for the group without joining it."""
+        # Offsets within open transactions count as not committed, so they are not waited for.
+        config = {
+            "group.id": group,
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+            "socket.timeout.ms": int(1000 * self._timeout) + 1500,
+        }
+        consumer = Consumer({**self._settings.librdkafka(), **config}, logger=QuietLog("groups"))
+        try:
+            yield consumer
+        finally:
+            consumer.close()
 
 
 def _age(named: re.Match[str]) -> list[int]:

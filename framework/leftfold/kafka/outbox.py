@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold import names
 from leftfold.codec import utc_text
-from leftfold.engine.received import command_headers, command_id, now_text
+from leftfold.engine.received import DELIVERY_SECONDS, command_headers, command_id, deadline_header, now_text
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.errors import kafka_error, translated
 from leftfold.kafka.logs import QuietLog
@@ -23,7 +23,6 @@ from leftfold.messages import Command
 
 __all__ = ["Outbox", "Parcel", "no_room"]
 
-_DELIVERY_MS = 120_000
 _FULL_WAIT = 0.05
 _DEFINITE = frozenset(
     {
@@ -109,6 +108,7 @@ class Outbox:
             InfrastructureError: the producer cannot take it; nothing was sent.
         """
         topic, id_, key, value, headers, _ = parcel
+        headers = [*headers, deadline_header(time.time())]
         try:
             self._producer.produce(topic, value, key, on_delivery=partial(self._lost, id_), headers=headers)
         except BufferError:
@@ -151,7 +151,8 @@ class Outbox:
             self._undelivered(id_, OutcomeUnknown(id_.decode(), f"it was not seen to arrive: {error.str()}"))
 
     def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
-        return translated(error, doing=doing, brokers=self._settings.bootstrap_servers)
+        settings = self._settings
+        return translated(error, doing=doing, brokers=settings.bootstrap_servers, advice=settings.advice)
 
     def _replace(self) -> None:
         """An idempotent producer that met a fatal error stays broken; the next one starts its sequences anew."""
@@ -165,7 +166,7 @@ class Outbox:
             "acks": "all",
             "partitioner": "murmur2_random",
             "linger.ms": 0,
-            "message.timeout.ms": _DELIVERY_MS,
+            "message.timeout.ms": 1000 * DELIVERY_SECONDS,
             "retry.backoff.ms": 20,
             "reconnect.backoff.max.ms": 1000,
             "socket.nagle.disable": True,

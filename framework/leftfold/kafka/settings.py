@@ -30,6 +30,7 @@ class KafkaSettings(BaseSettings):
         client_id: what brokers call this client in their logs and quotas.
         replication_factor: of topics made by us; 3 where there are as many brokers, else as many as there are.
         request_timeout: seconds after which a broker that does not answer counts as not there.
+        advice: what messages say is to be done when no broker answers; it depends on who starts them.
 
     Raises:
         ConfigurationError: no server is named, or a property is unknown or cannot be rendered for every library.
@@ -53,6 +54,7 @@ class KafkaSettings(BaseSettings):
     client_id: str = "leftfold"
     replication_factor: int | None = Field(default=None, ge=1)
     request_timeout: float = Field(default=5.0, gt=0)
+    advice: str = "is the address right, and does it run?"
 
     @model_validator(mode="before")
     @classmethod

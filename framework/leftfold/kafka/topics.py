@@ -19,6 +19,7 @@ _REPLICAS = 3
 # What a guarantee rests on; the rest is a matter of taste, and of the operator.
 _STRICT = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type"})
 _CHECKED = (EVENTS, STATE, DEAD)
+_TIME = "message.timestamp.type"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
             there |= _wait_made(cluster, [topic.name for topic in wanted], timeout)
         _check_read(app, read, there)
         _check(app, wanted, there, cluster.configs(t.name for t in wanted if t.config in _CHECKED))
+        _date(cluster, [topic.name for topic in wanted if topic.config == COMMANDS])
     return there
 
 
@@ -91,6 +93,19 @@ def _make(cluster: Cluster, settings: KafkaSettings, missing: list[Topic]) -> No
     safety = {"min.insync.replicas": "2"} if replication >= _REPLICAS else {}
     for topic in missing:
         cluster.create(topic.name, topic.partitions, replication, {**topic.config, **safety})
+
+
+def _date(cluster: Cluster, topics: list[str]) -> None:
+    """Has the broker date the commands of topics that were made before it had to; records in them stay as they are."""
+    for topic, config in cluster.configs(topics).items():
+        if config[_TIME] != COMMANDS[_TIME]:
+            try:
+                cluster.set_configs(topic, {_TIME: COMMANDS[_TIME]})
+            except ConfigurationError as error:
+                raise ConfigurationError(
+                    f"topic {topic} has {_TIME}={config[_TIME]}, and must have {_TIME}={COMMANDS[_TIME]}, which this "
+                    f"user may not set; set it with kafka-configs --alter"
+                ) from error
 
 
 def _wait_made(cluster: Cluster, topics: list[str], timeout: float) -> dict[str, int]:

@@ -20,6 +20,7 @@ from leftfold.engine.duty import Duty, duty_of
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.errors import translated
+from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.member import Member
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.replies import Replies
@@ -76,7 +77,7 @@ class Workshop:
 
     def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
         """The lane of a category or a process."""
-        return duty.lane(app, self.partitions, time.monotonic, self.room(duty))
+        return duty.lane(app, self.partitions, self.room(duty))
 
     def times(self, duty: Duty) -> TimeMarks | None:
         """What says what time it is, where somebody must know."""
@@ -107,8 +108,9 @@ class Workshop:
             # They are polled only during a restore; the worker's own consumer tells of lost brokers.
             "log_level": 2,
         }
-        self._stable = Consumer({**watching, "isolation.level": "read_committed"})
-        self._uncommitted = Consumer({**watching, "isolation.level": "read_uncommitted"})
+        log = QuietLog("restore")
+        self._stable = Consumer({**watching, "isolation.level": "read_committed"}, logger=log)
+        self._uncommitted = Consumer({**watching, "isolation.level": "read_uncommitted"}, logger=log)
         self._watching += [self._stable, self._uncommitted]
         return self._member(group, topic, leave)
 
@@ -267,10 +269,9 @@ class Workshop:
         return {name: len(topic.partitions) for name, topic in topics.items()}
 
     def _producer(self, transactional_id: str) -> Producer:
-        return Producer(
-            {
-                **self._config,
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000),
-            }
-        )
+        config = {
+            **self._config,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000),
+        }
+        return Producer(config, logger=QuietLog("restore"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -177,12 +176,10 @@ class Flow:
         return reader
 
     def _lane(self, decider: Any) -> Lane:
-        return Lane(self._app.name, decider, partition_of=self._home, partitions=self._count, clock=time.monotonic)
+        return Lane(self._app.name, decider, partition_of=self._home, partitions=self._count)
 
     def _process_lane(self, process: Process[Any, Any, Any]) -> ProcessLane:
-        return ProcessLane(
-            self._app.name, process, partition_of=self._home, partitions=self._count, clock=time.monotonic
-        )
+        return ProcessLane(self._app.name, process, partition_of=self._home, partitions=self._count)
 
     def _held(self, lane: L) -> L:
         for partition in range(self._app.partitions):

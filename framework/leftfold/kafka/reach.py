@@ -1,0 +1,109 @@
+"""Why no broker answers at an address: what a connection to it meets, in words."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import time
+from typing import NamedTuple
+
+from leftfold.kafka.errors import Unreachable
+from leftfold.kafka.settings import KafkaSettings
+
+__all__ = ["check_reachable", "trouble"]
+
+_SECONDS, _PAUSE = 1.0, 0.05
+_PORT = 9092
+_CORRELATION = 0x6C666C66
+_API_VERSIONS = struct.pack(">hhih", 18, 0, _CORRELATION, -1)
+_LONGEST = 1 << 20
+
+
+class _Found(NamedTuple):
+    """`why` a server is not a broker, '' when it is; a `passing` reason may be another one a moment later."""
+
+    why: str
+    passing: bool = False
+
+
+def trouble(settings: KafkaSettings, seconds: float = _SECONDS) -> str:
+    """What is wrong with every address of the settings; '' when one of them is a broker's."""
+    found = [_tried(address, settings, seconds) for address in settings.bootstrap_servers.split(",")]
+    return "" if any(not one.why for one in found) else "; ".join(dict.fromkeys(one.why for one in found))
+
+
+def check_reachable(settings: KafkaSettings) -> None:
+    """Returns once a server is there that may be a broker, which takes no longer than one round trip.
+
+    Raises:
+        Unreachable: for a second there was no such host, nothing that listened, or no Kafka.
+    """
+    deadline = time.monotonic() + min(_SECONDS, settings.request_timeout)
+    while True:
+        found = [_tried(address, settings, _SECONDS) for address in settings.bootstrap_servers.split(",")]
+        if any(not one.why or one.passing for one in found):
+            return
+        if time.monotonic() > deadline:
+            why = "; ".join(dict.fromkeys(one.why for one in found))
+            raise Unreachable(f"no broker at {settings.bootstrap_servers}: {why}; {settings.advice}")
+        time.sleep(_PAUSE)
+
+
+def _tried(address: str, settings: KafkaSettings, seconds: float) -> _Found:
+    host, port, given = _split(address)
+    place = f"{host}:{port}" if given else f"{host}:{port} (no port is given, so it is {port})"
+    try:
+        with socket.create_connection((host, port), seconds) as connection:
+            return _spoken(connection, place, settings.security_protocol)
+    except socket.gaierror as error:
+        return _Found(f"there is no host {host!r} ({error.strerror})")
+    except ConnectionRefusedError:
+        return _Found(f"nothing listens at {place} (connection refused)")
+    except TimeoutError:
+        return _Found(f"{place} does not answer; is a firewall before it?", passing=True)
+    except (OSError, UnicodeError) as error:
+        return _Found(f"{place} cannot be reached ({error})")
+
+
+def _spoken(connection: socket.socket, place: str, protocol: str) -> _Found:
+    if "SSL" in protocol.rsplit("_", maxsplit=1)[-1]:
+        try:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            context.wrap_socket(connection).close()
+        except (ssl.SSLError, ConnectionError):
+            return _Found(f"{place} speaks no TLS, which security_protocol={protocol} wants")
+        return _Found("")
+    connection.sendall(struct.pack(">i", len(_API_VERSIONS)) + _API_VERSIONS)
+    try:
+        head = _exactly(connection, 8)
+    except TimeoutError:
+        return _Found(f"{place} takes connections but does not answer as Kafka does{_other(protocol)}", passing=True)
+    except ConnectionError:
+        head = b""
+    if len(head) == 8:
+        length, correlation = struct.unpack(">ii", head)
+        if correlation == _CORRELATION and 0 < length < _LONGEST:
+            return _Found("")
+    return _Found(f"{place} does not answer as Kafka does{_other(protocol)}")
+
+
+def _other(protocol: str) -> str:
+    return f"; is it the port of another server, or one for TLS (security_protocol={protocol} uses none)?"
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count and (part := connection.recv(count - len(found))):
+        found += part
+    return found
+
+
+def _split(address: str) -> tuple[str, int, bool]:
+    """Host, port, and whether the port is named; a protocol in front, as librdkafka takes it, is left out."""
+    place = address.strip().rpartition("://")[2]
+    host, _, port = place.rpartition(":")
+    if port.isdigit() and not host.endswith(":"):
+        return host.strip("[]"), int(port), True
+    return place.strip("[]"), _PORT, False

@@ -1,0 +1,74 @@
+"""Twenty kills of the broker under a process that asks it everything: it gets errors and answers, never a signal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.local import embedded, kill, restart
+from tests.kafka.conftest import WaitUntil
+
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
+
+KILLS = 20
+
+
+@contextmanager
+def _asking(*words: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.kafka.asking", *words]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def _counts(child: subprocess.Popen[str]) -> dict[str, dict[str, int]]:
+    assert child.poll() is None, f"it ended by {child.returncode}"
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("say\n")
+    child.stdin.flush()
+    line = child.stdout.readline()
+    assert line, f"it ended by {child.wait()}"
+    found: dict[str, dict[str, int]] = json.loads(line)
+    return found
+
+
+def _wait_each(child: subprocess.Popen[str], what: str, wait_until: WaitUntil) -> None:
+    """Waits until every question was answered, or refused, once more."""
+    before = _counts(child)
+    for name, counts in before.items():
+        wait_until(partial(_more, child, name, what, counts[what]), f"{name} to be {what}")
+
+
+def _more(child: subprocess.Popen[str], name: str, what: str, than: int) -> bool:
+    return _counts(child)[name][what] > than
+
+
+def test_no_question_aborts_the_process(tmp_path: Path, wait_until: WaitUntil) -> None:
+    topic = f"t{uuid4().hex[:8]}.events"
+    with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
+        with Cluster(KafkaSettings(bootstrap_servers=servers.kafka)) as cluster:
+            cluster.create(topic, 1, 1, {})
+        with _asking(servers.kafka, topic) as child:
+            for _ in range(KILLS):
+                _wait_each(child, "answered", wait_until)
+                kill(tmp_path, "kafka")
+                _wait_each(child, "refused", wait_until)
+                restart(tmp_path, "kafka")
+            print(json.dumps(_counts(child), indent=1))
+            assert child.stdin is not None
+            child.stdin.close()
+            assert child.wait(240.0) == 0
