@@ -19,11 +19,11 @@ from leftfold.cli.stream_survey import survey_streams
 from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
-from leftfold.engine.generations import is_changed, mend
+from leftfold.engine.claims import mixture
 from leftfold.engine.kept import batch_of, no_beginning
 from leftfold.engine.leftovers import leftovers, tails_of, way_out
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
-from leftfold.flush import Generation, Registry
+from leftfold.flush import Generation, Phase, Registry
 from leftfold.ports import ViewStore
 from leftfold.position import Position
 from leftfold.view import View
@@ -153,7 +153,8 @@ class Survey:
                 for view in app.views:
                     try:
                         yield from self._view(view, store, freshness)
-                        self._tell_changed(view, store.registry(view.name), folds.get(view.name, ""))
+                        if view.folded:
+                            self.problems += mixture(store, store.registry(view.name), view, folds.get(view.name, ""))
                         self.problems += map(way_out, leftovers(store, view))
                     except InfrastructureError:
                         raise
@@ -198,11 +199,6 @@ class Survey:
             self.problems.append(late)
         return round(behind, 3)
 
-    def _tell_changed(self, view: View[Any, Any], registry: Registry, fold: str) -> None:
-        live = registry.live_of(view.hash)
-        if live is not None and is_changed(live, fold):
-            self.problems.append(f"view {view.name} was folded by other code of the same version; {mend(view.name)}")
-
     def _generation(self, view: View[Any, Any], generation: Generation, registry: Registry, store: ViewStore) -> Row:
         row: Row = {"kind": "view", "name": view.name, "generation": generation.id, "hash": generation.hash}
         if generation.name:
@@ -222,6 +218,8 @@ class Survey:
             **row,
             "phase": phase,
             "live": live,
+            **({"code": generation.fold, "codes": list(generation.folds)} if generation.folds else {}),
+            **({"since": generation.since, "until": generation.until} if generation.phase is Phase.KEPT else {}),
             "rows": found.rows,
             "approximate": found.approximate,
             "lag": self._lag(found.position),

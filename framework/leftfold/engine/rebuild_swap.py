@@ -8,7 +8,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from leftfold.engine.generations import change, now
+from leftfold.engine.generations import change, moment, now
 from leftfold.engine.rebuild_catchup import CatchUp
 from leftfold.engine.rebuild_compare import Comparison
 from leftfold.engine.rebuild_progress import Stopwatch
@@ -97,7 +97,13 @@ class Swap:
         self._watch.begin("catch up")
         pair = [self._new] if old is None or self._lag(old, ends) > _NEAR else [self._new, old]
         catch_up = CatchUp(
-            self._view, pair, self._store, self._open, patience=self._options.patience, tell=self._watch.tell
+            self._view,
+            pair,
+            self._store,
+            self._open,
+            fold=self._options.fold,
+            patience=self._options.patience,
+            tell=self._watch.tell,
         )
         try:
             catch_up.wait(lambda: self._past(old, ends), timeout=self._options.timeout, awaited=_AWAITED[old is None])
@@ -139,7 +145,9 @@ class Swap:
             if self._new.id not in registry.generations:
                 raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
             live = registry.live_of(self._new.hash)
-            return registry.pointed(self._new, now()) if (live and live.id) == (old and old.id) else registry
+            if (live and live.id) != (old and old.id):
+                return registry
+            return registry.pointed(self._new, now(), moment(self._options.keep))
 
         return change(self._store, self._view.name, point).live.get(self._new.hash) == self._new.id
 
