@@ -38,6 +38,7 @@ class Parked:
     waiting: int = 1
 
 
+_BUILDING = (Phase.BULK, Phase.SEALED)
 _REMEMBERED = 100
 """How many superseded codes a generation names."""
 
@@ -131,6 +132,11 @@ class Registry:
         pinned = generation.in_phase(Phase.PINNED)
         rest = self.without(self.live.get(generation.pointer, ""))
         return Registry({**rest.generations, pinned.id: pinned}, {**rest.live, pinned.pointer: pinned.id})
+
+    def begun_of(self, hash_: str) -> Generation | None:
+        """The newest generation of a schema hash that is being built and has no name, if any."""
+        found = [g for g in self.generations.values() if (g.hash, g.name) == (hash_, "") and g.phase in _BUILDING]
+        return max(found, key=lambda generation: generation.created, default=None)
 
     def live_of(self, hash_: str, name: str = "") -> Generation | None:
         """The live generation of a schema hash, or its pinned one of a name."""

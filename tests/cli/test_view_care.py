@@ -157,7 +157,7 @@ def test_parked_rows_are_freed_once_the_fold_is_mended(
     fold(served, POISON, "    row = row or CartSummary()")
     mended = _run(served)
     try:
-        back = served("rollback", "cart_summary")  # it is the code from before the broken one
+        back = served("promote", "cart_summary", "--generation", "live")  # to the code from before the broken one
         assert back.code == 0, back.err
         told = served("retry", "cart_summary", "p", "--json")
         assert (told.code, told.rows()[0]["freed"]) == (0, ["p"]), told.err

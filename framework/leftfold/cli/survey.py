@@ -175,7 +175,8 @@ class Survey:
 
     def _view(self, view: View[Any, Any], store: ViewStore, freshness: Freshness) -> Iterator[Row]:
         registry = store.registry(view.name)
-        if registry.live_of(view.hash) is None:
+        begun = registry.begun_of(view.hash)
+        if registry.live_of(view.hash) is None and begun is None:
             self.problems.append(
                 f"view {view.name} has no live generation for this code; start "
                 + ("its stream" if view.streamed else f": leftfold run {view.name}, or leftfold rebuild {view.name}")
@@ -186,7 +187,19 @@ class Survey:
                 row["tails"] = len(tails_of(store, view.name, generation.hash))
                 if row["lag"] is not None and generation.hash == view.hash:
                     row["behind"] = self._behind(view, row, freshness)
+            elif generation == begun and "lag" in row and registry.live_of(view.hash) is None:
+                self._tell_begun(view, row, store, generation)
             yield row
+
+    def _tell_begun(self, view: View[Any, Any], row: Row, store: ViewStore, begun: Generation) -> None:
+        """Says how far a view's first generation is."""
+        done = Position(row["position"]).ahead_of(Position())
+        whole = "" if row["lag"] is None else f" of {done + row['lag']:,} ({done / max(1, done + row['lag']):.0%})"
+        tails = "" if tails_of(store, view.name, begun.hash) else f"; no tail is at work: leftfold run {view.name}"
+        self.problems.append(
+            f"view {view.name} is being built for this code: generation {begun.id} has folded {done:,} offsets{whole}"
+            f"{tails}"
+        )
 
     def _behind(self, view: View[Any, Any], row: Row, freshness: Freshness) -> float | None:
         """How many seconds a live generation is behind; None = nobody can tell, which keeps no other view from it."""

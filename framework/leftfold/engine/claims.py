@@ -19,6 +19,7 @@ __all__ = [
     "check_claim",
     "check_tails",
     "claimed",
+    "folded_by",
     "is_claimable",
     "is_known",
     "may_fold",
@@ -136,6 +137,18 @@ def mixture(store: ViewStore, registry: Registry, view: View[Any, Any], fold: st
     found = attendance(store, view.name, view.hash, [fold, *(code for g in mine for code in g.folds)])
     told = [_of_one(g, found, fold) for g in mine if g.phase is not Phase.KEPT]
     return [text for text in told if text]
+
+
+def folded_by(generation: Generation, fold: str) -> str:
+    """Which codes folded a generation, when this one alone did not; '' otherwise."""
+    others = [code for code in generation.folds if code != fold]
+    if not fold or not others:
+        return ""
+    also = " and by this code" if fold in generation.folds else ""
+    return (
+        f"generation {generation.id} of view {generation.view} was folded by other code ({', '.join(others)}){also}; "
+        f"it is compared with this code ({fold})"
+    )
 
 
 def _of_one(generation: Generation, found: Attendance, fold: str) -> str:
