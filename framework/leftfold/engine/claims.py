@@ -27,6 +27,7 @@ __all__ = [
     "mend",
     "mixture",
     "shown",
+    "way_back",
 ]
 
 _SAYS_CODE = "+"
@@ -159,7 +160,7 @@ def _of_one(generation: Generation, found: Attendance, fold: str) -> str:
     if not may_fold(generation, fold) or (len(generation.folds) > 1 and generation.phase is Phase.LIVE):
         before = f"first by {', '.join(generation.folds[:-1])}, now by {code}; " if len(generation.folds) > 1 else ""
         mine = f"; this code is {fold}" if fold and fold != code else ""
-        mine += f", and gets it back by: leftfold rollback {view}" if mine and fold in generation.folds else ""
+        mine += f", and gets it back by: {_way_back(view)}" if mine and fold in generation.folds else ""
         return (
             f"view {view} was folded by other code of the same version: {before}{at_work}{waiting}{mine}; {mend(view)}"
         )
@@ -167,6 +168,17 @@ def _of_one(generation: Generation, found: Attendance, fold: str) -> str:
         return ""
     start = f"; start one of this code: leftfold run {view}" if not right else ""
     return f"view {view}: {at_work}{waiting}{start}"
+
+
+def way_back(generation: Generation, fold: str) -> str:
+    """What to do when a generation that another code folds is meant for this one."""
+    if fold in (*generation.folds, *generation.superseded):
+        return _way_back(generation.view)
+    return f"leftfold rebuild {generation.view} --hold, diff and promote"
+
+
+def _way_back(view: str) -> str:
+    return f"leftfold rollback {view}"
 
 
 def mend(view: str) -> str:

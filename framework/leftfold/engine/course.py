@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leftfold.engine.claims import claimed, is_claimable, is_known, may_fold
+from leftfold.engine.claims import claimed, is_claimable, is_known, may_fold, way_back
 from leftfold.engine.generations import change, followed, now, open_generation, topics_of
 from leftfold.flush import Generation, Mark, Phase, Registry, covered
 from leftfold.ports import LogReader, ViewStore
@@ -72,7 +72,7 @@ class Course:
             if generation.phase is not Phase.KEPT and not may_fold(generation, self._fold) and told not in self._idle:
                 self._idle.add(told)
                 details = {"view": self.view.name, "generation": generation.id, "folded by": generation.fold}
-                self._report("standing by", {**details, "this code": self._fold})
+                self._report("standing by", {**details, "do": way_back(generation, self._fold)})
         return registry
 
     def marks(self, generation: Generation) -> dict[int, Mark] | None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from leftfold import names
-from leftfold.engine.claims import Attendance, attendance, claimed, is_claimable, is_known, member_of, mend
+from leftfold.engine.claims import Attendance, attendance, claimed, is_claimable, is_known, member_of, mend, way_back
 from leftfold.engine.follower import MAX_PARKED, Follower
 from leftfold.engine.generations import change, followed, has_ended, now, open_generation, topics_of
 from leftfold.engine.group import Group
@@ -182,7 +182,7 @@ class Tail:
             if generation.id not in mine and generation.phase is not Phase.KEPT and told not in self._idle:
                 self._idle.add(told)
                 details = {"view": view.name, "generation": generation.id, "folded by": generation.fold}
-                self._report("standing by", {**details, "this code": self._folds.get(view.name, "")})
+                self._report("standing by", {**details, "do": way_back(generation, self._folds.get(view.name, ""))})
 
     def _tell_parked(self, follower: Follower) -> None:
         name, id_ = follower.view.name, follower.generation.id
