@@ -37,6 +37,9 @@ class LogReader(Protocol):
     def ends(self, topics: Iterable[str]) -> Position:
         """The next offset of every partition, stable or not (the high watermark), partitions at 0 included."""
 
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The id of each topic, '' = it has none; one that was made again has another. An absent one is left out."""
+
     def check(self, position: Position) -> None:
         """Raises LogHole when somebody who read on from these offsets would miss records that are gone."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -71,6 +71,9 @@ def test_no_generation_is_begun_over_a_hole() -> None:
 
 class Trimmed(MemoryLogReader):
     """A reader of a log whose ledgers have lost their first event."""
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return dict.fromkeys(topics, "")
 
     def check(self, position: Position) -> None:
         """Refuses whoever would need it."""

@@ -15,7 +15,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
-from tests.kafka.conftest import WaitUntil
+from tests.kafka.conftest import MakeTopic, WaitUntil
 
 pytestmark = pytest.mark.servers
 
@@ -130,6 +130,19 @@ def test_topics_that_are_not_there_are_left_out(kafka: KafkaSettings, cluster: C
     assert cluster.partition_counts([]) == {}
     assert cluster.topics()[f"{category}.dead"] == 3
     assert cluster.brokers() == 1
+
+
+def test_a_topic_that_is_made_again_has_another_id(
+    cluster: Cluster, make_topic: MakeTopic, wait_until: WaitUntil
+) -> None:
+    topic = make_topic()
+    first = cluster.identities([topic, "nothing"])
+    assert first == cluster.identities([topic]) == {topic: cluster.identity(topic)}
+    cluster.delete(topic)
+    assert cluster.identities([topic]) == {}
+    cluster.create(topic, 1, 1, {})
+    wait_until(lambda: bool(cluster.identities([topic])), f"topic {topic}")
+    assert cluster.identity(topic) != first[topic]
 
 
 def test_the_workers_of_a_category_are_counted(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
 from leftfold.engine.archive import Archive, OpenArchive, Owner, check_owner
@@ -42,6 +42,10 @@ class ArchivedReader:
     def ends(self, topics: Iterable[str]) -> Position:
         """The topic's own ends."""
         return self._reader.ends(topics)
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of the topics."""
+        return self._reader.identities(topics)
 
     def check(self, position: Position) -> None:
         """Checks that archive and topic hold what lies behind these offsets.

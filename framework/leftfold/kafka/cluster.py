@@ -32,6 +32,7 @@ _PATIENCE = 4
 _SPEC: Any = OffsetSpec  # its methods are untyped
 _LOADING = frozenset({KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE})
 _PAUSE = 0.05
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
@@ -61,15 +62,7 @@ class Cluster:
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """The number of partitions of each of these topics; one that does not exist is left out."""
-        names = list(dict.fromkeys(topics))
-        if not names:
-            return {}
-        asked = self._asked(
-            f"describing {', '.join(names)}",
-            lambda: self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout),
-        )
-        found = ((name, self._found(name, future)) for name, future in asked.items())
-        return {name: len(topic.partitions) for name, topic in found if topic is not None}
+        return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
 
     def partitions(self, topic: str) -> int:
         """How many partitions the topic has.
@@ -121,11 +114,15 @@ class Cluster:
         Raises:
             InfrastructureError: it does not exist.
         """
-        asked = self._asked(
-            f"describing {topic}",
-            lambda: self._admin.describe_topics(TopicCollection([topic]), request_timeout=self._timeout),
-        )
-        return str(self._answer(f"describing {topic}", asked[topic]).topic_id)
+        found = self.identities([topic])
+        if topic not in found:
+            raise InfrastructureError(f"topic {topic} does not exist at {self._settings.bootstrap_servers}")
+        return found[topic]
+
+    def identities(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id of each of these topics, '' from a cluster without ids; one that does not exist is left out."""
+        found = {name: str(topic.topic_id) for name, topic in self._described(topics).items()}
+        return {name: "" if id_ == _NO_ID else id_ for name, id_ in found.items()}
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> Position:
         """Deletes what lies before these offsets, for ever; where each of the partitions begins then."""
@@ -172,6 +169,26 @@ class Cluster:
             raise
         return True
 
+    def delete(self, topic: str) -> None:
+        """Deletes a topic with all that it holds, and waits until the brokers have forgotten it.
+
+        Raises:
+            InfrastructureError: it does not exist, or is still there after `settings.request_timeout`.
+        """
+        doing = f"deleting {topic}"
+        asked = self._asked(
+            doing,
+            lambda: self._admin.delete_topics(
+                [topic], operation_timeout=self._timeout, request_timeout=2 * self._timeout
+            ),
+        )
+        self._answer(doing, asked[topic])
+        deadline = time.monotonic() + self._timeout
+        while self.partition_counts([topic]):
+            if time.monotonic() > deadline:
+                raise self._translated(KafkaError(KafkaError._TIMED_OUT), doing)
+            time.sleep(_PAUSE)
+
     def owners(self, category: str, *, timeout: float | None = None) -> dict[str, int]:
         """The groups of workers of a category and how many members each has; `timeout` in seconds per question."""
         seconds = timeout or self._timeout
@@ -201,6 +218,17 @@ class Cluster:
             if kafka_error(error).code() not in _LOADING or time.monotonic() > deadline:
                 raise self._translated(error, doing) from error
             time.sleep(_PAUSE)
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
+        names = list(dict.fromkeys(topics))
+        if not names:
+            return {}
+        asked = self._asked(
+            f"describing {', '.join(names)}",
+            lambda: self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout),
+        )
+        found = {name: self._found(name, future) for name, future in asked.items()}
+        return {name: topic for name, topic in found.items() if topic is not None}
 
     def _offsets(self, topic: str, spec: Any) -> dict[int, int]:
         doing = f"asking for offsets of {topic}"

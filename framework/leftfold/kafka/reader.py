@@ -87,6 +87,10 @@ class KafkaLogReader:
         """The topic's id in its cluster."""
         return self._cluster.identity(topic)
 
+    def identities(self, topics: Iterable[str]) -> dict[str, str]:
+        """The topics' ids in their cluster; one that does not exist is left out."""
+        return self._cluster.identities(topics)
+
     def check(self, position: Position) -> None:
         """Checks that the topics still hold what lies behind these offsets.
 
