@@ -56,7 +56,8 @@ class Generation:
     `since` is when it came into its phase, `name` what readers of a pinned one call it, `ends` where its bulk load
     stops. `folds` are the hashes of the codes that folded it, in order; the last one folds it now, and no other code
     writes to it (none = unknown). `superseded` are codes of the generations that it replaced: they never claim it.
-    `until` is when a kept one ends (RFC 3339; '' = with a later rebuild).
+    `until` is when a kept one ends (RFC 3339; '' = with a later rebuild). `ids` are those of the topics it was folded
+    from, as their cluster gives them (none = unknown).
     """
 
     view: str
@@ -73,6 +74,7 @@ class Generation:
     ends: Position = field(default_factory=Position)
     superseded: tuple[str, ...] = ()
     until: str = ""
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fold(self) -> str:
@@ -126,6 +128,11 @@ class Registry:
             now = now.after(before)
         generations[now.id] = now.in_phase(Phase.LIVE, since)
         return Registry(generations, {**self.live, generation.pointer: generation.id})
+
+    def known_by(self, generation_id: str, ids: Mapping[str, str]) -> Registry:
+        """The registry with the ids of a generation's topics, unless it has some or is not there."""
+        now = self.generations.get(generation_id)
+        return self if now is None or now.ids else self.with_generation(replace(now, ids=ids))
 
     def pinned(self, generation: Generation) -> Registry:
         """The registry with this generation behind its name, and without the one that was."""

@@ -22,6 +22,7 @@ from leftfold.description import describe
 from leftfold.engine.claims import mixture
 from leftfold.engine.kept import batch_of, no_beginning
 from leftfold.engine.leftovers import leftovers, tails_of, way_out
+from leftfold.engine.same_log import other_log
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
 from leftfold.flush import Generation, Phase, Registry
 from leftfold.ports import ViewStore
@@ -50,6 +51,7 @@ class Survey:
         self.missing = False
         self._ends = Position()
         self._starts = Position()
+        self._ids: dict[str, str] = {}
 
     def servers(self) -> list[Row]:
         """The embedded servers of the project, and those that are configured instead."""
@@ -91,6 +93,7 @@ class Survey:
                 logs = {topic for topic in map(names.events, _categories(app)) if topic in topics}
                 self._ends = cluster.ends(logs) if logs else Position()
                 self._starts = cluster.starts(logs)
+                self._ids = cluster.identities(logs)
                 for decider in app.deciders:
                     yield self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
         except LeftfoldError as error:
@@ -183,6 +186,8 @@ class Survey:
             )
         for generation in sorted(registry.generations.values(), key=lambda g: g.created):
             row = self._generation(view, generation, registry, store)
+            if generation.phase in (Phase.LIVE, Phase.HELD) and (why := other_log(generation, self._ids)):
+                self.problems.append(why)
             if row.get("live"):
                 row["tails"] = len(tails_of(store, view.name, generation.hash))
                 if row["lag"] is not None and generation.hash == view.hash:

@@ -46,7 +46,7 @@ class ViewStoreContract(ReadingContract):
         assert store.change_registry(view, one, one.pointed(generation))
         assert store.registry(view).live_of(generation.hash) == generation.in_phase(Phase.LIVE)
 
-    def test_the_registry_keeps_which_codes_fold_a_generation_and_when_it_ends(
+    def test_the_registry_keeps_which_codes_and_topics_a_generation_is_of_and_when_it_ends(
         self, store: ViewStore, generation: Generation
     ) -> None:
         kept = replace(
@@ -54,6 +54,7 @@ class ViewStoreContract(ReadingContract):
             .claimed("a")
             .claimed("b"),
             superseded=("c", "d"),
+            ids={"shop.events": "Yz1"},
         )
         registry = Registry().with_generation(generation).with_generation(kept)
         assert store.change_registry(generation.view, Registry(), registry)

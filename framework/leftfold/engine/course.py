@@ -7,6 +7,7 @@ from typing import Any
 
 from leftfold.engine.claims import claimed, is_claimable, is_known, may_fold, way_back
 from leftfold.engine.generations import change, followed, now, open_generation, topics_of
+from leftfold.engine.same_log import Identities, other_log
 from leftfold.flush import Generation, Mark, Phase, Registry, covered
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
@@ -39,6 +40,7 @@ class Course:
     ) -> None:
         self.view, self._store, self._log, self._report, self._check = view, store, log, report, check
         self._fold, self._idle = fold, set[tuple[str, str]]()
+        self._ids, self._foreign = Identities(log), set[str]()
         self._is_new = not is_known(store.registry(view.name), view, fold)
         self._targets: dict[str, Position] = {}
         self._told: dict[str, set[str]] = {}
@@ -50,15 +52,25 @@ class Course:
         if not found and registry.live_of(self.view.hash) is None:
             topics = topics_of(self.view, self._log.partitions)
             self._check(topics)
+            ids = self._ids.of(topics)
             codes = (self._fold,) if self._fold else ()
-            begun = open_generation(self._store, self.view, topics, Phase.SEALED, folds=codes)
+            begun = open_generation(self._store, self.view, topics, Phase.SEALED, folds=codes, ids=ids)
             self._report("generation begun", {"view": self.view.name, "generation": begun.id})
             found = {begun.id: begun}
+        found = {id_: generation for id_, generation in found.items() if self._is_of_this_log(generation)}
         if registry.live_of(self.view.hash) is None:
             for generation in found.values():
                 if generation.id not in self._targets:
                     self._targets[generation.id] = self._log.ends(generation.topics)
         return found
+
+    def _is_of_this_log(self, generation: Generation) -> bool:
+        """Whether it was folded from the topics that are there now; if not, that is told once."""
+        why = other_log(generation, self._ids.of(generation.topics))
+        if why and generation.id not in self._foreign and generation.phase is not Phase.KEPT:
+            self._foreign.add(generation.id)
+            self._report("view stopped", {"view": self.view.name, "why": why})
+        return not why
 
     def _claimed(self, registry: Registry) -> Registry:
         """Claims what this code may fold, as a tail that starts does; tells once of what another code folds."""

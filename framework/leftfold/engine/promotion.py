@@ -13,6 +13,7 @@ from leftfold.engine.rebuild import RebuildOptions
 from leftfold.engine.rebuild_progress import Report, Stopwatch
 from leftfold.engine.rebuild_result import Agreement, RebuildResult
 from leftfold.engine.rebuild_swap import Swap
+from leftfold.engine.same_log import check_log, known_ids
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.flush import Generation, Phase, Registry
 from leftfold.ports import LogReader, ViewStore
@@ -75,6 +76,7 @@ class Promotion:
         generation = self._prolonged(generation)
         log = self._open_log()
         try:
+            check_log(generation, known_ids(log, generation.topics))
             ends = log.stable_ends(generation.topics)
         finally:
             log.close()

@@ -26,6 +26,7 @@ from leftfold.engine.rebuild_removal import abandon, sweep
 from leftfold.engine.rebuild_result import RebuildResult
 from leftfold.engine.rebuild_resume import resumed, unfinished
 from leftfold.engine.rebuild_swap import Swap
+from leftfold.engine.same_log import known_ids, other_log
 from leftfold.errors import ConfigurationError
 from leftfold.flush import Generation, Mark, Phase
 from leftfold.ports import LogReader
@@ -140,10 +141,12 @@ class Rebuild:
         with at_work(self._store, names.rebuilds(name), f"view {name} is being rebuilt"):
             watch.begin("plan")
             self._check_tails()
+            ids = self._ids()
             before = unfinished(self._store, self.view, self.options)
+            before = None if before and other_log(before, ids) else before
             sweep(self._store, self.view, self.options.keep, but=before)
             plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
-            generation = before or self._open(plan)
+            generation = before or self._open(plan, ids)
             try:
                 yield self._begun(generation, plan, watch)
             except BaseException as error:
@@ -175,9 +178,13 @@ class Rebuild:
         swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
         return swap.run(self._stable_ends(plan), events)
 
-    def _open(self, plan: RebuildPlan) -> Generation:
+    def _ids(self) -> dict[str, str]:
+        with closing(self._open_log()) as log:
+            return known_ids(log, topics_of(self.view, log.partitions))
+
+    def _open(self, plan: RebuildPlan, ids: Mapping[str, str]) -> Generation:
         codes = (self.options.fold,) if self.options.fold else ()
-        told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "folds": codes}
+        told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "folds": codes, "ids": ids}
         return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **told)
 
     def _check_tails(self) -> None:

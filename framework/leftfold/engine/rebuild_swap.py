@@ -14,6 +14,7 @@ from leftfold.engine.rebuild_compare import Comparison
 from leftfold.engine.rebuild_progress import Stopwatch
 from leftfold.engine.rebuild_removal import remove
 from leftfold.engine.rebuild_result import Agreement, RebuildResult
+from leftfold.engine.same_log import other_log
 from leftfold.errors import Fenced
 from leftfold.flush import Generation, Mark, Phase, Registry, covered
 from leftfold.ports import LogReader, ViewStore
@@ -58,7 +59,9 @@ class Swap:
         """
         for _ in range(_ATTEMPTS):
             old = self._predecessor()
-            agreement, sums, why = self._level(old, ends)
+            foreign = other_log(old, self._new.ids) if old is not None else ""
+            agreement, sums, why = self._level(None if foreign else old, ends)
+            why = why or (f"{old.id} was folded from other topics" if old is not None and foreign else "")
             if self._options.hold:
                 self._hold()
                 return self._result(old, events, agreement, sums, why, False)

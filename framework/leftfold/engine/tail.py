@@ -16,6 +16,7 @@ from leftfold.engine.generations import change, followed, has_ended, now, open_g
 from leftfold.engine.group import Group
 from leftfold.engine.hole import beginning
 from leftfold.engine.rebuild_removal import remove_ended
+from leftfold.engine.same_log import Identities, other_log
 from leftfold.engine.shares import shares_of
 from leftfold.errors import LeftfoldError, LogHole, ViewNotBuilt
 from leftfold.flush import Generation, Phase, Registry, covered
@@ -80,6 +81,8 @@ class Tail:
         self._looked = float("-inf")
         self._waiting: list[tuple[float, Follower]] = []
         self._admin = open_log()
+        self._ids = Identities(self._admin)
+        self._foreign: set[_Name] = set()
 
     def step(self, timeout: float = 0.1) -> int:
         """Looks for new generations now and then, folds what is there for each group; returns how many events."""
@@ -140,6 +143,7 @@ class Tail:
             mine = followed(registry, view, self._folds.get(view.name, ""))
             if not mine and registry.live_of(view.hash) is None:
                 mine = self._begun(view)
+            mine = self._of_this_log(mine)
             for name in [known for known in self._known if known[0] == view.name and known[1] not in mine]:
                 self._forget(name)
             for id_, generation in mine.items():
@@ -151,6 +155,18 @@ class Tail:
             self._tell_idle(view, registry)
         for follower in self._known.values():
             self._tell_parked(follower)
+
+    def _of_this_log(self, found: Mapping[str, Generation]) -> dict[str, Generation]:
+        """Those that were folded from the topics that are there now; tells once of each other one."""
+        mine = {}
+        for id_, generation in found.items():
+            why, name = other_log(generation, self._ids.of(generation.topics)), (generation.view, id_)
+            if not why:
+                mine[id_] = generation
+            elif name not in self._foreign and generation.phase is not Phase.KEPT:
+                self._foreign.add(name)
+                self._report("view stopped", {"view": generation.view, "why": why})
+        return mine
 
     def _claim(self, view: View[Any, Any], registry: Registry) -> Registry:
         """Claims what this code may fold, at once if it is new, else when no tail of the code that folds it is left.
@@ -204,7 +220,9 @@ class Tail:
             self._holes.add(view.name)
             self._report("view stopped", {"view": view.name, "why": str(error)})
             return {}
-        generation = open_generation(self._store, view, topics, Phase.SEALED, unless_followed=True, **self._code(view))
+        generation = open_generation(
+            self._store, view, topics, Phase.SEALED, unless_followed=True, ids=self._ids.of(topics), **self._code(view)
+        )
         self._targets[view.name, generation.id] = self._admin.ends(topics)
         self._report("generation begun", {"view": view.name, "generation": generation.id})
         return {generation.id: generation}
@@ -223,6 +241,8 @@ class Tail:
         if not self._is_mine(follower):
             return
         self._tell_changed(view, generation)
+        if not generation.ids and (ids := self._ids.of(generation.topics)):
+            change(self._store, view.name, lambda r: r.known_by(generation.id, ids))
         if self._store.registry(view.name).live_of(view.hash) is None:
             self._targets.setdefault(name, self._admin.ends(generation.topics))
         if share:

@@ -69,6 +69,7 @@ def _generation_json(generation: Generation) -> str:
             "folds": generation.folds,
             "superseded": generation.superseded,
             "until": generation.until,
+            "ids": dict(generation.ids),
             "ends": generation.ends.offsets,
         }
     )
@@ -104,6 +105,7 @@ def _generation(view: str, id_: str, text: bytes) -> Generation:
             ends=Position.from_json(json.dumps(told.get("ends", {}))),
             superseded=tuple(map(str, told.get("superseded", ()))),
             until=str(told.get("until", "")),
+            ids={str(topic): str(id_) for topic, id_ in told.get("ids", {}).items()},
         )
     except (KeyError, ValueError, TypeError, AttributeError, ContractError) as error:
         raise ContractError(
