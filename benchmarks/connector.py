@@ -70,6 +70,9 @@ class _Frame:
     def starts(self, topics: Iterable[str]) -> Position:
         return Position()
 
+    def identities(self, topics: Iterable[str]) -> dict[str, str]:
+        return {}
+
     def read(self, part: Range) -> Iterator[list[BulkRecord]]:
         for batch in self._batches:
             columns = (batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers"))

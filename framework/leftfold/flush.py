@@ -38,6 +38,11 @@ class Parked:
     waiting: int = 1
 
 
+_BUILDING = (Phase.BULK, Phase.SEALED)
+_REMEMBERED = 100
+"""How many superseded codes a generation names."""
+
+
 def pointer(hash_: str, name: str = "") -> str:
     """What the registry calls the live generation of a hash, or its pinned one of a name."""
     return f"{hash_}~{name}" if name else hash_
@@ -49,7 +54,10 @@ class Generation:
 
     `buckets` is fixed for its life, `topics` are the physical topics it reads with the number of partitions of each.
     `since` is when it came into its phase, `name` what readers of a pinned one call it, `ends` where its bulk load
-    stops, and `fold` says which code made it ('' = nobody knows), so that no other code goes on with it.
+    stops. `folds` are the hashes of the codes that folded it, in order; the last one folds it now, and no other code
+    writes to it (none = unknown). `superseded` are codes of the generations that it replaced: they never claim it.
+    `until` is when a kept one ends (RFC 3339; '' = with a later rebuild). `ids` are those of the topics it was folded
+    from, as their cluster gives them (none = unknown).
     """
 
     view: str
@@ -62,17 +70,34 @@ class Generation:
     created: str = ""
     since: str = ""
     name: str = ""
-    fold: str = ""
+    folds: tuple[str, ...] = ()
     ends: Position = field(default_factory=Position)
+    superseded: tuple[str, ...] = ()
+    until: str = ""
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fold(self) -> str:
+        """The code that folds it; '' = unknown."""
+        return self.folds[-1] if self.folds else ""
 
     @property
     def pointer(self) -> str:
         """What readers look up to find it: the hash of their code, and the name if it is a pinned one's."""
         return pointer(self.hash, self.name)
 
-    def in_phase(self, phase: Phase, since: str = "") -> Generation:
+    def in_phase(self, phase: Phase, since: str = "", until: str = "") -> Generation:
         """The same generation in another phase."""
-        return replace(self, phase=phase, since=since)
+        return replace(self, phase=phase, since=since, until=until)
+
+    def claimed(self, fold: str) -> Generation:
+        """The same generation, folded by this code from here on."""
+        return replace(self, folds=(*(other for other in self.folds if other != fold), fold))
+
+    def after(self, before: Generation) -> Generation:
+        """The same generation in the place of another one, whose codes do not claim it."""
+        codes = dict.fromkeys((*self.superseded, *before.superseded, *before.folds))
+        return replace(self, superseded=tuple(code for code in codes if code not in self.folds)[-_REMEMBERED:])
 
 
 @dataclass(frozen=True)
@@ -93,19 +118,32 @@ class Registry:
             {h: i for h, i in self.live.items() if i != generation_id},
         )
 
-    def pointed(self, generation: Generation, since: str = "") -> Registry:
-        """The registry with this generation live and its predecessor kept, from a moment on (RFC 3339)."""
-        before = self.live.get(generation.pointer)
-        generations = {**self.generations, generation.id: generation.in_phase(Phase.LIVE, since)}
-        if before is not None and before != generation.id and before in generations:
-            generations[before] = generations[before].in_phase(Phase.KEPT, since)
+    def pointed(self, generation: Generation, since: str = "", until: str = "") -> Registry:
+        """The registry with this generation live and its predecessor kept, from one moment until another (RFC 3339)."""
+        now = self.generations.get(generation.id, generation)
+        before = self.generations.get(self.live.get(generation.pointer, ""))
+        generations = dict(self.generations)
+        if before is not None and before.id != now.id:
+            generations[before.id] = before.in_phase(Phase.KEPT, since, until)
+            now = now.after(before)
+        generations[now.id] = now.in_phase(Phase.LIVE, since)
         return Registry(generations, {**self.live, generation.pointer: generation.id})
+
+    def known_by(self, generation_id: str, ids: Mapping[str, str]) -> Registry:
+        """The registry with the ids of a generation's topics, unless it has some or is not there."""
+        now = self.generations.get(generation_id)
+        return self if now is None or now.ids else self.with_generation(replace(now, ids=ids))
 
     def pinned(self, generation: Generation) -> Registry:
         """The registry with this generation behind its name, and without the one that was."""
         pinned = generation.in_phase(Phase.PINNED)
         rest = self.without(self.live.get(generation.pointer, ""))
         return Registry({**rest.generations, pinned.id: pinned}, {**rest.live, pinned.pointer: pinned.id})
+
+    def begun_of(self, hash_: str) -> Generation | None:
+        """The newest generation of a schema hash that is being built and has no name, if any."""
+        found = [g for g in self.generations.values() if (g.hash, g.name) == (hash_, "") and g.phase in _BUILDING]
+        return max(found, key=lambda generation: generation.created, default=None)
 
     def live_of(self, hash_: str, name: str = "") -> Generation | None:
         """The live generation of a schema hash, or its pinned one of a name."""

@@ -68,6 +68,11 @@ def tails(view: str, hash_: str) -> str:
     return f"tails:{view}:{hash_}"
 
 
+def coders(view: str, hash_: str, fold: str) -> str:
+    """The group in which those tails of a view show themselves that fold with one code."""
+    return f"tails:{view}:{hash_}:{fold}"
+
+
 def streams(view: str, hash_: str) -> str:
     """The group in which a stream that keeps a view of a schema hash shows that it is at work."""
     return f"streams:{view}:{hash_}"

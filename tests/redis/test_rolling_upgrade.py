@@ -76,7 +76,7 @@ def test_an_upgrade_under_writes_goes_live_beside_the_old_one(
 def test_twin_tails_that_follow_what_other_code_made_spoil_its_rows(
     server: RedisServer, store: RedisViewStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def whichever(registry: Registry, view: View[Any, Any]) -> dict[str, Generation]:
+    def whichever(registry: Registry, view: View[Any, Any], fold: str = "") -> dict[str, Generation]:
         return {i: g for i, g in registry.generations.items() if g.phase not in (Phase.BULK, Phase.PINNED)}
 
     monkeypatch.setattr("leftfold.engine.tail.followed", whichever)

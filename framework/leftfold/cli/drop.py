@@ -27,16 +27,17 @@ def drop(
     ] = False,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Remove the live one of other code too; remove the orphans, or the whole view."),
+        typer.Option("--yes", help="Also the live one of other code, a kept one, orphans, or the whole view."),
     ] = False,
     app: AppOption = "",
     redis: RedisOption = None,
 ) -> None:
     """Remove a generation that no reader sees.
 
-    The live one of this code cannot be removed. That of another version of the code can, with --yes, once no tail of
-    that version runs. With --orphans all keys are looked through; nothing is removed without --yes. A view that the App
-    does not declare goes as a whole: without --yes it is only told what there is of it.
+    The live one of this code cannot be removed, and a kept one, which `rollback` needs, only with --yes. That of
+    another version of the code can, with --yes, once no tail of that version runs. With --orphans all keys are looked
+    through; nothing is removed without --yes. A view that the App does not declare goes as a whole: without --yes it is
+    only told what there is of it.
     """
     from leftfold.cli.dropping import remove_one, remove_unlisted, remove_whole
     from leftfold.cli.failures import Usage

@@ -25,13 +25,19 @@ def remove_one(store: BulkStore, view: View[Any, Any], named: str, *, sure: bool
     """Removes a generation.
 
     Raises:
-        Usage: readers see it, or may see it and nobody said that they are gone.
+        Usage: readers see it, or may see it and nobody said that they are gone; or a rollback needs it.
         ViewNotBuilt: there is none of that name.
     """
     registry = store.registry(view.name)
     found = resolve(registry, view, named)
     if found.phase is not Phase.PINNED and found.id in registry.live.values():
         _check_readers(store, view, found, registry, sure=sure)
+    elif found.phase is Phase.KEPT and not sure:
+        until = f"until {found.until}" if found.until else "until a later rebuild"
+        raise Usage(
+            f"generation {found.id} of {view.name} is kept {until} for leftfold rollback {view.name}; to remove it all "
+            f"the same: leftfold drop {view.name} {found.id} --yes"
+        )
     remove(store, found)
     say(f"{view.name}: {found.id} ({found.name or found.phase.value}) is gone")
 

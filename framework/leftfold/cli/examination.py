@@ -17,6 +17,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.cli.console import amount
 from leftfold.cli.embedded import local_settings, needed
+from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
 from leftfold.cli.hints import for_app
 from leftfold.cli.open_transactions import look_for_open
@@ -27,6 +28,7 @@ from leftfold.cli.reaction_survey import survey_reactions
 from leftfold.cli.stream_survey import survey_streams
 from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
+from leftfold.engine.claims import mixture
 from leftfold.engine.leftovers import leftovers, way_out
 from leftfold.engine.orphans import orphans
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
@@ -156,6 +158,13 @@ class Examination:
                 for spec, app in apps.items()
                 for view in app.views
                 for generation in leftovers(store, view)
+            ]
+            left += [
+                for_app(told, spec)
+                for spec, app in apps.items()
+                for view in app.views
+                if view.folded
+                for told in mixture(store, store.registry(view.name), view, folds_of(app).get(view.name, ""))
             ]
             left += look_for_others(store, apps, _LONGEST_LOOK)
         return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *left])

@@ -84,7 +84,7 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         from leftfold.cli.streaming import stream
 
         views = [app.view(name) for name in options.names]
-        told = {"trigger": options.trigger, "max_parked": options.max_parked}
+        told = {"trigger": options.trigger, "max_parked": options.max_parked, "folds": folds_of(app)}
         stream(views, kafka, redis_settings(), stop, report, archive=archive, options=told)
     elif options.kind == "queries":
         from leftfold.cli.refreshing import refresh

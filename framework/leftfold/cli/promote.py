@@ -8,6 +8,10 @@ import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 
+KeepOption = Annotated[
+    float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep what is replaced.")
+]
+
 if TYPE_CHECKING:
     from leftfold.cli.workbench import Servers
     from leftfold.engine.rebuild_result import RebuildResult
@@ -28,6 +32,7 @@ def promote(
     generation: Annotated[
         str, typer.Option("--generation", metavar="ID", help="Which one, if not the held one.")
     ] = "held",
+    keep: KeepOption = 600.0,
     app: AppOption = "",
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
@@ -37,13 +42,15 @@ def promote(
     """Show readers the generation that was held back.
 
     It goes live when it is as far as what readers see now, so that none of them goes back in time. What it replaces
-    is kept for a rollback.
+    is kept for a rollback, for --keep seconds. Exit code 78 when only tails of other code than that of the generation
+    run: it would stand still. `--generation live` gives the live one back to the tails of this code.
     """
-    _swap(view, generation, app, (kafka, redis, archive), as_json=as_json)
+    _swap(view, generation, app, (kafka, redis, archive), keep=keep, as_json=as_json)
 
 
 def rollback(
     view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
+    keep: KeepOption = 600.0,
     app: AppOption = "",
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
@@ -52,33 +59,36 @@ def rollback(
 ) -> None:
     """Show readers the generation that was live before.
 
-    Tails keep it up to date with the code that runs now, so its rows are those of the old fold up to the swap and of
-    this one since. A second rollback takes the first one back.
+    Tails of the code that folded it keep it up to date, and go on with it. Exit code 78 when only tails of other code
+    run: start those again first. A second rollback takes the first one back. Where code was exchanged without a
+    rebuild and is exchanged back, its tails go on with what readers see now.
     """
-    _swap(view, "kept", app, (kafka, redis, archive), as_json=as_json)
+    _swap(view, "kept", app, (kafka, redis, archive), keep=keep, as_json=as_json)
 
 
-def _swap(name: str, generation: str, app: str, servers: Servers, *, as_json: bool) -> None:
+def _swap(name: str, generation: str, app: str, servers: Servers, *, keep: float, as_json: bool) -> None:
     from leftfold.cli.failures import Usage
+    from leftfold.cli.folds import folds_of
     from leftfold.cli.progress import shown
     from leftfold.cli.project import load_app
     from leftfold.cli.workbench import view_of, workbench
     from leftfold.engine.promotion import Promotion
     from leftfold.engine.rebuild import RebuildOptions
 
-    view = view_of(load_app(app, having=[name]), name)
+    whole = load_app(app, having=[name])
+    view = view_of(whole, name)
     if view.streamed:
         raise Usage(f"view {name} is kept by a stream, which goes on with its newest rows; leftfold rebuild {name}")
     with workbench(*servers) as bench, shown(name) as report:
-        options = RebuildOptions(keep=1.0)
+        options = RebuildOptions(keep=keep, patience=3.0, fold=folds_of(whole).get(name, ""))
         promotion = Promotion(
             view, bench.store, open_log=bench.open_log, open_reader=bench.open_reader, options=options, report=report
         )
         result = promotion.run(generation)
-    _tell(result, as_json=as_json)
+    _tell(result, keep, as_json=as_json)
 
 
-def _tell(result: RebuildResult, *, as_json: bool) -> None:
+def _tell(result: RebuildResult, keep: float, *, as_json: bool) -> None:
     from leftfold.cli.console import amount, emit, say
 
     if as_json:
@@ -89,4 +99,4 @@ def _tell(result: RebuildResult, *, as_json: bool) -> None:
     if result.predecessor:
         say(f"  its rows and those of {result.predecessor}: {result.agreement.value}")
     if result.kept:
-        say(f"  {result.kept} is kept until a later rebuild; back to it: leftfold rollback {result.view}")
+        say(f"  {result.kept} is kept for {keep:g} s; back to it: leftfold rollback {result.view}")

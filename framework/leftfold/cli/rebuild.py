@@ -122,7 +122,9 @@ def rebuild(
     with work.engine(engine, master, py_files or ()):
         for group in _groups(views, alone=bool(as_of or sample)):
             if sample:
-                code = max(code, tell_sample(work.sampled(group[0], share), as_json=as_json))
+                code = max(
+                    code, tell_sample(work.sampled(group[0], share, folds.get(group[0].name, "")), as_json=as_json)
+                )
                 continue
             if len(group) > 1:
                 results = work.run_together(group, folds=folds, quiet=as_json)

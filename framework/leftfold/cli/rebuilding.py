@@ -17,6 +17,7 @@ from leftfold.cli.progress import shown
 from leftfold.cli.workbench import check_addresses, workbench
 from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
+from leftfold.engine.claims import folded_by
 from leftfold.engine.generations import resolve
 from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
@@ -129,10 +130,12 @@ class Rebuilding:
             note(f"interrupted; the live generations of {names} are as they were. Go on: {self._again(views)}")
             raise
 
-    def sampled(self, view: View[Any, Any], share: float) -> Sample:
+    def sampled(self, view: View[Any, Any], share: float, fold: str = "") -> Sample:
         """A share of the rows folded with this code and compared with the live ones; nothing is written."""
         with workbench(*self._servers) as bench, shown(view.name) as report:
             live = resolve(bench.store.registry(view.name), view, "live")
+            if said := folded_by(live, fold):
+                note(said)
             verify = Verify(
                 view,
                 bench.store,

@@ -39,6 +39,8 @@ def tell_sample(sample: Sample, *, as_json: bool) -> int:
         emit({**sample.__dict__, "differences": [d.__dict__ for d in sample.differences]})
         return code
     verdict = f"{amount(len(sample.differences), 'row')} would change" if code else "none would change"
+    if not (code or sample.rows):
+        verdict = "no row is among these keys, so nothing is known; take a larger share"
     more = f" (of {sample.differing:,} that seem to)" if sample.differing > len(sample.differences) > 0 else ""
     folded = f"{amount(sample.rows, 'row')}, {sample.share:.3%} of the keys, in {sample.seconds:.1f} s"
     say(f"{sample.view}: {folded}: {verdict}{more}")

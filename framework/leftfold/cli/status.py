@@ -38,7 +38,7 @@ _COLUMNS = {
         "view",
         "generation",
         "phase",
-        "kept",
+        "kept up",
         "tails",
         "rows",
         "lag",
@@ -100,7 +100,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
         shown = [_shown(row) for row in rows if row["kind"] == kind]
         if number and shown:
             say()
-        table(shown, [column for column in columns if column != "kept" or any("kept" in row for row in shown)])
+        table(shown, [column for column in columns if column != "kept up" or any("kept up" in row for row in shown)])
 
 
 def _shown(row: dict[str, Any]) -> dict[str, object]:
@@ -108,6 +108,11 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
     from leftfold.cli.console import lasting, since
 
     shown = {row["kind"]: row["name"], **{k: v for k, v in row.items() if v is not None}}
+    if "kept" in shown:
+        shown["kept up"] = shown.pop("kept")  # a phase is called kept, too
+    if row.get("since"):
+        ends = f", ends in {lasting(-since(row['until']))}" if row.get("until") else ""
+        shown["phase"] = f"{row['phase']} for {lasting(since(row['since']))}{ends}"
     if "uptime" in shown:
         shown["uptime"] = lasting(row["uptime"])
     if row.get("time"):

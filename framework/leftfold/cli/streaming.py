@@ -39,7 +39,7 @@ def stream(
     Args:
         archive: where events are that the topic has lost; '' = nowhere.
         options: of each ViewStream. `trigger`: seconds from batch to batch; 0 = as they come. `max_parked`: how many
-            rows of a view may be parked.
+            rows of a view may be parked. `folds`: which code folds, by view.
 
     Raises:
         ConfigurationError: Spark or Java is missing.
@@ -48,7 +48,15 @@ def stream(
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
     with session.spark_session(_settings()) as spark:
         ports, trouble = _ports(kafka, redis, archive), Trouble(report, stop)
-        made = partial(streaming.ViewStream, spark, ports=ports, report=report, **options)
+        told = {name: value for name, value in options.items() if name != "folds"}
+        folds = options.get("folds", {})
+
+        def made(view: View[Any, Any]) -> ViewStream:
+            one: ViewStream = streaming.ViewStream(
+                spark, view, ports=ports, report=report, fold=folds.get(view.name, ""), **told
+            )
+            return one
+
         while not stop.is_set():
             try:
                 _follow(made, views, stop, trouble)

@@ -19,11 +19,12 @@ from leftfold.cli.stream_survey import survey_streams
 from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
-from leftfold.engine.generations import is_changed, mend
+from leftfold.engine.claims import mixture
 from leftfold.engine.kept import batch_of, no_beginning
 from leftfold.engine.leftovers import leftovers, tails_of, way_out
+from leftfold.engine.same_log import other_log
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
-from leftfold.flush import Generation, Registry
+from leftfold.flush import Generation, Phase, Registry
 from leftfold.ports import ViewStore
 from leftfold.position import Position
 from leftfold.view import View
@@ -50,6 +51,7 @@ class Survey:
         self.missing = False
         self._ends = Position()
         self._starts = Position()
+        self._ids: dict[str, str] = {}
 
     def servers(self) -> list[Row]:
         """The embedded servers of the project, and those that are configured instead."""
@@ -91,6 +93,7 @@ class Survey:
                 logs = {topic for topic in map(names.events, _categories(app)) if topic in topics}
                 self._ends = cluster.ends(logs) if logs else Position()
                 self._starts = cluster.starts(logs)
+                self._ids = cluster.identities(logs)
                 for decider in app.deciders:
                     yield self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
         except LeftfoldError as error:
@@ -153,7 +156,8 @@ class Survey:
                 for view in app.views:
                     try:
                         yield from self._view(view, store, freshness)
-                        self._tell_changed(view, store.registry(view.name), folds.get(view.name, ""))
+                        if view.folded:
+                            self.problems += mixture(store, store.registry(view.name), view, folds.get(view.name, ""))
                         self.problems += map(way_out, leftovers(store, view))
                     except InfrastructureError:
                         raise
@@ -174,18 +178,33 @@ class Survey:
 
     def _view(self, view: View[Any, Any], store: ViewStore, freshness: Freshness) -> Iterator[Row]:
         registry = store.registry(view.name)
-        if registry.live_of(view.hash) is None:
+        begun = registry.begun_of(view.hash)
+        if registry.live_of(view.hash) is None and begun is None:
             self.problems.append(
                 f"view {view.name} has no live generation for this code; start "
                 + ("its stream" if view.streamed else f": leftfold run {view.name}, or leftfold rebuild {view.name}")
             )
         for generation in sorted(registry.generations.values(), key=lambda g: g.created):
             row = self._generation(view, generation, registry, store)
+            if generation.phase in (Phase.LIVE, Phase.HELD) and (why := other_log(generation, self._ids)):
+                self.problems.append(why)
             if row.get("live"):
                 row["tails"] = len(tails_of(store, view.name, generation.hash))
                 if row["lag"] is not None and generation.hash == view.hash:
                     row["behind"] = self._behind(view, row, freshness)
+            elif generation == begun and "lag" in row and registry.live_of(view.hash) is None:
+                self._tell_begun(view, row, store, generation)
             yield row
+
+    def _tell_begun(self, view: View[Any, Any], row: Row, store: ViewStore, begun: Generation) -> None:
+        """Says how far a view's first generation is."""
+        done = Position(row["position"]).ahead_of(Position())
+        whole = "" if row["lag"] is None else f" of {done + row['lag']:,} ({done / max(1, done + row['lag']):.0%})"
+        tails = "" if tails_of(store, view.name, begun.hash) else f"; no tail is at work: leftfold run {view.name}"
+        self.problems.append(
+            f"view {view.name} is being built for this code: generation {begun.id} has folded {done:,} offsets{whole}"
+            f"{tails}"
+        )
 
     def _behind(self, view: View[Any, Any], row: Row, freshness: Freshness) -> float | None:
         """How many seconds a live generation is behind; None = nobody can tell, which keeps no other view from it."""
@@ -197,11 +216,6 @@ class Survey:
         if late := why_late(view, behind=behind, lag=row["lag"], tails=row["tails"]):
             self.problems.append(late)
         return round(behind, 3)
-
-    def _tell_changed(self, view: View[Any, Any], registry: Registry, fold: str) -> None:
-        live = registry.live_of(view.hash)
-        if live is not None and is_changed(live, fold):
-            self.problems.append(f"view {view.name} was folded by other code of the same version; {mend(view.name)}")
 
     def _generation(self, view: View[Any, Any], generation: Generation, registry: Registry, store: ViewStore) -> Row:
         row: Row = {"kind": "view", "name": view.name, "generation": generation.id, "hash": generation.hash}
@@ -222,6 +236,8 @@ class Survey:
             **row,
             "phase": phase,
             "live": live,
+            **({"code": generation.fold, "codes": list(generation.folds)} if generation.folds else {}),
+            **({"since": generation.since, "until": generation.until} if generation.phase is Phase.KEPT else {}),
             "rows": found.rows,
             "approximate": found.approximate,
             "lag": self._lag(found.position),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from leftfold.cli.console import note
 from leftfold.cli.progress import shown
 from leftfold.cli.rebuilding import cores_of, session_of
 from leftfold.cli.workbench import Servers, check_addresses, check_broker, workbench
 from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
+from leftfold.engine.claims import folded_by
 from leftfold.engine.rebuild import Runner
 from leftfold.engine.throttle import Throttle, throttled
 from leftfold.engine.verification import Verification
@@ -26,11 +29,13 @@ class Verifying:
 
     Args:
         servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
-        deep: compares rows and indexes, too.
+        deep: compares rows and indexes, too. folds: which code this is, by view; it is said where another one folded.
     """
 
-    def __init__(self, servers: Servers, generation: str, *, deep: bool) -> None:
-        self._servers, self._generation, self._deep = servers, generation, deep
+    def __init__(
+        self, servers: Servers, generation: str, *, deep: bool, folds: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._servers, self._generation, self._deep, self._folds = servers, generation, deep, folds
         self._runner: Runner = run_here
         self._cores = 1
 
@@ -65,7 +70,11 @@ class Verifying:
                 cores=self._cores,
                 report=report,
             )
-            return verify.run_named(self._generation, deep=self._deep)
+            result = verify.run_named(self._generation, deep=self._deep)
+            seen = bench.store.registry(view.name).generations.get(result.generation)
+            if seen is not None and (said := folded_by(seen, self._folds.get(view.name, ""))):
+                note(said)
+            return result
 
     def for_ever(self, views: Sequence[View[Any, Any]], share: float) -> Iterator[Verification]:
         """Verifies views in turn with a share of one core."""

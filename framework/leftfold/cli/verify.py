@@ -59,6 +59,7 @@ def verify(
     tell.
     """
     from leftfold.cli.failures import Usage
+    from leftfold.cli.folds import folds_of
     from leftfold.cli.project import load_app
     from leftfold.cli.rebuild import views_meant
     from leftfold.cli.sampling import share_of
@@ -70,7 +71,7 @@ def verify(
     whole = load_app(app, having=names or ())
     views = [folded_view_of(whole, name) for name in names or ()] or [v for v in views_meant(whole, []) if v.folded]
     of_one_core = share_of(share, "--share", "one core")
-    work = Verifying((kafka, redis, archive), generation, deep=deep)
+    work = Verifying((kafka, redis, archive), generation, deep=deep, folds=folds_of(whole))
     if continuous:
         for result in work.for_ever(views, of_one_core):
             _tell(result, as_json=as_json)

@@ -46,6 +46,21 @@ class ViewStoreContract(ReadingContract):
         assert store.change_registry(view, one, one.pointed(generation))
         assert store.registry(view).live_of(generation.hash) == generation.in_phase(Phase.LIVE)
 
+    def test_the_registry_keeps_which_codes_and_topics_a_generation_is_of_and_when_it_ends(
+        self, store: ViewStore, generation: Generation
+    ) -> None:
+        kept = replace(
+            generation.in_phase(Phase.KEPT, "2017-01-01T00:00:00Z", "2017-01-02T00:00:00.000Z")
+            .claimed("a")
+            .claimed("b"),
+            superseded=("c", "d"),
+            ids={"shop.events": "Yz1"},
+        )
+        registry = Registry().with_generation(generation).with_generation(kept)
+        assert store.change_registry(generation.view, Registry(), registry)
+        assert store.registry(generation.view) == registry
+        assert store.registry(generation.view).generations[kept.id].folds == ("a", "b")
+
     def test_a_generation_and_its_live_pointer_leave_the_registry(
         self, store: ViewStore, generation: Generation
     ) -> None:

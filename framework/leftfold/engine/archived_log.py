@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from leftfold.engine.archive import OpenArchive, Owner, check_owner
@@ -53,6 +53,10 @@ class ArchivedLog:
         return Position(
             {t: {p: 0 if self._end(t, p) >= low else low for p, low in ps.items()} for t, ps in starts.offsets.items()}
         )
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of the topics."""
+        return self._log.identities(topics)
 
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -76,6 +76,9 @@ class BulkLog(Protocol):
 
     def starts(self, topics: Iterable[str]) -> Position:
         """The first offset of every partition that can still be read; records before it have been deleted."""
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The id of each topic, '' = it has none; one that was made again has another. An absent one is left out."""
 
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order, in batches. Raises InfrastructureError when one of them is gone."""
@@ -151,6 +154,10 @@ class SteadyLog:
     def starts(self, topics: Iterable[str]) -> Position:
         """0 everywhere: nothing is ever deleted here."""
         return Position({topic: dict.fromkeys(range(self.partitions(topic)), 0) for topic in topics})
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids that the reader knows."""
+        return self._reader.identities(topics)
 
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from leftfold.engine.claims import claimed, is_claimable, is_known, may_fold, way_back
 from leftfold.engine.generations import change, followed, now, open_generation, topics_of
-from leftfold.flush import Generation, Mark, Phase, covered
+from leftfold.engine.same_log import Identities, other_log
+from leftfold.flush import Generation, Mark, Phase, Registry, covered
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
 from leftfold.view import View
@@ -22,6 +24,7 @@ class Course:
     Args:
         log: told the ends of topics; nothing is read from it.
         report: told what an operator should know: (what, details).
+        fold: says which code folds; what another code has claimed is left alone.
         check: given the topics before a generation is begun; raises when their first events cannot be read.
     """
 
@@ -32,33 +35,68 @@ class Course:
         log: LogReader,
         report: Report,
         *,
+        fold: str = "",
         check: Callable[[Mapping[str, int]], None] = lambda topics: None,
     ) -> None:
         self.view, self._store, self._log, self._report, self._check = view, store, log, report, check
+        self._fold, self._idle = fold, set[tuple[str, str]]()
+        self._ids, self._foreign = Identities(log), set[str]()
+        self._is_new = not is_known(store.registry(view.name), view, fold)
         self._targets: dict[str, Position] = {}
         self._told: dict[str, set[str]] = {}
 
     def look(self) -> dict[str, Generation]:
         """The generations to be brought along now; a first one is begun where there is none."""
-        registry = self._store.registry(self.view.name)
-        found = followed(registry, self.view)
+        registry = self._claimed(self._store.registry(self.view.name))
+        found = followed(registry, self.view, self._fold)
         if not found and registry.live_of(self.view.hash) is None:
             topics = topics_of(self.view, self._log.partitions)
             self._check(topics)
-            begun = open_generation(self._store, self.view, topics, Phase.SEALED)
+            ids = self._ids.of(topics)
+            codes = (self._fold,) if self._fold else ()
+            begun = open_generation(self._store, self.view, topics, Phase.SEALED, folds=codes, ids=ids)
             self._report("generation begun", {"view": self.view.name, "generation": begun.id})
             found = {begun.id: begun}
+        found = {id_: generation for id_, generation in found.items() if self._is_of_this_log(generation)}
         if registry.live_of(self.view.hash) is None:
             for generation in found.values():
                 if generation.id not in self._targets:
                     self._targets[generation.id] = self._log.ends(generation.topics)
         return found
 
+    def _is_of_this_log(self, generation: Generation) -> bool:
+        """Whether it was folded from the topics that are there now; if not, that is told once."""
+        why = other_log(generation, self._ids.of(generation.topics))
+        if why and generation.id not in self._foreign and generation.phase is not Phase.KEPT:
+            self._foreign.add(generation.id)
+            self._report("view stopped", {"view": self.view.name, "why": why})
+        return not why
+
+    def _claimed(self, registry: Registry) -> Registry:
+        """Claims what this code may fold, as a tail that starts does; tells once of what another code folds."""
+        for generation in list(registry.generations.values()):
+            mine = generation.hash == self.view.hash and is_claimable(generation, self._fold)
+            if mine and (self._is_new or not generation.fold):
+                registry = change(self._store, self.view.name, lambda r, g=generation: claimed(r, g, self._fold))  # type: ignore[misc]
+        self._is_new = False
+        for generation in followed(registry, self.view).values():
+            told = generation.id, generation.fold
+            if generation.phase is not Phase.KEPT and not may_fold(generation, self._fold) and told not in self._idle:
+                self._idle.add(told)
+                details = {"view": self.view.name, "generation": generation.id, "folded by": generation.fold}
+                self._report("standing by", {**details, "do": way_back(generation, self._fold)})
+        return registry
+
     def marks(self, generation: Generation) -> dict[int, Mark] | None:
-        """Its marks; None = it has lost some, and is given up."""
+        """Its marks; None = it is another code's now, or has lost some, and is given up."""
         marks = self._store.marks(generation)
         if len(marks) == generation.buckets:
-            return marks
+            # Behind the marks: a claim made before they were read is seen, and a later one changes their tokens.
+            return (
+                marks
+                if generation.id in followed(self._store.registry(self.view.name), self.view, self._fold)
+                else None
+            )
         lost = sorted(set(range(generation.buckets)) - set(marks))
         self._report("generation lost", {"view": self.view.name, "generation": generation.id, "buckets": lost})
         change(self._store, self.view.name, lambda r: r.without(generation.id))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from leftfold import names
+from leftfold.engine.claims import may_fold
 from leftfold.errors import InfrastructureError, ViewNotBuilt
 from leftfold.flush import Generation, Mark, Phase, Registry
 from leftfold.ports import ViewStore
@@ -21,6 +22,8 @@ __all__ = [
     "change",
     "empty_marks",
     "followed",
+    "has_ended",
+    "moment",
     "new_generation",
     "now",
     "open_generation",
@@ -96,11 +99,11 @@ def open_generation(
 
     Args:
         unless_followed: returns one that tails of this code follow already, if somebody was faster.
-        told: what else is known of it: `ends`, `name`, `fold`.
+        told: what else is known of it: `ends`, `name`, `folds`.
     """
     while True:
         registry = store.registry(view.name)
-        if unless_followed and (there := followed(registry, view)):
+        if unless_followed and (there := followed(registry, view, told.get("folds", ("",))[-1])):
             return next(iter(there.values()))
         generation = replace(new_generation(view, registry, topics, phase, buckets), **told)
         if not store.create_marks(generation, empty_marks(generation)):
@@ -110,10 +113,24 @@ def open_generation(
         store.unlink(generation)
 
 
-def followed(registry: Registry, view: View[Any, Any]) -> dict[str, Generation]:
-    """The generations that a tail of this code follows: those of its hash that are past bulk and not pinned."""
+def followed(registry: Registry, view: View[Any, Any], fold: str = "") -> dict[str, Generation]:
+    """The generations that a tail of this code follows: those of its hash that are past bulk, not pinned, not kept
+    beyond their time, and not folded by another code.
+    """
     still = (Phase.BULK, Phase.PINNED)
-    return {i: g for i, g in registry.generations.items() if g.hash == view.hash and g.phase not in still}
+    mine = {i: g for i, g in registry.generations.items() if g.hash == view.hash and g.phase not in still}
+    return {i: g for i, g in mine.items() if may_fold(g, fold) and not has_ended(g)}
+
+
+def has_ended(generation: Generation) -> bool:
+    """Whether a kept generation is past its time."""
+    until = generation.until if generation.phase is Phase.KEPT else ""
+    return bool(until) and datetime.fromisoformat(until) <= datetime.now(UTC)
+
+
+def moment(seconds: float) -> str:
+    """So many seconds from now, as registries write it."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def resolve(registry: Registry, view: View[Any, Any], named: str) -> Generation:
@@ -141,16 +158,3 @@ def resolve(registry: Registry, view: View[Any, Any], named: str) -> Generation:
 
 def _number(id_: str) -> int:
     return int(id_.partition("-")[0])
-
-
-def is_changed(generation: Generation, fold: str) -> bool:
-    """Whether other code than this one folded a generation, as far as both are known."""
-    return bool(generation.fold and fold and generation.fold != fold)
-
-
-def mend(view: str) -> str:
-    """What to do about a fold that has changed under one version."""
-    return (
-        f"see what it changes: leftfold rebuild {view} --sample 1%; then leftfold rebuild {view} --hold, diff and "
-        f"promote; or raise version= if old and new rows must not be mixed"
-    )

@@ -16,6 +16,7 @@ from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkStore, OpenBulkSink
+from leftfold.engine.claims import attendance, shown
 from leftfold.engine.follower import MAX_PARKED
 from leftfold.engine.generations import BUCKETS, change, open_generation, topics_of
 from leftfold.engine.hole import check_whole
@@ -25,6 +26,8 @@ from leftfold.engine.rebuild_removal import abandon, sweep
 from leftfold.engine.rebuild_result import RebuildResult
 from leftfold.engine.rebuild_resume import resumed, unfinished
 from leftfold.engine.rebuild_swap import Swap
+from leftfold.engine.same_log import known_ids, other_log
+from leftfold.errors import ConfigurationError
 from leftfold.flush import Generation, Mark, Phase
 from leftfold.ports import LogReader
 from leftfold.position import Position
@@ -137,10 +140,13 @@ class Rebuild:
         name, watch = self.view.name, Stopwatch(self._report)
         with at_work(self._store, names.rebuilds(name), f"view {name} is being rebuilt"):
             watch.begin("plan")
+            self._check_tails()
+            ids = self._ids()
             before = unfinished(self._store, self.view, self.options)
+            before = None if before and other_log(before, ids) else before
             sweep(self._store, self.view, self.options.keep, but=before)
             plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
-            generation = before or self._open(plan)
+            generation = before or self._open(plan, ids)
             try:
                 yield self._begun(generation, plan, watch)
             except BaseException as error:
@@ -172,9 +178,31 @@ class Rebuild:
         swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
         return swap.run(self._stable_ends(plan), events)
 
-    def _open(self, plan: RebuildPlan) -> Generation:
-        told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "fold": self.options.fold}
+    def _ids(self) -> dict[str, str]:
+        with closing(self._open_log()) as log:
+            return known_ids(log, topics_of(self.view, log.partitions))
+
+    def _open(self, plan: RebuildPlan, ids: Mapping[str, str]) -> Generation:
+        codes = (self.options.fold,) if self.options.fold else ()
+        told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "folds": codes, "ids": ids}
         return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **told)
+
+    def _check_tails(self) -> None:
+        """Checks that what goes live would not stand still, for only tails of other code run.
+
+        Raises:
+            ConfigurationError: it would.
+        """
+        fold, view = self.options.fold, self.view
+        if not fold or self.options.hold or self.options.pin or self.options.swap_anyway:
+            return
+        found = attendance(self._store, view.name, view.hash, [fold])
+        if found.members and not found.of(fold):
+            raise ConfigurationError(
+                f"view {view.name}: its tails run other code than this ({shown(found.members)}) and would not fold "
+                f"what this code builds; hold it back until one of it runs: leftfold rebuild {view.name} --hold, "
+                f"then leftfold run {view.name} with this code, then leftfold promote {view.name}"
+            )
 
     def _begun(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> Begun:
         if generation.phase is not Phase.BULK:

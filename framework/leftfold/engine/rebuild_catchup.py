@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from leftfold.engine.claims import may_fold
 from leftfold.engine.follower import Follower
 from leftfold.engine.group import Group
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
@@ -26,6 +27,7 @@ class CatchUp:
 
     Args:
         generations: the new one first. The others come along if they can.
+        fold: which code folds; what another code has claimed is left to the tails of that.
         patience: seconds for a tail to show up.
         tell: told how many events were folded here.
     """
@@ -37,11 +39,12 @@ class CatchUp:
         store: ViewStore,
         open_reader: Callable[[], LogReader],
         *,
+        fold: str = "",
         patience: float = 1.5,
         tell: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._view, self._generations, self._store, self._open = view, list(generations), store, open_reader
-        self._patience, self._tell = patience, tell
+        self._patience, self._tell, self._fold_hash = patience, tell, fold
         self._group: Group | None = None
         self._tokens: list[str] = []
         self._moved = time.monotonic()
@@ -73,7 +76,7 @@ class CatchUp:
         """Folds what is there, or waits a moment for the tails that do."""
         if self._group is not None:
             self._fold(self._group)
-        elif time.monotonic() - self._moved > self._patience:
+        elif time.monotonic() - self._moved > self._patience and self._is_mine(self._generations[0]):
             self._group = Group(self._open, list(self._followers()), self._store)
         else:
             self._watch()
@@ -95,7 +98,14 @@ class CatchUp:
         yield Follower(self._view, self._generations[0], self._store)
         for generation in self._generations[1:]:
             with suppress(ViewNotBuilt):
-                yield Follower(self._view, generation, self._store)
+                follower = Follower(self._view, generation, self._store)
+                if self._is_mine(generation):
+                    yield follower
+
+    def _is_mine(self, generation: Generation) -> bool:
+        """Whether this code may fold it, as the registry says now; asked behind each look at its marks."""
+        now = self._store.registry(self._view.name).generations.get(generation.id, generation)
+        return may_fold(now, self._fold_hash)
 
     def _fold(self, group: Group) -> None:
         count, left = group.step(_BATCH, 0.05)

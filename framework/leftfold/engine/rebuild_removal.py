@@ -6,19 +6,30 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leftfold.engine.bulk_store import BulkStore
-from leftfold.engine.generations import change
+from leftfold.engine.generations import change, has_ended
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.flush import Generation, Phase, Registry
 from leftfold.ports import ViewStore
 from leftfold.view import View
 
-__all__ = ["abandon", "remove", "sweep"]
+__all__ = ["abandon", "remove", "remove_ended", "sweep"]
 
 
 def remove(store: ViewStore, generation: Generation) -> None:
     """Removes a generation and everything in it."""
     change(store, generation.view, lambda r: r.without(generation.id))
     store.unlink(generation)
+
+
+def remove_ended(store: ViewStore, generation: Generation) -> None:
+    """Removes a kept generation that is past its time, unless it has been made live or prolonged meanwhile."""
+
+    def without(registry: Registry) -> Registry:
+        now = registry.generations.get(generation.id)
+        return registry.without(generation.id) if now is not None and has_ended(now) else registry
+
+    if generation.id not in change(store, generation.view, without).generations:
+        store.unlink(generation)
 
 
 def abandon(store: BulkStore, generation: Generation, error: BaseException, *, resumable: bool) -> None:
@@ -73,7 +84,7 @@ def _is_over(generation: Generation, registry: Registry, now: datetime, keep: fl
             # What a tail begins has no ends; it goes live when it has caught up.
             return bool(generation.ends.offsets) and generation.id not in registry.live.values()
         case Phase.KEPT:
-            return _age(generation.since, now) > keep
+            return has_ended(generation) or _age(generation.since, now) > keep
     return False
 
 

@@ -85,7 +85,7 @@ class RebuildResult:
             )
         if self.kept:
             lines.append(
-                f"  the replaced rows ({self.kept}) are kept until a later rebuild; back to them: "
+                f"  the replaced rows ({self.kept}) are kept until --keep is over; back to them: "
                 f"leftfold rollback {self.view}"
             )
         return "\n".join(lines)

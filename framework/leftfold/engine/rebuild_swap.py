@@ -8,12 +8,13 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from leftfold.engine.generations import change, now
+from leftfold.engine.generations import change, moment, now
 from leftfold.engine.rebuild_catchup import CatchUp
 from leftfold.engine.rebuild_compare import Comparison
 from leftfold.engine.rebuild_progress import Stopwatch
 from leftfold.engine.rebuild_removal import remove
 from leftfold.engine.rebuild_result import Agreement, RebuildResult
+from leftfold.engine.same_log import other_log
 from leftfold.errors import Fenced
 from leftfold.flush import Generation, Mark, Phase, Registry, covered
 from leftfold.ports import LogReader, ViewStore
@@ -58,7 +59,9 @@ class Swap:
         """
         for _ in range(_ATTEMPTS):
             old = self._predecessor()
-            agreement, sums, why = self._level(old, ends)
+            foreign = other_log(old, self._new.ids) if old is not None else ""
+            agreement, sums, why = self._level(None if foreign else old, ends)
+            why = why or (f"{old.id} was folded from other topics" if old is not None and foreign else "")
             if self._options.hold:
                 self._hold()
                 return self._result(old, events, agreement, sums, why, False)
@@ -97,7 +100,13 @@ class Swap:
         self._watch.begin("catch up")
         pair = [self._new] if old is None or self._lag(old, ends) > _NEAR else [self._new, old]
         catch_up = CatchUp(
-            self._view, pair, self._store, self._open, patience=self._options.patience, tell=self._watch.tell
+            self._view,
+            pair,
+            self._store,
+            self._open,
+            fold=self._options.fold,
+            patience=self._options.patience,
+            tell=self._watch.tell,
         )
         try:
             catch_up.wait(lambda: self._past(old, ends), timeout=self._options.timeout, awaited=_AWAITED[old is None])
@@ -139,7 +148,9 @@ class Swap:
             if self._new.id not in registry.generations:
                 raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
             live = registry.live_of(self._new.hash)
-            return registry.pointed(self._new, now()) if (live and live.id) == (old and old.id) else registry
+            if (live and live.id) != (old and old.id):
+                return registry
+            return registry.pointed(self._new, now(), moment(self._options.keep))
 
         return change(self._store, self._view.name, point).live.get(self._new.hash) == self._new.id
 

@@ -10,13 +10,16 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from leftfold import names
+from leftfold.engine.claims import Attendance, attendance, claimed, is_claimable, is_known, member_of, mend, way_back
 from leftfold.engine.follower import MAX_PARKED, Follower
-from leftfold.engine.generations import change, followed, is_changed, mend, now, open_generation, topics_of
+from leftfold.engine.generations import change, followed, has_ended, now, open_generation, topics_of
 from leftfold.engine.group import Group
 from leftfold.engine.hole import beginning
+from leftfold.engine.rebuild_removal import remove_ended
+from leftfold.engine.same_log import Identities, other_log
 from leftfold.engine.shares import shares_of
 from leftfold.errors import LeftfoldError, LogHole, ViewNotBuilt
-from leftfold.flush import Generation, Phase, covered
+from leftfold.flush import Generation, Phase, Registry, covered
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
 from leftfold.view import View
@@ -42,7 +45,8 @@ class Tail:
         lease: seconds after which the others take a silent tail for dead.
         member: this tail's name among them.
         max_parked: how many keys of a view may be parked in its buckets before it stops.
-        folds: says by view which code folds, so that a change is noticed that nobody has given a version.
+        folds: says by view which code folds. A generation is folded by the code that claimed it last: a rebuild, or a
+            tail that starts with code unknown so far. Tails of other code stand by for it.
         report: told what an operator should know: (what, details).
     """
 
@@ -64,15 +68,21 @@ class Tail:
         self.views = tuple(view for view in views if view.folded)
         self.member = member or secrets.token_hex(8)
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
-        self._lease, self._folds, self._growth, self._max_parked = lease, folds or {}, growth, max_parked
+        self._lease, self._growth, self._max_parked = lease, growth, max_parked
+        self._folds = dict(folds or {}) if all((folds or {}).get(view.name) for view in self.views) else {}
+        self._called = member_of(self.member) if self._folds else self.member
         self._groups: list[Group] = []
         self._targets: dict[_Name, Position] = {}
         self._known: dict[_Name, Follower] = {}
         self._parked: dict[_Name, set[str]] = {}
         self._holes: set[str] = set()
+        self._started: set[str] = set()
+        self._idle: set[tuple[str, str, str]] = set()
         self._looked = float("-inf")
         self._waiting: list[tuple[float, Follower]] = []
         self._admin = open_log()
+        self._ids = Identities(self._admin)
+        self._foreign: set[_Name] = set()
 
     def step(self, timeout: float = 0.1) -> int:
         """Looks for new generations now and then, folds what is there for each group; returns how many events."""
@@ -114,28 +124,81 @@ class Tail:
             group.close()
         self._admin.close()
 
-    def _attend(self, seconds: float) -> dict[str, tuple[str, ...]]:
-        """Tells the other tails of the same code that this one lives; the members by view."""
+    def _attend(self, seconds: float) -> dict[str, Attendance]:
+        """Tells the other tails of the same schema that this one lives, and its code; the members by view."""
         groups = {view.name: names.tails(view.name, view.hash) for view in self.views}
-        found = self._store.attend(list(groups.values()), self.member, seconds) if groups else {}
-        return {view: found[group] for view, group in groups.items()}
+        codes = {v.name: names.coders(v.name, v.hash, self._folds[v.name]) for v in self.views if self._folds}
+        found = self._store.attend([*groups.values(), *codes.values()], self._called, seconds) if groups else {}
+        return {
+            view: Attendance(found[group], {self._folds[view]: found[codes[view]]} if codes else {})
+            for view, group in groups.items()
+        }
 
     def _look_around(self) -> None:
         members = self._attend(self._lease)
         for view in self.views:
-            registry = self._store.registry(view.name)
-            mine = followed(registry, view)
+            registry = self._claim(view, self._store.registry(view.name))
+            for generation in filter(has_ended, registry.generations.values()):
+                remove_ended(self._store, generation)
+            mine = followed(registry, view, self._folds.get(view.name, ""))
             if not mine and registry.live_of(view.hash) is None:
                 mine = self._begun(view)
+            mine = self._of_this_log(mine)
             for name in [known for known in self._known if known[0] == view.name and known[1] not in mine]:
                 self._forget(name)
             for id_, generation in mine.items():
-                share = shares_of(members[view.name], generation)[self.member]
+                fellows = members[view.name].of(generation.fold if self._folds else "")
+                share = shares_of(fellows, generation)[self._called]
                 known = self._known.get((view.name, id_))
                 if known is None or known.buckets != share:
                     self._adopt(view, generation, share)
+            self._tell_idle(view, registry)
         for follower in self._known.values():
             self._tell_parked(follower)
+
+    def _of_this_log(self, found: Mapping[str, Generation]) -> dict[str, Generation]:
+        """Those that were folded from the topics that are there now; tells once of each other one."""
+        mine = {}
+        for id_, generation in found.items():
+            why, name = other_log(generation, self._ids.of(generation.topics)), (generation.view, id_)
+            if not why:
+                mine[id_] = generation
+            elif name not in self._foreign and generation.phase is not Phase.KEPT:
+                self._foreign.add(name)
+                self._report("view stopped", {"view": generation.view, "why": why})
+        return mine
+
+    def _claim(self, view: View[Any, Any], registry: Registry) -> Registry:
+        """Claims what this code may fold, at once if it is new, else when no tail of the code that folds it is left.
+
+        The flush that follows changes every token. So a tail of the code before writes no more, unless it reads the
+        marks again, and then it looks at the registry behind that.
+        """
+        fold = self._folds.get(view.name, "")
+        is_new = view.name not in self._started and not is_known(registry, view, fold)
+        self._started.add(view.name)
+        for generation in list(registry.generations.values()):
+            if generation.hash != view.hash or not is_claimable(generation, fold):
+                continue
+            before = generation.fold
+            if is_new or not before or not attendance(self._store, view.name, view.hash, [before]).of(before):
+                registry = change(self._store, view.name, lambda r, g=generation: claimed(r, g, fold))  # type: ignore[misc]
+        return registry
+
+    def _is_mine(self, follower: Follower) -> bool:
+        """Whether a generation is there and still for this code; asked behind each look at its marks."""
+        view = follower.view
+        return follower.generation.id in followed(self._store.registry(view.name), view, self._folds.get(view.name, ""))
+
+    def _tell_idle(self, view: View[Any, Any], registry: Registry) -> None:
+        """Tells once of each generation that another code folds."""
+        mine = followed(registry, view, self._folds.get(view.name, ""))
+        for generation in followed(registry, view).values():
+            told = view.name, generation.id, generation.fold
+            if generation.id not in mine and generation.phase is not Phase.KEPT and told not in self._idle:
+                self._idle.add(told)
+                details = {"view": view.name, "generation": generation.id, "folded by": generation.fold}
+                self._report("standing by", {**details, "do": way_back(generation, self._folds.get(view.name, ""))})
 
     def _tell_parked(self, follower: Follower) -> None:
         name, id_ = follower.view.name, follower.generation.id
@@ -158,11 +221,14 @@ class Tail:
             self._report("view stopped", {"view": view.name, "why": str(error)})
             return {}
         generation = open_generation(
-            self._store, view, topics, Phase.SEALED, unless_followed=True, fold=self._folds.get(view.name, "")
+            self._store, view, topics, Phase.SEALED, unless_followed=True, ids=self._ids.of(topics), **self._code(view)
         )
         self._targets[view.name, generation.id] = self._admin.ends(topics)
         self._report("generation begun", {"view": view.name, "generation": generation.id})
         return {generation.id: generation}
+
+    def _code(self, view: View[Any, Any]) -> dict[str, Any]:
+        return {"folds": (self._folds[view.name],)} if self._folds else {}
 
     def _adopt(self, view: View[Any, Any], generation: Generation, share: frozenset[int]) -> None:
         name = view.name, generation.id
@@ -172,7 +238,11 @@ class Tail:
         except ViewNotBuilt as error:
             self._discard(generation, error)
             return
+        if not self._is_mine(follower):
+            return
         self._tell_changed(view, generation)
+        if not generation.ids and (ids := self._ids.of(generation.topics)):
+            change(self._store, view.name, lambda r: r.known_by(generation.id, ids))
         if self._store.registry(view.name).live_of(view.hash) is None:
             self._targets.setdefault(name, self._admin.ends(generation.topics))
         if share:
@@ -182,10 +252,12 @@ class Tail:
 
     def _tell_changed(self, view: View[Any, Any], generation: Generation) -> None:
         """Tells when rows were folded by other code of the same version: they stay as they are, new ones do not."""
-        if generation.phase is Phase.LIVE and is_changed(generation, self._folds.get(view.name, "")):
+        if generation.phase is Phase.LIVE and len(generation.folds) > 1:
             self._report("fold changed", {"view": view.name, "generation": generation.id, "do": mend(view.name)})
 
     def _discard(self, generation: Generation, error: ViewNotBuilt) -> None:
+        if generation.id not in self._store.registry(generation.view).generations:
+            return
         self._report("generation lost", {"view": generation.view, "generation": generation.id, "why": str(error)})
         change(self._store, generation.view, lambda r: r.without(generation.id))
         self._store.unlink(generation)
@@ -213,7 +285,10 @@ class Tail:
                 self._known.pop((follower.view.name, follower.generation.id), None)
                 self._discard(follower.generation, error)
             else:
-                self._groups.append(Group(self._open, [follower], self._store, self._growth))
+                if self._is_mine(follower):
+                    self._groups.append(Group(self._open, [follower], self._store, self._growth))
+                else:
+                    self._known.pop((follower.view.name, follower.generation.id), None)
             self._waiting.remove(waiting)
 
     def _settle(self) -> None:

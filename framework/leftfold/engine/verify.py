@@ -18,6 +18,7 @@ from leftfold.engine.places import Place, place_of
 from leftfold.engine.plan import RebuildPlan, plan_ranges
 from leftfold.engine.rebuild import Runner
 from leftfold.engine.rebuild_progress import Report, Stopwatch
+from leftfold.engine.same_log import check_log, known_ids
 from leftfold.engine.verification import Sample, Verification
 from leftfold.engine.verify_rows import CloseLook
 from leftfold.errors import ConfigurationError, ViewNotBuilt
@@ -78,7 +79,7 @@ class Verify:
                 that differ. A mark does not know what somebody else did to its rows.
 
         Raises:
-            ConfigurationError: it was made by other code, or is not whole yet.
+            ConfigurationError: it was made by other code or from other topics, or is not whole yet.
             ViewNotBuilt: it has lost marks.
         """
         marks = self._checked(generation)
@@ -103,6 +104,8 @@ class Verify:
         marks = self._store.marks(generation)
         if len(marks) < generation.buckets:
             raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
+        with closing(self._open_log()) as log:
+            check_log(generation, known_ids(log, generation.topics))
         return marks
 
     def sample(self, generation: Generation, share: float, *, most: int = 100) -> Sample:

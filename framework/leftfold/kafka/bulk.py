@@ -50,6 +50,10 @@ class KafkaBulkLog:
         """The topic's id in its cluster."""
         return self._admin().identity(topic)
 
+    def identities(self, topics: Iterable[str]) -> dict[str, str]:
+        """The topics' ids in their cluster; one that does not exist is left out."""
+        return self._admin().identities(topics)
+
     def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order; it ends at the range's end, be that a record, a marker or an aborted one.
 

@@ -16,6 +16,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.topics: dict[str, list[list[RawRecord]]] = {}
+        self.ids: dict[str, str] = {}
 
     def create(self, topic: str, partitions: int) -> None:
         """Makes a topic; one that exists stays as it is."""
@@ -67,8 +68,8 @@ class MemoryLogReader:
         return Position({t: {p: len(r) for p, r in enumerate(self._log.of(t))} for t in topics})
 
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """Nothing here has an id."""
-        return dict.fromkeys(topics, "")
+        """What `ids` of the log says; '' where it says nothing."""
+        return {topic: self._log.ids.get(topic, "") for topic in topics}
 
     def check(self, position: Position) -> None:
         """Nothing is ever gone."""

@@ -8,8 +8,9 @@ from typing import Generic
 from typing_extensions import TypeVar
 
 from leftfold.errors import ViewNotBuilt
-from leftfold.flush import Generation
-from leftfold.questions import Registered
+from leftfold.flush import Generation, Phase, Registry, covered
+from leftfold.position import Position
+from leftfold.questions import Registered, Rows
 from leftfold.reading.steps import Pause, Steps, ask
 from leftfold.view import View
 
@@ -39,6 +40,7 @@ class Live(Generic[Row, K]):
         Raises:
             ViewNotBuilt: there is none.
         """
+        registry = Registry()
         if fresh or self.known is None:
             registry = yield from ask(Registered(self.view.name))
             self.known = registry.live_of(self.view.hash, self._name)
@@ -53,12 +55,27 @@ class Live(Generic[Row, K]):
                     f"view {self.view.name} has no live generation for this code; start its stream, as "
                     f"leftfold run {self.view.name} does if the App names it"
                 )
+            if (begun := registry.begun_of(self.view.hash)) is not None:
+                raise ViewNotBuilt((yield from self._so_far(begun)))
             what = "start a tail" if self.view.folded else "let Spark keep it"
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
                 f"{what}: leftfold run {self.view.name}, or build it: leftfold rebuild {self.view.name}"
             )
         return self.known
+
+    def _so_far(self, begun: Generation) -> Steps[str]:
+        """What is being built, and how far it is."""
+        what = f"view {self.view.name} is being built for this code: generation {begun.id}"
+        if begun.phase is Phase.BULK:
+            return f"{what} is filled by a rebuild; leftfold status says what runs"
+        read = yield from ask(Rows(begun, (), tuple(range(begun.buckets))))
+        done = covered(begun, read.marks).ahead_of(Position()) if len(read.marks) == begun.buckets else 0
+        rows = sum(mark.rows for mark in read.marks.values())
+        return (
+            f"{what} holds {rows:,} rows of the first {done:,} offsets; leftfold status says how many there are. "
+            f"If it does not move on: leftfold run {self.view.name}"
+        )
 
     def moved(self, generation: Generation, deadline: float) -> Steps[None]:
         """Forgets a generation that turned out not to be live, or to lack marks, and gives the next one a moment.

@@ -66,6 +66,10 @@ def _generation_json(generation: Generation) -> str:
             "since": generation.since,
             "name": generation.name,
             "fold": generation.fold,
+            "folds": generation.folds,
+            "superseded": generation.superseded,
+            "until": generation.until,
+            "ids": dict(generation.ids),
             "ends": generation.ends.offsets,
         }
     )
@@ -97,10 +101,18 @@ def _generation(view: str, id_: str, text: bytes) -> Generation:
             created=str(told["created"]),
             since=str(told.get("since", "")),
             name=str(told.get("name", "")),
-            fold=str(told.get("fold", "")),
+            folds=_folds(told),
             ends=Position.from_json(json.dumps(told.get("ends", {}))),
+            superseded=tuple(map(str, told.get("superseded", ()))),
+            until=str(told.get("until", "")),
+            ids={str(topic): str(id_) for topic, id_ in told.get("ids", {}).items()},
         )
     except (KeyError, ValueError, TypeError, AttributeError, ContractError) as error:
         raise ContractError(
             f"generation {id_} in view:{view} is unreadable ({error!r}); remove it: HDEL view:{view} g:{id_}"
         ) from error
+
+
+def _folds(told: Mapping[str, Any]) -> tuple[str, ...]:
+    """The codes that folded a generation; an older version names only one."""
+    return tuple(str(fold) for fold in told.get("folds", [told.get("fold", "")]) if fold)

@@ -78,7 +78,7 @@ class ViewStream:
     Args:
         trigger: seconds from batch to batch; 0 = as they come. most: how many events a batch holds at most.
         look: seconds between looks at the registry. job: how the tasks of a batch work.
-        max_parked: how many keys may be parked before the view stops.
+        max_parked: how many keys may be parked before the view stops. fold: says which code folds.
         report: told what an operator should know: (what, details).
     """
 
@@ -93,6 +93,7 @@ class ViewStream:
         look: float = 0.25,
         job: type[BatchJob] = BatchJob,
         max_parked: int = MAX_PARKED,
+        fold: str = "",
         report: Report = lambda what, details: None,
     ) -> None:
         self.view, self.stopped = view, ""
@@ -103,7 +104,7 @@ class ViewStream:
         mend = _MEND.format(view=view.name, archive=shlex.quote(ports.archive))
         self._reach = Reach(spark, ports.kafka, view.name, mend)
         self._course = Course(
-            view, self._store, self._log, report, check=lambda topics: self._reach.check(beginning(topics))
+            view, self._store, self._log, report, fold=fold, check=lambda topics: self._reach.check(beginning(topics))
         )
         self._run: BatchQuery | None = None
         self._followed: dict[str, Generation] = {}
