@@ -49,7 +49,8 @@ class Generation:
 
     `buckets` is fixed for its life, `topics` are the physical topics it reads with the number of partitions of each.
     `since` is when it came into its phase, `name` what readers of a pinned one call it, `ends` where its bulk load
-    stops, and `fold` says which code made it ('' = nobody knows), so that no other code goes on with it.
+    stops, and `fold` says which code made it ('' = nobody knows), so that no other code goes on with it. `attempt`
+    names the rebuild that fills it or filled it last ('' = none, or a version that did not say).
     """
 
     view: str
@@ -64,6 +65,7 @@ class Generation:
     name: str = ""
     fold: str = ""
     ends: Position = field(default_factory=Position)
+    attempt: str = ""
 
     @property
     def pointer(self) -> str:

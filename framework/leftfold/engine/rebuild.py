@@ -10,12 +10,13 @@ from typing import Any
 
 from leftfold import names
 from leftfold.engine.as_of import between_decisions
-from leftfold.engine.at_work import at_work
+from leftfold.engine.at_work import at_work, check_alone
 from leftfold.engine.bulk import BulkJob, Tell
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkStore, OpenBulkSink
+from leftfold.engine.claim import check_claim, claimed
 from leftfold.engine.follower import MAX_PARKED
 from leftfold.engine.generations import BUCKETS, change, open_generation, topics_of
 from leftfold.engine.hole import check_whole
@@ -25,7 +26,7 @@ from leftfold.engine.rebuild_removal import abandon, sweep
 from leftfold.engine.rebuild_result import RebuildResult
 from leftfold.engine.rebuild_resume import resumed, unfinished
 from leftfold.engine.rebuild_swap import Swap
-from leftfold.flush import Generation, Mark, Phase
+from leftfold.flush import Generation, Mark, Phase, Registry
 from leftfold.ports import LogReader
 from leftfold.position import Position
 from leftfold.view import View
@@ -110,7 +111,7 @@ class Rebuild:
 
         Raises:
             ContractError: an event cannot be read or folded and cannot be parked either.
-            Fenced: somebody removed the new generation, or another one went live meanwhile.
+            Fenced: somebody removed or took over the new generation, or another one went live meanwhile.
             InfrastructureError: somebody else rebuilds this view; or the log, the store or Spark is not there, or
                 catching up took too long.
         """
@@ -135,12 +136,15 @@ class Rebuild:
     def begun(self, plan: RebuildPlan | None = None) -> Iterator[Begun]:
         """A generation to be filled while the block runs; nobody else rebuilds the view meanwhile."""
         name, watch = self.view.name, Stopwatch(self._report)
-        with at_work(self._store, names.rebuilds(name), f"view {name} is being rebuilt"):
+        group, what = names.rebuilds(name), f"view {name} is being rebuilt"
+        with at_work(self._store, group, what) as me:
             watch.begin("plan")
             before = unfinished(self._store, self.view, self.options)
             sweep(self._store, self.view, self.options.keep, but=before)
             plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
-            generation = before or self._open(plan)
+            # Planning may have taken long, or this process was paused in it.
+            check_alone(self._store, group, me, what)
+            generation = claimed(self._store, before, me) if before else self._open(plan, me)
             try:
                 yield self._begun(generation, plan, watch)
             except BaseException as error:
@@ -154,11 +158,17 @@ class Rebuild:
         everything = [*begun.whole.values(), *results]
         begun.job.check_parked([parked for result in everything for parked in result.parked.values()])
         begun.watch.begin("seal")
+        check_claim(self._store.registry(self.view.name), begun.generation)
         self._store.seal(begun.generation, sealed_marks(begun.generation, begun.plan.ends, everything))
         if not self.options.pin:
             # From here on tails follow it, which a pinned one must not see.
             sealed = begun.generation.in_phase(Phase.SEALED)
-            change(self._store, self.view.name, lambda r: r.with_generation(sealed))
+
+            def seal(registry: Registry) -> Registry:
+                check_claim(registry, sealed)
+                return registry.with_generation(sealed)
+
+            change(self._store, self.view.name, seal)
 
     def swap(self, begun: Begun) -> RebuildResult:
         """Brings a sealed generation up to the live one and puts it in its place, or behind its name."""
@@ -172,8 +182,9 @@ class Rebuild:
         swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
         return swap.run(self._stable_ends(plan), events)
 
-    def _open(self, plan: RebuildPlan) -> Generation:
+    def _open(self, plan: RebuildPlan, attempt: str) -> Generation:
         told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "fold": self.options.fold}
+        told["attempt"] = attempt
         return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **told)
 
     def _begun(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> Begun:

@@ -67,6 +67,7 @@ def _generation_json(generation: Generation) -> str:
             "name": generation.name,
             "fold": generation.fold,
             "ends": generation.ends.offsets,
+            "attempt": generation.attempt,
         }
     )
 
@@ -99,6 +100,7 @@ def _generation(view: str, id_: str, text: bytes) -> Generation:
             name=str(told.get("name", "")),
             fold=str(told.get("fold", "")),
             ends=Position.from_json(json.dumps(told.get("ends", {}))),
+            attempt=str(told.get("attempt", "")),
         )
     except (KeyError, ValueError, TypeError, AttributeError, ContractError) as error:
         raise ContractError(
