@@ -11,12 +11,14 @@ import pytest
 
 from leftfold import memory, names
 from leftfold.engine import rebuild as rebuilding
+from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild import Begun, Rebuild, RebuildOptions
 from leftfold.engine.rebuild_removal import remove, sweep
 from leftfold.engine.rebuild_resume import unfinished
 from leftfold.errors import ContractError, Fenced, InfrastructureError, LeftfoldError
 from leftfold.flush import Generation, Phase
 from leftfold.memory import World
+from leftfold.position import Position
 from leftfold.testing import fold
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.ledger import app, by_owner, histories, stranger, summary
@@ -128,10 +130,10 @@ def test_one_that_wakes_before_it_has_begun_a_generation_begins_none(world: Worl
     woken = rebuild(world, summary, fold="v1")
     plan, begun = woken.plan, list[Begun]()
 
-    def paused_plan() -> Any:
+    def paused_plan(as_of: Position | None = None) -> RebuildPlan:
         pause(world)
         begun.append(stack.enter_context(successor.begun()))
-        return plan()
+        return plan(as_of)
 
     woken.plan = paused_plan  # type: ignore[method-assign]
     with pytest.raises(InfrastructureError, match="is being rebuilt already by"):
