@@ -57,7 +57,8 @@ class Generation:
     stops. `folds` are the hashes of the codes that folded it, in order; the last one folds it now, and no other code
     writes to it (none = unknown). `superseded` are codes of the generations that it replaced: they never claim it.
     `until` is when a kept one ends (RFC 3339; '' = with a later rebuild). `ids` are those of the topics it was folded
-    from, as their cluster gives them (none = unknown).
+    from, as their cluster gives them (none = unknown). `attempt` names the rebuild that fills it or filled it last
+    ('' = none, or a version that did not say).
     """
 
     view: str
@@ -75,6 +76,7 @@ class Generation:
     superseded: tuple[str, ...] = ()
     until: str = ""
     ids: Mapping[str, str] = field(default_factory=dict)
+    attempt: str = ""
 
     @property
     def fold(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -96,7 +97,7 @@ def places(own: Servers, shell: Shell, run: subprocess.Popen[bytes]) -> dict[str
         client.send_many(poisoned, timeout=SECONDS)
         found = {"dawn": "2000-01-01", "noon": noon, "version": "l-3@4", "dusk": "2100-01-01"}
         for name, place in found.items():
-            built = shell("rebuild", "--engine", "local", "--as-of", place, "--name", f"{name}_before")
+            built = shell("rebuild", "--engine", "local", "--as-of", place, "--name", f"{name}_before", "--anyway")
             assert built.code == 0, built.err
         archive(shell)
         client.send_many([Move(ledger="l-3", owner="o/3", amount=Decimal("1.00"))], timeout=SECONDS)
@@ -118,7 +119,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize("name", ["dawn", "noon", "version"])
 def test_a_view_as_of_a_place_is_what_it_was_before_the_trim(shell: Shell, places: dict[str, str], name: str) -> None:
-    built = shell("rebuild", "--engine", "local", "--as-of", places[name], "--name", f"{name}_after", *KEPT, "--json")
+    words = ("--as-of", places[name], "--name", f"{name}_after", "--anyway", *KEPT, "--json")
+    built = shell("rebuild", "--engine", "local", *words)
     assert built.code == 0, built.err
     rows = {row["view"]: row["rows"] for row in built.rows()}
     assert rows.keys() == set(VIEWS)
@@ -138,6 +140,18 @@ def test_a_version_is_the_last_event_of_its_stream(shell: Shell, places: dict[st
 @pytest.mark.parametrize("name", ["dawn", "noon", "version"])
 def test_without_the_archive_no_place_is_guessed(shell: Shell, places: dict[str, str], name: str) -> None:
     refused(shell, "rebuild", "by_owner", "--engine", "local", "--as-of", places[name], "--name", "guessed")
+
+
+@pytest.mark.parametrize("words", [(), ("--plan",)], ids=str)
+def test_what_is_gone_is_named_before_spark_is_started(
+    shell: Shell, places: dict[str, str], words: tuple[str, ...]
+) -> None:
+    refused(shell, "rebuild", "by_owner", "--engine", "spark", *words)
+    told = shell("rebuild", "by_owner", "--engine", "spark", *words).err
+    assert "starting Spark" not in told
+    gone = re.search(r"ledgers\.events\[\d\] no longer holds offsets 0 to (\d+)", told)
+    assert gone is not None, told
+    assert int(gone[1]) > 0, "all of them, not the first one"
 
 
 def test_verify_folds_archive_and_topic(shell: Shell, places: dict[str, str], wait_until: Wait) -> None:

@@ -167,7 +167,9 @@ def test_status_shows_workers_and_views(at_work: Shell, wait_until: Wait) -> Non
 def test_a_rebuild_is_planned_without_doing_it(at_work: Shell) -> None:
     (row,) = at_work("rebuild", "cart_summary", "--plan", "--json").rows()
     assert (row["view"], row["buckets"]) == ("cart_summary", 4)
-    assert "rebuild customer_spend from carts.events (4 partitions)" in at_work("rebuild", "--plan").out
+    told = at_work("rebuild", "--plan").out
+    assert "rebuild cart_summary, customer_spend from carts.events (4 partitions)" in told, "one pass, one time"
+    assert told.endswith("in this process: 0 s expected, and 8 s with Spark\n")
     assert _generations(at_work).keys() == {("cart_summary", "live"), ("customer_spend", "live")}
 
 
@@ -199,7 +201,7 @@ def test_ctrl_c_leaves_the_live_generation_and_nothing_else(at_work: Shell, wait
     process.send_signal(signal.SIGINT)
     assert process.wait(240.0) == 130
     assert "interrupted; the live generation of cart_summary is as it was" in other.said()
-    assert "Go on: leftfold rebuild cart_summary --hold\n" in other.said(), "without --hold it would go live"
+    assert "Go on: leftfold rebuild cart_summary --master 'local[1]' --hold\n" in other.said(), "what was typed"
     after = {(view, phase): id_ for (view, phase), id_ in _generations(at_work).items() if phase != "bulk"}
     assert after == before, "a bulk one, if any bucket of it is whole, is gone on with by the next rebuild"
 

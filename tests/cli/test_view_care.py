@@ -90,7 +90,12 @@ def test_a_view_as_of_a_place_is_read_like_any_other(at_work: Shell, place: str,
 
 
 def test_a_view_as_of_a_time_is_found_by_the_log(at_work: Shell, place: str) -> None:
-    built = at_work("rebuild", "cart_summary", "--engine", "local", "--as-of", "2000-01-01", "--name", "dawn")
+    words = ("rebuild", "cart_summary", "--engine", "local", "--as-of", "2000-01-01", "--name", "dawn")
+    refused = at_work(*words)
+    assert refused.code == 2, "there was nothing yet"
+    assert "nothing of carts was appended before that, so the view will be empty" in refused.err
+    assert "dawn" not in at_work("status").out
+    built = at_work(*words, "--anyway")
     assert built.code == 0, built.err
     assert at_work("get", "cart_summary@dawn", "a").code == 1
     told = at_work("diff", "cart_summary", "--between", "dawn", "live", "--json")

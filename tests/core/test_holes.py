@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from leftfold.engine.bulk_log import Range
+from leftfold.engine.archived_log import ArchivedLog
+from leftfold.engine.bulk_log import BulkRecord, Range, SteadyLog
 from leftfold.engine.course import Course
 from leftfold.engine.generations import open_generation
 from leftfold.engine.hole import hole, out_of_reach, unreachable
+from leftfold.engine.plan import plan_rebuild
 from leftfold.engine.tail import Tail
 from leftfold.errors import LogHole
 from leftfold.flush import Phase
@@ -52,6 +54,72 @@ def test_every_partition_that_lacks_offsets_is_named_as_long_as_there_are_few() 
     assert "a.events[8]" not in told
     nine = str(out_of_reach("v", many[:9], "mend it"))
     assert "a.events[7] offsets 0 to 9 and 1 more partition, and Spark's" in nine
+
+
+class Shortened(SteadyLog):
+    """A log that begins at an offset and ends at another, which refuses what lies before as a topic does."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self._low, self._high = low, high
+
+    def partitions(self, topic: str) -> int:
+        """One."""
+        return 1
+
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """Where it ends."""
+        return Position({topic: {0: self._high} for topic in topics})
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """Where it begins."""
+        return Position({topic: {0: self._low} for topic in topics})
+
+    def identity(self, topic: str) -> str:
+        """That of the archive."""
+        return "one"
+
+    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+        """Nothing but the refusal."""
+        if part.start < self._low:
+            raise hole(part.topic, part.partition, part.start, min(self._low, part.end))
+        yield from ()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Short:
+    """An archive of one partition that ends too early."""
+
+    place = "kept"
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+
+    def ends(self, topic: str) -> Mapping[int, int]:
+        """Where it ends."""
+        return {0: self._end}
+
+    def identity(self, topic: str) -> str:
+        """That of the topic."""
+        return "one"
+
+    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+        """Nothing is read over a hole."""
+        raise AssertionError(part)
+
+
+@pytest.mark.parametrize(("low", "high", "gone"), [(19_711, 20_000, "0 to 19710"), (20_000, 20_000, "0 to 19999")])
+def test_a_plan_over_a_hole_names_all_that_is_gone(low: int, high: int, gone: str) -> None:
+    with pytest.raises(LogHole, match=f"no longer holds offsets {gone}, and no archive"):
+        plan_rebuild(by_owner, Shortened(low, high), cores=1)
+
+
+def test_a_plan_over_a_hole_behind_the_archive_names_what_neither_holds() -> None:
+    log: Any = Shortened(19_711, 20_000)
+    archive: Any = Short(3)
+    with pytest.raises(LogHole, match="no longer holds offsets 3 to 19710, and the archive kept"):
+        plan_rebuild(by_owner, ArchivedLog(lambda: archive, lambda: log), cores=1)
 
 
 def test_no_generation_is_begun_over_a_hole() -> None:

@@ -62,7 +62,7 @@ def test_rebuild_computes_a_query_view_and_json_says_what_came_of_it(shop: Shop)
 
 
 def test_the_plan_says_how_each_view_is_kept(shop: Shop) -> None:
-    done = leftfold(shop, "rebuild", "--plan", "--json")
+    done = leftfold(shop, "rebuild", "--plan", "--json", "--engine", "spark")
     assert done.returncode == 0, done.stderr
     told = {line["view"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert {name: line["incremental"] for name, line in told.items()} == {
@@ -72,7 +72,7 @@ def test_the_plan_says_how_each_view_is_kept(shop: Shop) -> None:
         "owner_frame": False,
     }
     assert told["balances"]["why"] == "it has WITH"
-    people = leftfold(shop, "rebuild", "--plan", "owner_sums")
+    people = leftfold(shop, "rebuild", "--plan", "owner_sums", "--engine", "spark")
     assert "computed from tables" in people.stdout
     assert "incremental: one GROUP BY over one table of events" in people.stdout
 

@@ -22,10 +22,12 @@ from leftfold.cli.options import (
 
 if TYPE_CHECKING:
     from leftfold.app import App
+    from leftfold.engine.engine_choice import EngineChoice
+    from leftfold.engine.plan import RebuildPlan
     from leftfold.engine.rebuild_result import RebuildResult
     from leftfold.view import View
 
-__all__ = ["EXAMPLES", "Engine", "rebuild", "views_meant"]
+__all__ = ["EXAMPLES", "Engine", "RebuildEngine", "given_options", "rebuild", "views_meant"]
 
 EXAMPLES = examples(
     "leftfold rebuild                                    every view of the App, in one pass over what they read",
@@ -35,7 +37,7 @@ EXAMPLES = examples(
     "leftfold get household_spend@then 1234",
     "leftfold rebuild household_spend --as-of 2026-11-01T12:00Z --name noon     what had been appended by then",
     "leftfold rebuild household_spend --sample 1%        what would change, by one row in a hundred; writes nothing",
-    "leftfold rebuild --engine local                     without Spark, for small logs",
+    "leftfold rebuild --engine spark                     with Spark, however small the log is",
     "leftfold rebuild --master spark://spark-master:7077 --cores 16",
     "leftfold rebuild --master spark://spark-master:7077 --py-files shop    workers lack the code",
     "leftfold rebuild --archive /backup/log              the past from its archive, the rest from Kafka",
@@ -45,18 +47,29 @@ EXAMPLES = examples(
 
 
 class Engine(StrEnum):
-    """Where the fold runs."""
+    """Where a fold runs."""
 
     SPARK = "spark"
     LOCAL = "local"
 
 
+class RebuildEngine(StrEnum):
+    """Where a rebuild runs; `auto` = where it is expected to be done first."""
+
+    AUTO = "auto"
+    SPARK = "spark"
+    LOCAL = "local"
+
+
 def rebuild(
+    context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
     keep: Annotated[
         float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep what is replaced.")
     ] = 600.0,
-    engine: Annotated[Engine, typer.Option("--engine", help="Spark, or this process.")] = Engine.SPARK,
+    engine: Annotated[
+        RebuildEngine, typer.Option("--engine", help="Spark, this process, or whichever is expected to be done first.")
+    ] = RebuildEngine.AUTO,
     master: MasterOption = None,
     py_files: PyFilesOption = None,
     cores: Annotated[int | None, typer.Option("--cores", metavar="N", min=1, help="Tasks at once.")] = None,
@@ -73,7 +86,10 @@ def rebuild(
     ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, not where an earlier one ended.")] = False,
     max_parked: MaxParkedOption = MAX_PARKED,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Go live even if the rows differ.")] = False,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Go live even if the rows differ; with --as-of also where the view is empty."),
+    ] = False,
     app: AppOption = "",
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
@@ -88,17 +104,23 @@ def rebuild(
     the live generation as it is; the next rebuild of the same code goes on where one was interrupted. Exit code 3 when
     the rows differ from those of the same code before; they are then not shown. With --sample exit code 3 when a row
     would change.
+
+    A rebuild runs in this process unless Spark, with its start, is expected to be done earlier, a view is computed by
+    Spark, or a master is named.
     """
+    from dataclasses import replace
+
+    from leftfold.cli.console import note
     from leftfold.cli.folds import folds_of
     from leftfold.cli.project import load_app
-    from leftfold.cli.rebuilding import Rebuilding, cores_of
+    from leftfold.cli.rebuilding import Rebuilding, cores_of, engine_meant
     from leftfold.cli.sampling import share_of, tell_sample
     from leftfold.engine.rebuild import RebuildOptions
 
     _check(as_of, name, hold=hold, sample=sample)
     whole = load_app(app, having=names or ())
     options = RebuildOptions(
-        cores=cores or cores_of(engine, master),
+        cores=cores or cores_of("spark" if engine == "auto" else engine, master),
         keep=keep,
         max_parked=max_parked,
         swap_anyway=anyway,
@@ -106,21 +128,31 @@ def rebuild(
         pin=name,
         fresh=fresh,
     )
-    work = Rebuilding(kafka, redis, options, archive)
+    work = Rebuilding(kafka, redis, options, archive, given=given_options(context))
     views = views_meant(whole, names or [])
     if streamed := [view for view in views if view.streamed]:
         _check_streamed(names or [], plan=plan or hold or bool(as_of or sample), views=len(views) > len(streamed))
         raise typer.Exit(_run_streams(whole, streamed, (kafka, redis), keep=keep, anyway=anyway, as_json=as_json))
     _check_folded(views, wanted=hold or bool(sample))
     share = share_of(sample, "--sample", "the rows") if sample else 0.0
+    groups = _groups(views, alone=bool(as_of or sample))
+    planned = [work.plans(group, as_of, anyway=anyway) for group in groups]
+    chosen = engine_meant([one for plans in planned for one in plans], engine, master)
+    if not chosen.spark:
+        work.options = replace(options, cores=cores or 1)
+        planned = [[one.in_process for one in plans] for plans in planned]
     if plan:
-        with work.engine("local" if all(view.folded for view in views) else engine, master):
-            _plan(work, views, (kafka, redis), as_json=as_json)
+        # How Spark would keep a view is Spark's to say, which takes seconds to start.
+        asked = engine == "spark" and any(not view.folded for view in views)
+        with work.engine("spark" if asked else "local", master):
+            _plan(work, groups, planned, chosen, (kafka, redis) if asked else None, as_json=as_json)
         return
+    if engine == "auto" and not as_json:
+        note(str(chosen))
     code = 0
     folds = folds_of(whole)
-    with work.engine(engine, master, py_files or ()):
-        for group in _groups(views, alone=bool(as_of or sample)):
+    with work.engine("spark" if chosen.spark else "local", master, py_files or ()):
+        for group in groups:
             if sample:
                 code = max(
                     code, tell_sample(work.sampled(group[0], share, folds.get(group[0].name, "")), as_json=as_json)
@@ -204,22 +236,54 @@ def _run_streams(
     return code
 
 
-def _plan(work: Any, views: list[View[Any, Any]], servers: tuple[str | None, str | None], *, as_json: bool) -> None:
+def given_options(context: typer.Context) -> list[str]:
+    """The options that were typed, but for those that would begin again, and passwords."""
+    words: list[str] = []
+    for param in context.command.params:
+        value = context.params.get(param.name or "")
+        typed = param.name and getattr(context.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
+        if not typed or param.param_type_name != "option" or param.name == "fresh":
+            continue
+        if param.name == "redis" and "@" in str(value):
+            continue
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += [param.opts[0]] if one is True else [param.opts[0], str(one)]
+    return words
+
+
+def _plan(
+    work: Any,
+    groups: list[list[View[Any, Any]]],
+    planned: list[list[RebuildPlan]],
+    chosen: EngineChoice,
+    servers: tuple[str | None, str | None] | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Prints plans; with servers, and Spark, also how views that Spark computes are kept."""
     from leftfold.cli.console import emit, say
     from leftfold.cli.keeping import kept
+    from leftfold.engine.plan import together
     from leftfold.query import TableView
 
-    for view in views:
-        how = kept(view, work.refreshed(view), *servers) if isinstance(view, TableView) else None
-        plan = work.plan(view)
-        if as_json:
-            told: dict[str, Any] = {"events": plan.events, "tasks": len(plan.tasks), "buckets": plan.buckets}
-            told |= {} if how is None else {"incremental": how.incremental, "why": how.why}
-            emit({"view": view.name, **told, "seconds": round(plan.seconds, 1), "memory_mb": plan.memory})
-        else:
-            say(str(plan))
-            if how is not None:
+    for views, plans in zip(groups, planned, strict=True):
+        if not as_json:
+            say(together(plans))
+        for view, plan in zip(views, plans, strict=True):
+            how = None
+            if isinstance(view, TableView) and servers is not None:
+                how = kept(view, work.refreshed(view), *servers)
+            if as_json:
+                told: dict[str, Any] = {"events": plan.events, "tasks": len(plan.tasks), "buckets": plan.buckets}
+                told |= {} if how is None else {"incremental": how.incremental, "why": how.why}
+                told |= {"seconds": round(plan.seconds, 1), "memory_mb": plan.memory}
+                emit({"view": view.name, **told, "engine": "spark" if chosen.spark else "local"})
+            elif how is not None:
                 say(f"  kept     {how}")
+            elif isinstance(view, TableView):
+                say(f"  kept     as Spark finds: leftfold rebuild {view.name} --plan --engine spark")
+    if not as_json:
+        say(str(chosen))
 
 
 def _tell(result: RebuildResult, *, as_json: bool) -> None:

@@ -8,18 +8,21 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leftfold.cli.as_of import nothing_there, place_meant
 from leftfold.cli.console import note
+from leftfold.cli.failures import Usage
 from leftfold.cli.progress import shown
-from leftfold.cli.workbench import check_addresses, workbench
+from leftfold.cli.workbench import Workbench, check_addresses, workbench
 from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.claims import folded_by
+from leftfold.engine.engine_choice import EngineChoice, choose_engine
 from leftfold.engine.generations import resolve
-from leftfold.engine.plan import RebuildPlan
+from leftfold.engine.plan import RebuildPlan, plan_to, together
 from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
 from leftfold.engine.rebuild_progress import Progress
 from leftfold.engine.rebuild_result import RebuildResult
@@ -38,10 +41,36 @@ if TYPE_CHECKING:
     from leftfold.spark.settings import SparkSettings
     from leftfold.spark.sql.incremental import Refreshed
 
-__all__ = ["Rebuilding", "cores_of", "session_of", "spark_settings"]
+__all__ = ["Rebuilding", "cores_of", "engine_meant", "session_of", "spark_settings"]
 
 _LOCAL = re.compile(r"local\[(?P<cores>\d+)\]")
 _ELSEWHERE = 2
+
+
+def engine_meant(plans: Sequence[RebuildPlan], engine: str, master: str | None) -> EngineChoice:
+    """Where views are rebuilt, and why; what is installed and which master is named count, too.
+
+    Args:
+        engine: as it was typed: `auto`, `local` or `spark`.
+
+    Raises:
+        ConfigurationError: one of them needs Spark, and --engine local was said.
+    """
+    if engine == "local":
+        for plan in plans:
+            if not plan.folded:
+                raise ConfigurationError(f"view {plan.view} is computed by Spark; leave --engine local out")
+    if engine != "auto":
+        return EngineChoice(engine == "spark", f"--engine {engine}")
+    if master:
+        return EngineChoice(spark=True, why=f"--master {master}")
+    named = os.environ.get("LEFTFOLD_SPARK_MASTER", "")
+    if named and not named.startswith("local"):
+        return EngineChoice(spark=True, why=f"LEFTFOLD_SPARK_MASTER is {named}")
+    found = choose_engine(plans)
+    if found.spark and all(plan.folded for plan in plans) and find_spec("pyspark") is None:
+        return EngineChoice(spark=False, why="Spark is not installed")
+    return found
 
 
 def cores_of(engine: str, master: str | None) -> int:
@@ -56,12 +85,24 @@ def cores_of(engine: str, master: str | None) -> int:
 
 
 class Rebuilding:
-    """Rebuilds views one after another with one engine."""
+    """Rebuilds views one after another with one engine.
+
+    Args:
+        given: the options that were typed, for the command that goes on after an interruption.
+    """
 
     def __init__(
-        self, kafka: str | None, redis: str | None, options: RebuildOptions, archive: str | None = None
+        self,
+        kafka: str | None,
+        redis: str | None,
+        options: RebuildOptions,
+        archive: str | None = None,
+        *,
+        given: Sequence[str] = (),
     ) -> None:
         self._servers, self.options = (kafka, redis, archive), options
+        self._given = tuple(given)
+        self._places: dict[str, Position | None] = {}
         self._runner: Runner = run_here
         self._together: PassRunner = run_here_together
         self._session: Any = None
@@ -91,25 +132,36 @@ class Rebuilding:
         found: Refreshed = ring("leftfold.spark.computing").refreshed(self._session, view)
         return found
 
-    def plan(self, view: View[Any, Any]) -> RebuildPlan:
-        """What a rebuild would read now."""
-        with self.opened(view, lambda progress: None) as rebuild:
-            return rebuild.plan()
+    def plans(self, views: Sequence[View[Any, Any]], as_of: str = "", *, anyway: bool = False) -> list[RebuildPlan]:
+        """What rebuilds of views that read the same topics would read now; no engine is needed.
+
+        Args:
+            as_of: where to stop; '' = at the end of the log. anyway: also where nothing has happened yet.
+
+        Raises:
+            LogHole: the log does not hold all of that. Usage: no event lies before `as_of`.
+        """
+        first, *others = views
+        place = self._places[first.name] = self._place(first, as_of, anyway=anyway)
+        cores, buckets = self.options.cores, self.options.buckets
+        with workbench(*self._servers) as bench:
+            plan = self._rebuild(Rebuild, first, bench).plan(place)
+        return [plan, *(plan_to(one, plan.topics, plan.ends, cores=cores, buckets=buckets) for one in others)]
 
     def run(self, view: View[Any, Any], *, fold: str, quiet: bool, as_of: str = "") -> RebuildResult:
         """Says what is going to be done, does it and shows how far it is.
 
         Args:
-            fold: which code folds. as_of: where to stop; '' = at the end of the log.
+            fold: which code folds. as_of: what was typed of the place where it stops, which `plans` has found.
         """
         try:
             with shown(view.name) as report, self.opened(view, report, fold) as rebuild:
-                plan = rebuild.plan(self._place(view, as_of))
+                plan = rebuild.plan(self._places.get(view.name))
                 if not quiet:
-                    note(str(plan))
+                    note(str(self._meant(plan)))
                 return rebuild.run(plan)
         except KeyboardInterrupt:
-            note(f"interrupted; the live generation of {view.name} is as it was. Go on: {self._again([view], as_of)}")
+            note(f"interrupted; the live generation of {view.name} is as it was. Go on: {self._again([view])}")
             raise
 
     def run_together(
@@ -123,8 +175,7 @@ class Rebuilding:
                 rebuilds = [stack.enter_context(self.opened(view, report, folds.get(view.name, ""))) for view in views]
                 plan = rebuilds[0].plan()
                 if not quiet:
-                    note(f"one pass for {names}")
-                    note(str(plan))
+                    note(together([self._meant(rebuild.like(plan)) for rebuild in rebuilds]))
                 return rebuild_together(rebuilds, plan, self._together)
         except KeyboardInterrupt:
             note(f"interrupted; the live generations of {names} are as they were. Go on: {self._again(views)}")
@@ -147,21 +198,22 @@ class Rebuilding:
             )
             return verify.sample(live, share)
 
-    def _again(self, views: Sequence[View[Any, Any]], as_of: str = "") -> str:
-        """What goes on with what was meant: without --hold it would go live, without --as-of to the log's end."""
-        words = ["leftfold", "rebuild", *(view.name for view in views)]
-        words += ["--as-of", as_of, "--name", self.options.pin] if as_of else []
-        words += ["--hold"] if self.options.hold else []
-        words += ["--anyway"] if self.options.swap_anyway else []
-        words += ["--engine", "local"] if self._session is None else []
-        return shlex.join(words)
+    def _again(self, views: Sequence[View[Any, Any]]) -> str:
+        """The command that goes on with what was meant, with all options that were given."""
+        return shlex.join(["leftfold", "rebuild", *(view.name for view in views), *self._given])
 
-    def _place(self, view: View[Any, Any], as_of: str) -> Position | None:
+    def _meant(self, plan: RebuildPlan) -> RebuildPlan:
+        """A plan as it runs here or on Spark."""
+        return plan.in_process if self._session is None else plan
+
+    def _place(self, view: View[Any, Any], as_of: str, *, anyway: bool) -> Position | None:
         kafka, _, archive = self._servers
         if not as_of:
             return None
         place = place_meant(view, as_of, kafka, archive)
         if not any(offset for offsets in place.offsets.values() for offset in offsets.values()):
+            if not anyway:
+                raise Usage(f"{nothing_there(view, as_of)}. To build it all the same: --anyway")
             note(nothing_there(view, as_of))
         return place
 
@@ -177,16 +229,18 @@ class Rebuilding:
         """
         kind, run = (Rebuild, self._runner) if view.folded else (Refresh, self._computing(view))
         with workbench(*self._servers) as bench:
-            yield kind(
+            yield self._rebuild(
+                kind,
                 view,
-                bench.store,
-                open_log=bench.open_log,
-                open_reader=bench.open_reader,
-                open_sink=bench.open_sink,
+                bench,
                 run=run,
-                options=replace(self.options, fold=fold if view.folded else ""),
                 report=report,
+                options=replace(self.options, fold=fold if view.folded else ""),
             )
+
+    def _rebuild(self, kind: type[Rebuild], view: View[Any, Any], bench: Workbench, **told: Any) -> Rebuild:
+        servers = {"open_log": bench.open_log, "open_reader": bench.open_reader, "open_sink": bench.open_sink}
+        return kind(view, bench.store, **{"options": self.options, **servers, **told})
 
     def _computing(self, view: View[Any, Any]) -> Runner:
         if self._session is None:

@@ -65,13 +65,14 @@ class ArchivedLog:
             InfrastructureError: one of them is in neither, or the archive is broken.
         """
         cut = min(part.end, self._end(part.topic, part.partition))
-        if part.start < cut:
-            yield from self._archive.read(part._replace(end=cut))
         rest = part._replace(start=max(part.start, cut))
         if rest.start < rest.end:
             low = self._log.starts([part.topic]).next_offset(part.topic, part.partition)
             if rest.start < low:
                 raise hole(part.topic, part.partition, rest.start, min(low, part.end), archive=self._archive.place)
+        if part.start < cut:
+            yield from self._archive.read(part._replace(end=cut))
+        if rest.start < rest.end:
             yield from self._log.read(rest)
 
     def close(self) -> None:

@@ -12,14 +12,16 @@ from contextlib import contextmanager, suppress
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.ports import ViewStore
 
-__all__ = ["at_work"]
+__all__ = ["at_work", "check_alone", "members"]
 
 _LEASE, _SHOWN_EVERY = 15.0, 3.0
 
 
 @contextmanager
-def at_work(store: ViewStore, group: str, what: str) -> Iterator[None]:
-    """Keeps others out of a group while the block runs; a process that dies is forgotten after 15 s.
+def at_work(store: ViewStore, group: str, what: str) -> Iterator[str]:
+    """Keeps others out of a group while the block runs, which gets the name under which it is there.
+
+    A process that dies is forgotten after 15 s; one that is paused, too, and it may find others when it wakes.
 
     Args:
         what: is named to those who are kept out, such as `view household_spend is being rebuilt`.
@@ -28,13 +30,12 @@ def at_work(store: ViewStore, group: str, what: str) -> Iterator[None]:
         InfrastructureError: somebody else is at work; two that begin at one moment may both be told so.
     """
     me = f"{socket.gethostname()} (process {os.getpid()}, {secrets.token_hex(2)})"
-    others = [member for member in store.attend([group], me, _LEASE)[group] if member != me]
-    if others:
-        store.attend([group], me, 0.0)
-        raise InfrastructureError(
-            f"{what} already by {others[0]}; wait for it, or end that process: what it has done is gone on with "
-            f"{_LEASE:g} s later"
-        )
+    try:
+        check_alone(store, group, me, what)
+    except InfrastructureError:
+        with suppress(LeftfoldError):
+            store.attend([group], me, 0.0)
+        raise
     done = threading.Event()
 
     def show() -> None:
@@ -45,9 +46,24 @@ def at_work(store: ViewStore, group: str, what: str) -> Iterator[None]:
     shown = threading.Thread(target=show, name=group, daemon=True)
     shown.start()
     try:
-        yield
+        yield me
     finally:
         done.set()
         shown.join()
         with suppress(LeftfoldError):
             store.attend([group], me, 0.0)
+
+
+def check_alone(store: ViewStore, group: str, me: str, what: str) -> None:
+    """Shows a member of a group and raises InfrastructureError when there is another one."""
+    others = [member for member in store.attend([group], me, _LEASE)[group] if member != me]
+    if others:
+        raise InfrastructureError(
+            f"{what} already by {others[0]}; wait for it, or end that process: what it has done is gone on with "
+            f"{_LEASE:g} s later"
+        )
+
+
+def members(store: ViewStore, group: str) -> frozenset[str]:
+    """Who is at work in a group, by the names that `at_work` gives."""
+    return frozenset(store.attend([group], "", 0.0)[group])

@@ -31,11 +31,15 @@ class BulkSink(Protocol):
     ) -> int:
         """Writes rows of one bucket and returns how many; each key comes once, and writing one again changes nothing.
 
+        Nothing is written any more once `finish` noted that the bucket is whole.
+
         Raises Fenced when the bucket is sealed or gone.
         """
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
-        """Notes that a bucket is whole, for a rebuild that goes on where this one ends; returns what is told of it.
+        """Notes that a bucket is whole, for a rebuild that goes on where this one ends; returns what is noted of it.
+
+        A task may be attempted several times, even at once: the first result stays, and the others get that one.
 
         Raises Fenced as `write`.
         """

@@ -59,7 +59,7 @@ def check_whole(log: BulkLog, parts: Iterable[Range]) -> None:
         low = starts.next_offset(part.topic, part.partition)
         if part.start < low:
             # The log knows best what its archive lacks, and says so.
-            for _ in log.read(part._replace(end=part.start + 1)):
+            for _ in log.read(part._replace(end=min(low, part.end))):
                 break
             raise hole(part.topic, part.partition, part.start, min(low, part.end))
 

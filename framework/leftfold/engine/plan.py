@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -15,7 +15,7 @@ from leftfold.engine.hole import check_whole
 from leftfold.position import Position
 from leftfold.view import View
 
-__all__ = ["RebuildPlan", "plan_ranges", "plan_rebuild", "plan_to"]
+__all__ = ["RebuildPlan", "plan_ranges", "plan_rebuild", "plan_to", "together"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class RebuildPlan:
         ends: the stable ends of the log, where every range stops: no decision is cut in two there.
         tasks: the ranges each task reads, one after another.
         cores: how many tasks run at once. folded: False for a view that is computed from tables.
+        here: it runs in this process, without Spark.
     """
 
     view: str
@@ -36,6 +37,7 @@ class RebuildPlan:
     buckets: int
     cores: int
     folded: bool = True
+    here: bool = False
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -49,13 +51,23 @@ class RebuildPlan:
 
     @property
     def seconds(self) -> float:
-        """The predicted time: the longest queue of tasks at a measured rate per core, and Spark's start.
+        """The predicted time: of the work, and of Spark's start."""
+        return (0.0 if self.here else START_SECONDS) + self.work
+
+    @property
+    def work(self) -> float:
+        """The predicted seconds of the work: the longest queue of tasks at a measured rate per core.
 
         The rates, and what limits them on more machines, are in `leftfold.engine.forecast`.
         """
         rate = FOLD_RATE if self.stream_keyed else SORT_RATE
         longest = max((sum(p.end - p.start for p in task) for task in self.tasks), default=0)
-        return START_SECONDS + max(longest, self.events / self.cores) / rate
+        return max(longest, self.events / self.cores) / rate
+
+    @property
+    def in_process(self) -> RebuildPlan:
+        """The same plan in this process, one task after another."""
+        return replace(self, cores=1, here=True)
 
     @property
     def memory(self) -> int:
@@ -68,16 +80,35 @@ class RebuildPlan:
         task = BASE_MB + largest / EVENTS_PER_ROW * ROW_KB / 1024
         return round(min(self.cores, len(self.tasks)) * task)
 
-    def __str__(self) -> str:
-        read = ", ".join(f"{topic} ({count} partitions)" for topic, count in self.topics.items())
+    @property
+    def how(self) -> str:
+        """What is done with the events, for people."""
         sorted_ = "sorted by key, then folded" if self.folded else "computed from tables"
         how = "each partition folded in place" if self.stream_keyed else sorted_
-        return (
-            f"rebuild {self.view} from {read}\n"
-            f"  events   up to {self.events:,}, to {self.ends}\n"
-            f"  tasks    {len(self.tasks)} on {self.cores} cores, {how} into {self.buckets} buckets\n"
-            f"  expected {self.seconds:.0f} s, {self.memory:,} MB"
-        )
+        return f"{how} into {self.buckets} buckets"
+
+    def __str__(self) -> str:
+        return together([self])
+
+
+def together(plans: Sequence[RebuildPlan]) -> str:
+    """What is said of views that are rebuilt in one pass over the same topics; the time is that of all of them."""
+    first, *others = plans
+    read = ", ".join(f"{topic} ({count} partitions)" for topic, count in first.topics.items())
+    seconds = first.seconds + sum(plan.work for plan in others)
+    where = f"{len(first.tasks)} on {first.cores} cores" if first.cores > 1 else f"{len(first.tasks)}, one by one"
+    width = max([8, *(len(plan.view) for plan in others and plans)])
+    lines = [
+        f"rebuild {', '.join(plan.view for plan in plans)} from {read}",
+        f"  {'events':<{width}} up to {first.events:,}, to {first.ends}",
+    ]
+    if others:
+        lines += [f"  {'tasks':<{width}} {where}, in one pass"]
+        lines += [f"  {plan.view:<{width}} {plan.how}" for plan in plans]
+    else:
+        lines += [f"  {'tasks':<{width}} {where}, {first.how}"]
+    memory = max(plan.memory for plan in plans)
+    return "\n".join([*lines, f"  {'expected':<{width}} {seconds:.0f} s, {memory:,} MB"])
 
 
 def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int = BUCKETS) -> RebuildPlan:

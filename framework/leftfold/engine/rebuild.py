@@ -10,12 +10,13 @@ from typing import Any
 
 from leftfold import names
 from leftfold.engine.as_of import between_decisions
-from leftfold.engine.at_work import at_work
+from leftfold.engine.at_work import at_work, check_alone
 from leftfold.engine.bulk import BulkJob, Tell
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkStore, OpenBulkSink
+from leftfold.engine.claim import check_claim, claimed
 from leftfold.engine.claims import attendance, shown
 from leftfold.engine.follower import MAX_PARKED
 from leftfold.engine.generations import BUCKETS, change, open_generation, topics_of
@@ -28,7 +29,7 @@ from leftfold.engine.rebuild_resume import resumed, unfinished
 from leftfold.engine.rebuild_swap import Swap
 from leftfold.engine.same_log import known_ids, other_log
 from leftfold.errors import ConfigurationError
-from leftfold.flush import Generation, Mark, Phase
+from leftfold.flush import Generation, Mark, Phase, Registry
 from leftfold.ports import LogReader
 from leftfold.position import Position
 from leftfold.view import View
@@ -113,7 +114,7 @@ class Rebuild:
 
         Raises:
             ContractError: an event cannot be read or folded and cannot be parked either.
-            Fenced: somebody removed the new generation, or another one went live meanwhile.
+            Fenced: somebody removed or took over the new generation, or another one went live meanwhile.
             InfrastructureError: somebody else rebuilds this view; or the log, the store or Spark is not there, or
                 catching up took too long.
         """
@@ -138,7 +139,8 @@ class Rebuild:
     def begun(self, plan: RebuildPlan | None = None) -> Iterator[Begun]:
         """A generation to be filled while the block runs; nobody else rebuilds the view meanwhile."""
         name, watch = self.view.name, Stopwatch(self._report)
-        with at_work(self._store, names.rebuilds(name), f"view {name} is being rebuilt"):
+        group, what = names.rebuilds(name), f"view {name} is being rebuilt"
+        with at_work(self._store, group, what) as me:
             watch.begin("plan")
             self._check_tails()
             ids = self._ids()
@@ -146,7 +148,9 @@ class Rebuild:
             before = None if before and other_log(before, ids) else before
             sweep(self._store, self.view, self.options.keep, but=before)
             plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
-            generation = before or self._open(plan, ids)
+            # Planning may have taken long, or this process was paused in it.
+            check_alone(self._store, group, me, what)
+            generation = claimed(self._store, before, me) if before else self._open(plan, ids, me)
             try:
                 yield self._begun(generation, plan, watch)
             except BaseException as error:
@@ -160,11 +164,17 @@ class Rebuild:
         everything = [*begun.whole.values(), *results]
         begun.job.check_parked([parked for result in everything for parked in result.parked.values()])
         begun.watch.begin("seal")
+        check_claim(self._store.registry(self.view.name), begun.generation)
         self._store.seal(begun.generation, sealed_marks(begun.generation, begun.plan.ends, everything))
         if not self.options.pin:
             # From here on tails follow it, which a pinned one must not see.
             sealed = begun.generation.in_phase(Phase.SEALED)
-            change(self._store, self.view.name, lambda r: r.with_generation(sealed))
+
+            def seal(registry: Registry) -> Registry:
+                check_claim(registry, sealed)
+                return registry.with_generation(sealed)
+
+            change(self._store, self.view.name, seal)
 
     def swap(self, begun: Begun) -> RebuildResult:
         """Brings a sealed generation up to the live one and puts it in its place, or behind its name."""
@@ -182,9 +192,10 @@ class Rebuild:
         with closing(self._open_log()) as log:
             return known_ids(log, topics_of(self.view, log.partitions))
 
-    def _open(self, plan: RebuildPlan, ids: Mapping[str, str]) -> Generation:
+    def _open(self, plan: RebuildPlan, ids: Mapping[str, str], attempt: str) -> Generation:
         codes = (self.options.fold,) if self.options.fold else ()
         told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "folds": codes, "ids": ids}
+        told["attempt"] = attempt
         return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **told)
 
     def _check_tails(self) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from leftfold import names
+from leftfold.engine.at_work import members
 from leftfold.engine.bulk_store import BulkStore
+from leftfold.engine.claim import is_claimed
 from leftfold.engine.generations import change, has_ended
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.flush import Generation, Phase, Registry
@@ -16,9 +19,10 @@ __all__ = ["abandon", "remove", "remove_ended", "sweep"]
 
 
 def remove(store: ViewStore, generation: Generation) -> None:
-    """Removes a generation and everything in it."""
-    change(store, generation.view, lambda r: r.without(generation.id))
-    store.unlink(generation)
+    """Removes a generation and everything in it, unless another rebuild has claimed it since it was read."""
+    left = change(store, generation.view, lambda r: r.without(generation.id) if is_claimed(r, generation) else r)
+    if generation.id not in left.generations:
+        store.unlink(generation)
 
 
 def remove_ended(store: ViewStore, generation: Generation) -> None:
@@ -40,6 +44,9 @@ def abandon(store: BulkStore, generation: Generation, error: BaseException, *, r
     try:
         registry = store.registry(generation.view)
         if registry.live.get(generation.pointer) == generation.id or generation.id not in registry.generations:
+            return
+        if not is_claimed(registry, generation):
+            error.add_note(f"generation {generation.id} is left to {registry.generations[generation.id].attempt}")
             return
         if (
             resumable
@@ -64,12 +71,18 @@ def _has_something(store: BulkStore, registry: Registry, generation: Generation)
 def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generation | None = None) -> list[Generation]:
     """Removes predecessors that were kept for `keep` seconds, and what rebuilds left that nobody goes on with.
 
+    What a rebuild that is at work has claimed stays.
+
     Args:
         but: stays whatever it is.
     """
     registry, now = store.registry(view.name), datetime.now(UTC)
+    # Asked behind the registry: a rebuild shows itself before it makes a generation.
+    at_work = members(store, names.rebuilds(view.name))
     gone = [
-        g for g in registry.generations.values() if _is_over(g, registry, now, keep) and (but is None or g.id != but.id)
+        g
+        for g in registry.generations.values()
+        if _is_over(g, registry, now, keep) and g.attempt not in at_work and (but is None or g.id != but.id)
     ]
     for generation in gone:
         remove(store, generation)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from leftfold import names
+from leftfold.engine.at_work import members
 from leftfold.engine.bulk_store import BulkStore
 from leftfold.engine.plan import RebuildPlan
 from leftfold.flush import Generation, Phase
@@ -17,15 +19,20 @@ __all__ = ["resumed", "unfinished"]
 
 
 def unfinished(store: BulkStore, view: View[Any, Any], options: RebuildOptions) -> Generation | None:
-    """The newest generation that a rebuild of the same code began with the same intention and did not make live."""
+    """The newest generation that a rebuild of the same code began with the same intention and did not make live.
+
+    One whose rebuild is at work is left to it.
+    """
     if options.fresh or not options.fold:
         return None
+    at_work = members(store, names.rebuilds(view.name))
     found = [
         as_it_is
         for generation in store.registry(view.name).generations.values()
         if (generation.hash, generation.fold, generation.name) == (view.hash, options.fold, options.pin)
         and generation.phase in (Phase.BULK, Phase.SEALED)
         and generation.ends.offsets
+        and generation.attempt not in at_work
         and (as_it_is := _as_it_is(store, generation)) is not None
     ]
     return max(found, key=lambda generation: generation.created, default=None)

@@ -8,6 +8,9 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
+from leftfold import names
+from leftfold.engine.at_work import members
+from leftfold.engine.claim import check_claim
 from leftfold.engine.generations import change, moment, now
 from leftfold.engine.rebuild_catchup import CatchUp
 from leftfold.engine.rebuild_compare import Comparison
@@ -77,7 +80,7 @@ class Swap:
         """Puts the generation behind its name, as it is; readers of the view go on with the live one."""
         self._watch.begin("pin")
         before = self._store.registry(self._view.name).live_of(self._new.hash, self._new.name)
-        change(self._store, self._view.name, lambda r: r.pinned(self._new))
+        change(self._store, self._view.name, lambda r: self._checked(r).pinned(self._new))
         if before is not None:
             self._store.unlink(before)
         return self._result(None, events, Agreement.ALONE, (0, 0), "", True)
@@ -145,23 +148,27 @@ class Swap:
         self._watch.begin("swap")
 
         def point(registry: Registry) -> Registry:
-            if self._new.id not in registry.generations:
-                raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
-            live = registry.live_of(self._new.hash)
+            live = self._checked(registry).live_of(self._new.hash)
             if (live and live.id) != (old and old.id):
                 return registry
             return registry.pointed(self._new, now(), moment(self._options.keep))
 
         return change(self._store, self._view.name, point).live.get(self._new.hash) == self._new.id
 
+    def _checked(self, registry: Registry) -> Registry:
+        """The registry, if the new generation is still this rebuild's in it."""
+        check_claim(registry, self._new)
+        return registry
+
     def _hold(self) -> None:
         """Puts the new generation in the place of the one held before, if any."""
         self._watch.begin("hold")
-        for other in self._store.registry(self._view.name).generations.values():
+        registry = self._checked(self._store.registry(self._view.name))
+        for other in registry.generations.values():
             if other.phase is Phase.HELD and other.hash == self._new.hash and other.id != self._new.id:
                 remove(self._store, other)
         held = self._new.in_phase(Phase.HELD)
-        change(self._store, self._view.name, lambda r: r.with_generation(held))
+        change(self._store, self._view.name, lambda r: self._checked(r).with_generation(held))
 
     def _result(
         self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
@@ -190,10 +197,12 @@ class Swap:
 
     def _tidied(self, old: Generation | None) -> str:
         """Removes what nobody needs any more; returns the id of the predecessor if it stays."""
-        for other in self._store.registry(self._view.name).generations.values():
+        registry = self._store.registry(self._view.name)
+        at_work = members(self._store, names.rebuilds(self._view.name)) - {self._new.attempt}
+        for other in registry.generations.values():
             mine = other.hash == self._new.hash and other.created <= self._new.created and other.id != self._new.id
             # A tail may have begun one of its own while there was none to follow.
-            if mine and other.phase is Phase.SEALED:
+            if mine and other.phase is Phase.SEALED and other.attempt not in at_work:
                 remove(self._store, other)
         if old is not None and self._options.keep <= 0:
             remove(self._store, old)

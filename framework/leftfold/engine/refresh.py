@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 
+from leftfold.engine.claim import check_claim
 from leftfold.engine.generations import change, now
 from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild import Rebuild
@@ -94,8 +95,9 @@ class Refresh(Rebuild):
 
     def _point(self, sealed: Generation, old: Generation | None) -> None:
         def point(registry: Registry) -> Registry:
+            check_claim(registry, sealed)
             live = registry.live_of(sealed.hash)
-            if sealed.id not in registry.generations or (live and live.id) != (old and old.id):
+            if (live and live.id) != (old and old.id):
                 raise Fenced(
                     f"view {self.view.name}: another generation went live meanwhile; are two refreshes running?"
                 )

@@ -48,7 +48,7 @@ class StreamedRows(Generic[Row, K]):
         self._batch = 0
         self.is_live = False
 
-    def alone(self) -> AbstractContextManager[None]:
+    def alone(self) -> AbstractContextManager[object]:
         """Keeps other processes from the view; one that dies is forgotten after 15 s.
 
         Raises:

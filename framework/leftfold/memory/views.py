@@ -138,6 +138,8 @@ class MemoryViewStore:
         for key, fields, version, entries in rows:
             if found is None or found.mark.phase is not Phase.BULK:
                 raise Fenced(f"bucket {bucket} of {generation.view} {generation.id} is not being filled any more")
+            if found.finished is not None:
+                break
             found.put(key, columns, fields, version, dict(zip(indexes, entries, strict=True)))
             count += 1
         return count
@@ -147,8 +149,8 @@ class MemoryViewStore:
         found = self.bucket(generation, result.bucket)
         if found is None or found.mark.phase is not Phase.BULK:
             raise Fenced(f"bucket {result.bucket} of {generation.view} {generation.id} is not being filled any more")
-        found.finished = result
-        return result
+        found.finished = found.finished or result
+        return found.finished
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
         """The buckets that are whole."""

@@ -71,6 +71,7 @@ def _generation_json(generation: Generation) -> str:
             "until": generation.until,
             "ids": dict(generation.ids),
             "ends": generation.ends.offsets,
+            "attempt": generation.attempt,
         }
     )
 
@@ -106,6 +107,7 @@ def _generation(view: str, id_: str, text: bytes) -> Generation:
             superseded=tuple(map(str, told.get("superseded", ()))),
             until=str(told.get("until", "")),
             ids={str(topic): str(id_) for topic, id_ in told.get("ids", {}).items()},
+            attempt=str(told.get("attempt", "")),
         )
     except (KeyError, ValueError, TypeError, AttributeError, ContractError) as error:
         raise ContractError(

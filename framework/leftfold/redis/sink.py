@@ -32,8 +32,9 @@ class BulkSink:
 
     Each chunk is a transaction under a WATCH of the mark. A chunk is packed while the server works on the one before,
     but never sent before the answer behind that one's EXEC said `bulk`: with two in flight, one could land behind a
-    seal. A task that is run again writes the same rows again, which changes nothing. A chunk that met a moving slot of
-    a cluster was not written, and is sent again to where the bucket is then.
+    seal. Of several attempts of one task, which write the same rows, the first to note its result in the mark has it;
+    the others notice that at their next chunk, write no more and take that result. A chunk that met a moving slot of a
+    cluster was not written, and is sent again to where the bucket is then.
     """
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
@@ -49,6 +50,8 @@ class BulkSink:
     ) -> int:
         """Writes rows of one bucket and returns how many; each key comes once.
 
+        It stops where another attempt has noted that the bucket is whole.
+
         Raises:
             Fenced: the bucket is sealed or gone; the chunk under way was not written.
             InfrastructureError: the server cannot be reached or refuses; chunks up to some point are written.
@@ -58,24 +61,27 @@ class BulkSink:
         with self._watching(keys.mark):
             for chunk in _chunks(rows):
                 commands = [MULTI, *_packed_chunk(chunk, packer, SortedSets(keys, indexes)), EXEC]
-                self._confirm(keys.mark, where)
+                if self._confirm(keys.mark, where) is not None:
+                    return count
                 self._send(keys.mark, commands)
                 count += len(chunk)
             self._confirm(keys.mark, where)
         return count
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
-        """Notes in the bucket's mark that all its rows are there.
+        """Notes in the bucket's mark that all its rows are there; returns what is noted there.
+
+        That is the result of another attempt if one was faster.
 
         Raises:
             Fenced: the bucket is sealed or gone.
         """
         keys, where = BucketKeys(generation, result.bucket), _where(generation, result.bucket)
         with self._watching(keys.mark):
-            self._confirm(keys.mark, where)
-            self._send(keys.mark, [MULTI, packed(b"HSET", keys.mark, FINISHED, result.to_json().encode()), EXEC])
-            self._confirm(keys.mark, where)
-        return result
+            if (noted := self._confirm(keys.mark, where)) is None:
+                self._send(keys.mark, [MULTI, packed(b"HSET", keys.mark, FINISHED, result.to_json().encode()), EXEC])
+                noted = self._confirm(keys.mark, where)
+        return result if noted is None else BucketResult.from_json(noted)
 
     def close(self) -> None:
         """Closes the connection; the next write opens another."""
@@ -125,19 +131,23 @@ class BulkSink:
         with translated(self._settings):
             if self._wire is None:
                 self._wire = self._topology.wire(mark, self._dial)
-            self._wire.send([*commands, packed(b"WATCH", mark), packed(b"HGET", mark, b"phase")])
+            self._wire.send([*commands, packed(b"WATCH", mark), packed(b"HMGET", mark, b"phase", FINISHED)])
 
-    def _confirm(self, mark: bytes, where: str) -> None:
-        """Waits until what is under way is done; what met a moving slot did nothing and is sent again."""
+    def _confirm(self, mark: bytes, where: str) -> str | None:
+        """Waits until what is under way is done; what met a moving slot did nothing and is sent again.
+
+        Returns:
+            What is noted in the mark of a bucket that is whole; then what was under way may have done nothing.
+        """
         deadline, chunk, again = time.monotonic() + self._settings.timeout, self._under_way, False
         while True:
             try:
                 if again:
                     self._send(mark, [UNWATCH])
-                    self._check(where)
+                    if (noted := self._check(where)) is not None:
+                        return noted
                     self._send(mark, chunk)
-                self._check(where)
-                return
+                return self._check(where)
             except Elsewhere as error:
                 self.close()
                 self._topology.met(error)
@@ -146,17 +156,19 @@ class BulkSink:
                 again = True
                 time.sleep(PAUSE)
 
-    def _check(self, where: str) -> None:
-        """Waits for the answers [… EXEC or UNWATCH, WATCH, phase] and checks them."""
+    def _check(self, where: str) -> str | None:
+        """Waits for the answers [… EXEC or UNWATCH, WATCH, [phase, result]], checks them and returns the result."""
         with translated(self._settings):
             replies = self._wire.receive() if self._wire is not None else []
         refuse_errors(self._settings, replies)
-        landed, _, phase = replies[-3:]
-        if not executed(landed) or not self.may_write(phase):
-            now = "gone" if phase is None else phase.decode()
-            raise Fenced(
-                f"{where} is {now}, not bulk: this rebuild was finished or abandoned without this task; end it"
-            )
+        landed, _, (phase, noted) = replies[-3:]
+        if self.may_write(phase):
+            if noted is not None:
+                return str(noted, "utf-8")
+            if executed(landed):
+                return None
+        now = "gone" if phase is None else "being changed" if self.may_write(phase) else phase.decode()
+        raise Fenced(f"{where} is {now}, not bulk: this rebuild was finished or abandoned without this task; end it")
 
 
 def _where(generation: Generation, bucket: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import py4j
 from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -23,6 +25,8 @@ __all__ = ["open_session", "spark_session"]
 
 _ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """What pyspark writes to standard error of every query that is wrong: the error that it raises, and Java's stack."""
+
+_PY4J = Path(py4j.__file__).parent
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
@@ -40,9 +44,15 @@ def open_session(settings: SparkSettings) -> SparkSession:
     session.sparkContext.setLogLevel("OFF")
     for name in _ERROR_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
+    logging.getLogger().addFilter(_not_of_py4j)
     if not local:
         ship(session.sparkContext, settings.py_files)
     return session
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    """Leaves out what py4j writes to the root logger: the stack of a call that Ctrl-C has interrupted."""
+    return Path(record.pathname).parent != _PY4J
 
 
 def _builder(settings: SparkSettings, properties: Mapping[str, str]) -> SparkSession.Builder:

@@ -1,0 +1,66 @@
+"""What `leftfold rebuild` makes of what was typed: the engine, and the command that goes on after an interruption."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import typer
+
+from leftfold.cli.commands import app
+from leftfold.cli.rebuild import given_options
+from leftfold.cli.rebuilding import Rebuilding, engine_meant
+from leftfold.engine.rebuild import RebuildOptions
+from leftfold.errors import ConfigurationError
+from tests.core.test_engine_choice import plan_of
+from tests.ledger import by_owner
+
+
+def again(*words: str) -> str:
+    """What is said to go on with, after these words were typed."""
+    commands: Any = typer.main.get_command(app)
+    context = commands.commands["rebuild"].make_context("rebuild", list(words))
+    work = Rebuilding(None, None, RebuildOptions(), given=given_options(context))
+    return work._again([by_owner])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--archive '/backup/the log'",
+        "--hold --max-parked 7 --engine local",
+        "--as-of 'b-1@5' --name then --archive kept",
+        "--master spark://m:7077 --py-files shop --py-files more --cores 16",
+        "--keep 3600.0 --anyway --kafka k:9092 --app tests.ledger:app --json",
+    ],
+)
+def test_every_option_that_was_typed_is_there_again(words: str) -> None:
+    import shlex
+
+    found = shlex.split(again("summary", "by_owner", *shlex.split(words)))
+    typed = ["leftfold", "rebuild", "by_owner", *shlex.split(words)]
+    assert sorted(found) == sorted(typed)
+    assert found[:3] == typed[:3]
+
+
+def test_nothing_is_added_nothing_begins_again_and_no_password_is_shown() -> None:
+    assert again("by_owner", "--fresh", "--redis", "redis://:secret@host") == "leftfold rebuild by_owner"
+    assert again("by_owner", "--redis", "redis://host").endswith("--redis redis://host")
+
+
+def test_a_named_master_means_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [plan_of(10)]
+    assert not engine_meant(small, "auto", None).spark
+    assert str(engine_meant(small, "auto", "local[2]")) == "on Spark: --master local[2]"
+    monkeypatch.setenv("LEFTFOLD_SPARK_MASTER", "local[2]")
+    assert not engine_meant(small, "auto", None).spark, "that is no cluster"
+    monkeypatch.setenv("LEFTFOLD_SPARK_MASTER", "k8s://m")
+    assert str(engine_meant(small, "auto", None)) == "on Spark: LEFTFOLD_SPARK_MASTER is k8s://m"
+    assert not engine_meant(small, "local", None).spark, "what was said counts"
+
+
+def test_what_was_said_is_done_if_it_can_be() -> None:
+    assert engine_meant([plan_of(10)], "spark", None).spark
+    with pytest.raises(ConfigurationError, match="view v is computed by Spark; leave --engine local out"):
+        engine_meant([replace(plan_of(10), folded=False)], "local", None)
