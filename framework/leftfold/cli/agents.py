@@ -21,7 +21,7 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
     """Has agents go through events until `stop` is set.
 
     Raises:
-        ConfigurationError: Faust is not installed, or Redis evicts keys. Fenced: this process must end and be started again.
+        ConfigurationError: Faust is not installed, or Redis evicts keys. Fenced: end and start again.
         ContractError: an event cannot be read.
     """
     try:

@@ -35,7 +35,8 @@ def refresh(
         archive: where events are that the topic has lost; '' = nowhere.
 
     Raises:
-        ConfigurationError: the SQL of a view is not allowed or does not give its row, or Redis evicts keys; starting again would not help.
+        ConfigurationError: the SQL of a view is not allowed or does not give its row, or Redis evicts keys;
+            starting again would not help.
     """
     settings = spark_settings(None)
     settings = settings.model_copy(update={"jars": (*settings.jars, *ring("leftfold.local").spark_jars())})
