@@ -133,6 +133,34 @@ def test_an_unknown_category_comes_with_the_known(at_work: Shell) -> None:
     assert told.err == "error: there is no category in the log called 'cats'; did you mean carts?\nknown: carts\n"
 
 
+def test_a_stream_without_events_comes_with_some_that_have(at_work: Shell) -> None:
+    told = at_work("events", "carts", "nope")
+    assert (told.code, told.out) == (1, "")
+    assert told.err == "no event of stream 'nope' is in category carts; the last events there are of: c-1, c-9\n"
+
+
+def test_a_row_that_no_event_touches_comes_with_some_that_are_there(at_work: Shell) -> None:
+    told = at_work("explain", "customer_spend", "nope")
+    assert (told.code, told.out) == (1, "")
+    assert "no event touches row 'nope' of view customer_spend up to carts.events[" in told.err
+    assert told.err.endswith("; rows there are: ada\n")
+
+
+def test_the_last_steps_of_a_row_are_explained_alone(at_work: Shell) -> None:
+    whole, last = (at_work("explain", "cart_summary", "c-1", *more, "--json") for more in ((), ("--last", "2")))
+    assert whole.code == last.code == 0
+    assert last.rows() == whole.rows()[-2:]
+    assert len(whole.rows()) == 3
+
+
+def test_a_held_generation_is_not_read_by_key_and_what_shows_it_is_named(at_work: Shell) -> None:
+    told = at_work("get", "cart_summary@held", "c-1")
+    assert told.code == 1
+    assert "look at a held one with leftfold explain cart_summary@held KEY" in told.err
+    assert "--as-of PLACE --name held" not in told.err
+    assert "names there are: none; build it: leftfold rebuild" in at_work("get", "cart_summary@march", "c-1").err
+
+
 def test_a_view_of_another_key_is_read_as_json(at_work: Shell) -> None:
     (row,) = at_work("get", "customer_spend", "ada", "--json").rows()
     assert row["row"] == {"orders": 1, "total": "12.80"}

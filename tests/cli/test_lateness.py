@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from leftfold import QueryView
+from leftfold import QueryView, ViewNotBuilt
+from leftfold.cli.freshness import Freshness
 from leftfold.cli.lateness import why_late
+from leftfold.cli.main import run
+from leftfold.cli.survey import Survey
+from leftfold.memory import MemoryViewStore
+from leftfold.reading import Views
 from tests.ledger import Moved, Summary, by_owner
 
 computed = QueryView("computed", events=Moved, row=Summary, key=lambda r: r.owner, query="SELECT 1")
@@ -28,3 +35,23 @@ def test_a_view_with_work_under_way_is_not_late(view: object, behind: float) -> 
 def test_a_view_that_is_late_is_named_with_what_to_type(view: object, tails: int, words: tuple[str, ...]) -> None:
     told = why_late(view, behind=130.0, lag=1234, tails=tails)  # type: ignore[arg-type]  # it is a view
     assert all(word in told for word in words), told
+
+
+@pytest.mark.parametrize(
+    ("view", "start"),
+    [(by_owner, "start a tail: leftfold run by_owner"), (computed, "let Spark keep it: leftfold run computed")],
+)
+def test_a_view_that_was_never_built_says_what_keeps_it(view: Any, start: str) -> None:
+    survey, store = Survey(None, None), MemoryViewStore()
+    assert list(survey._view(view, store, Freshness("", ""))) == []
+    (problem,) = survey.problems
+    assert problem.endswith(f"for this code; {start}, or build it: leftfold rebuild {view.name}")
+    with pytest.raises(ViewNotBuilt, match=f"; {start}, or build it"):
+        Views(store)[view].get("x")
+
+
+def test_verify_names_the_views_that_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["verify", "--app", "services.reports.app:app", "--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1/0"])
+    told = capsys.readouterr().err
+    assert "left out, since their rows are not folded event by event: store_daily, department_sales; " in told
+    assert "compute them again: leftfold rebuild store_daily department_sales" in told

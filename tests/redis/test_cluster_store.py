@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from leftfold.contracts import ViewStoreContract
-from leftfold.redis import RedisViewStore
+from leftfold.redis import RedisViewStore, refuse_eviction
 from tests.redis.cluster_set import ClusterSet
 
 pytestmark = pytest.mark.servers
@@ -22,3 +22,7 @@ class TestClusterViewStore(ViewStoreContract):
         store = RedisViewStore(cluster.settings)
         yield store
         store.close()
+
+
+def test_every_master_says_whether_it_evicts(cluster: ClusterSet) -> None:
+    assert refuse_eviction(cluster.settings) == "noeviction"

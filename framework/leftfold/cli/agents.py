@@ -21,7 +21,7 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
     """Has agents go through events until `stop` is set.
 
     Raises:
-        ConfigurationError: Faust is not installed. Fenced: this process must end and be started again.
+        ConfigurationError: Faust is not installed, or Redis evicts keys. Fenced: end and start again.
         ContractError: an event cannot be read.
     """
     try:
@@ -39,6 +39,8 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
     while not stop.is_set():
         store = ring("leftfold.redis").RedisViewStore(redis) if redis else None
         try:
+            if redis:
+                ring("leftfold.redis").refuse_eviction(redis)
             with Cluster(settings) as cluster:
                 streams = streams_of(app, stream, settings.aiokafka(), store, cluster.partitions, report=told)
             streams.run(stop)

@@ -9,6 +9,7 @@ import typer
 
 from leftfold.cli import (
     check,
+    dead,
     dev,
     diff,
     doctor,
@@ -99,3 +100,4 @@ app.add_typer(state.state, name="state")
 app.add_typer(log.log, name="log")
 app.add_typer(timers.timers, name="timers")
 app.add_typer(reactions.reactions, name="reactions")
+app.add_typer(dead.dead, name="dead")

@@ -30,7 +30,8 @@ def dev(
 ) -> None:
     """Start servers, run the App or several, reload on change.
 
-    Ctrl-C stops everything that this command started. Servers that run already are used and left alone.
+    Ctrl-C stops everything that this command started. A server of its own that dies is started again. Servers that
+    run already are used and left alone. The command needs a project, or --app with the App of this directory.
     """
     from leftfold.cli.handover import handover
     from leftfold.cli.project import find_project
@@ -40,6 +41,8 @@ def dev(
     from leftfold.logs import open_report
 
     project = find_project()
+    if not app:
+        project.require()
     report, stopping = open_report("dev", as_json=json_logs), Stopping()
     environment = handover(kafka=kafka, redis=redis)
     try:
@@ -61,6 +64,7 @@ def _servers(kafka: str | None, redis: str | None, report: Report) -> AbstractCo
     from contextlib import nullcontext
 
     from leftfold.cli.embedded import local_settings, needed
+    from leftfold.cli.upkeep import kept_up
     from leftfold.connection import ring
 
     need, settings, local = needed(kafka, redis), local_settings(), ring("leftfold.local")
@@ -73,5 +77,4 @@ def _servers(kafka: str | None, redis: str | None, report: Report) -> AbstractCo
         report("servers were there", {"kafka": servers.kafka, "redis": servers.redis})
         return nullcontext()
     report("starting servers", {"data": str(settings.data)})
-    started: AbstractContextManager[object] = local.embedded(settings.data, settings=settings, want=need.want)
-    return started
+    return kept_up(local.embedded(settings.data, settings=settings, want=need.want), settings.data, report)

@@ -27,15 +27,16 @@ def doctor(
     """
     from leftfold.cli.console import emit, say
     from leftfold.cli.examination import Examination
+    from leftfold.cli.hints import for_servers
 
     wrong = False
     for finding in Examination(app or [], kafka, redis).run():
-        wrong = wrong or not finding.well
+        wrong, message = wrong or not finding.well, for_servers(finding.message)
         if as_json:
-            emit({"about": finding.about, "well": finding.well, "message": finding.message})
+            emit({"about": finding.about, "well": finding.well, "message": message})
         else:
             mark = typer.style("ok   ", fg="green") if finding.well else typer.style("wrong", fg="red")
-            told = finding.message.replace("\n", "\n" + " " * (len("wrong ") + _ABOUT + 1))
+            told = message.replace("\n", "\n" + " " * (len("wrong ") + _ABOUT + 1))
             say(f"{mark} {finding.about:<{_ABOUT}} {told}")
     if wrong:
         raise typer.Exit(1)

@@ -17,7 +17,7 @@ EXAMPLES = examples(
     "leftfold events baskets --follow            and what comes, until Ctrl-C",
     "leftfold events baskets --from-start --json | jq -r .type | sort | uniq -c",
 )
-_TAIL = 20
+_TAIL, _NEAR = 20, 5
 
 
 def events(
@@ -36,9 +36,11 @@ def events(
     """Print events as they stand in the log.
 
     Each line: partition:offset, time, key, stream version, place in its decision, type, fields. Events of one stream
-    are in order; those of different partitions are sorted by time as far as they are read together.
+    are in order; those of different partitions are sorted by time as far as they are read together. Exit code 1 when
+    the stream of a KEY has no event.
     """
     from leftfold.cli.archives import archive_of
+    from leftfold.cli.console import note
     from leftfold.cli.eventline import Line
     from leftfold.cli.eventlog import EventLog
     from leftfold.cli.failures import Usage
@@ -48,11 +50,25 @@ def events(
         raise Usage("say --from-start or --tail, not both")
     line = Line(as_json=as_json, colour=sys.stdout.isatty())
     last = None if from_start or (key and tail is None) else _TAIL if tail is None else tail
-    left = limit
-    with EventLog(kafka_settings(kafka), category, key, archive=archive_of(archive)) as log:
+    left, found = limit, False
+    settings, past = kafka_settings(kafka), archive_of(archive)
+    with EventLog(settings, category, key, archive=past) as log:
         for records in log.read(last, follow=follow):
+            found = found or bool(records)
             shown = records if left is None else records[:left]
             sys.stdout.write("".join(line.of(record) for record in shown))
             sys.stdout.flush()
             if left is not None and (left := left - len(shown)) <= 0:
                 break
+    if key and last != 0 and not found:
+        with EventLog(settings, category, archive=past) as log:
+            others = [
+                (record.key or b"").decode(errors="replace")
+                for part in log.read(_NEAR, follow=False)
+                for record in part
+            ]
+        near = (
+            f"the last events there are of: {', '.join(dict.fromkeys(others))}" if others else "it has no events at all"
+        )
+        note(f"no event of stream {key!r} is in category {category}; {near}")
+        raise typer.Exit(1)

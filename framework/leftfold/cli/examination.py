@@ -137,7 +137,9 @@ class Examination:
         return look_for_open(app, kafka_settings(self._kafka))
 
     def _look_at_redis(self) -> str:
-        store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))
+        settings = redis_settings(self._redis)
+        policy = ring("leftfold.redis").refuse_eviction(settings) or "not known"
+        store = ring("leftfold.redis").RedisViewStore(settings)
         try:
             servers = store.servers()
             began = time.perf_counter()
@@ -145,7 +147,7 @@ class Examination:
             took = (time.perf_counter() - began) * 1000
         finally:
             store.close()
-        return f"{servers}: answered in {took:.0f} ms"
+        return f"{servers}: answered in {took:.0f} ms, maxmemory-policy {policy}"
 
     def _look_at_views(self) -> str:
         """Generations of other code are no fault: they are what a rollout can go back to."""

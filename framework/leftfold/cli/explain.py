@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ __all__ = ["EXAMPLES", "explain"]
 
 EXAMPLES = examples(
     "leftfold explain basket_summary b-1",
+    "leftfold explain household_spend 1234 --last 3     the last three steps only",
     "leftfold explain household_spend 1234 --json     one step a line: event, row before, row after",
     "leftfold explain household_spend@march 1234      as of the place of that one",
     "leftfold explain household_spend 1234 --archive /backup/log     with the events that Kafka has no more",
@@ -26,6 +28,9 @@ EXAMPLES = examples(
 def explain(
     name: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name, or VIEW@NAME.")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="The row's key; parts are joined by /.")],
+    last: Annotated[
+        int | None, typer.Option("--last", metavar="N", min=1, help="Only the last N steps; all are folded.")
+    ] = None,
     app: AppOption = "",
     archive: ArchiveOption = None,
     kafka: KafkaOption = None,
@@ -45,8 +50,8 @@ def explain(
     plain, _, named = name.partition("@")
     view = folded_view_of(load_app(app, having=[plain]), plain)
     work = Explaining(view, (kafka, redis, archive), named or "live")
-    step = None
-    for step in work.steps(view.keys.encode(read_key(view, key))):
+    step, steps = None, work.steps(view.keys.encode(read_key(view, key)))
+    for step in steps if last is None else deque(steps, last):
         _tell(view, step, as_json=as_json)
     _tell_end(work, step, key, as_json=as_json)
     if step is None:
@@ -94,7 +99,8 @@ def _tell_end(work: Any, last: Step | None, key: str, *, as_json: bool) -> None:
     from leftfold.cli.console import note
 
     if last is None:
-        note(f"no event touches {key!r} up to {work.position}")
+        near = f"rows there are: {', '.join(work.near)}" if work.near else "it has no rows at all"
+        note(f"no event touches row {key!r} of view {work.view.name} up to {work.position}; {near}")
     elif work.parked:
         note(f"the row is parked and stays at its last good state: {work.parked}; leftfold retry {work.view.name}")
     elif not work.equal:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 import typer
 
-from leftfold.cli.hints import for_app
+from leftfold.cli.hints import for_app, for_servers
 from leftfold.errors import LeftfoldError, StaleViewError
 
 __all__ = ["INTERRUPTED", "Unanswered", "Usage", "tell", "unknown"]
@@ -50,7 +50,7 @@ def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
     if isinstance(error, typer.TyperException):
         return _usage(error)
     if isinstance(error, LeftfoldError):
-        _say(for_app(str(error) or type(error).__name__, app))
+        _say(for_servers(for_app(str(error) or type(error).__name__, app)))
         return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
     _say(f"{type(error).__name__}: {error}{_where(error)}")
     if not whole:

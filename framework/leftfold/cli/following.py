@@ -15,7 +15,7 @@ from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.logs import Report
 from leftfold.ports import LogReader
-from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.redis import RedisSettings, RedisViewStore, refuse_eviction
 from leftfold.view import View
 from leftfold.wholelog import open_archive
 
@@ -41,6 +41,7 @@ def follow(
 
     Raises:
         Fenced: this process must end and be started again.
+        ConfigurationError: Redis evicts keys.
     """
     trouble = Trouble(report, stop)
     while not stop.is_set():
@@ -67,6 +68,7 @@ def _follow(
         readers.append(KafkaLogReader(kafka))
         return readers[-1] if past is None else ArchivedReader(readers[-1], past)
 
+    refuse_eviction(redis)
     store = RedisViewStore(redis)
     try:
         tail = Tail(views, open_log, store, report=trouble.report, **options)

@@ -41,7 +41,7 @@ def passed_over(settings: Any, process: str) -> frozenset[str]:
         return frozenset(header(letter.headers, "dead_source").decode(errors="replace") for letter in letters)
 
 
-def place_in(text: str) -> Place:
+def place_in(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> Place:
     """The place that was typed.
 
     Raises:
@@ -49,7 +49,7 @@ def place_in(text: str) -> Place:
     """
     found = _PLACE.fullmatch(text)
     if found is None:
-        raise Usage(f"{text!r} is no place of an event; write it as routers tell it: 'orders.events[2]@7'")
+        raise Usage(f"{text!r} is no place of {what}")
     return Place(found["topic"], int(found["p"] or found["q"]), int(found["offset"]))
 
 

@@ -16,6 +16,7 @@ from leftfold.cli.timerline import row_of
 from leftfold.cli.timing import time_of
 from leftfold.codec import header
 from leftfold.connection import ring
+from leftfold.engine.dead_letter import letters_in
 from leftfold.engine.timer_table import TimerTable
 from leftfold.errors import LeftfoldError, LogHole
 from leftfold.position import Position
@@ -111,13 +112,14 @@ class ProcessSurvey:
         return {"timers": len(rows), "overdue": len(overdue)}
 
     def _dead(self, name: str) -> Row:
-        """How many dead letters there are among the last ones of each partition."""
-        found = list(last_records(self._groups, self._settings, names.dead(name), _DEAD))
+        """How many dead letters wait among the last ones of each partition."""
+        records = last_records(self._groups, self._settings, names.dead(name), _DEAD)
+        found = [letter.record for letter in letters_in(records) if not letter.handled]
         newest = max(found, key=lambda record: record.time, default=None)
         if newest is not None and time.time() - newest.time / 1000 < _NEWS:
             reason = header(newest.headers, "dead_reason").decode(errors="replace")
             id_ = header(newest.headers, "ce_id").decode(errors="replace")
-            see = f"; see: leftfold log trace {id_}" if id_ else ""
+            see = "; see: " + (f"leftfold log trace {id_}, " if id_ else "") + f"leftfold dead list {name}"
             self.problems.append(
                 f"process {name}: {amount(len(found), 'dead letter')}, the last one "
                 f"{lasting(time.time() - newest.time / 1000)} ago: {reason}{see}"

@@ -19,11 +19,28 @@ __all__ = ["Project", "find_project", "load_app", "load_apps", "names_in", "toge
 
 @dataclass(frozen=True)
 class Project:
-    """A directory, and the Apps and the archive that its pyproject.toml names, '' when it names none."""
+    """A directory, and the Apps and the archive that its pyproject.toml names, '' when it names none.
+
+    Args:
+        written: whether there is a pyproject.toml with [tool.leftfold] at all.
+    """
 
     root: Path
     apps: tuple[str, ...] = ()
     archive: str = ""
+    written: bool = True
+
+    def require(self) -> None:
+        """Refuses a directory that is no project.
+
+        Raises:
+            ConfigurationError: neither it nor one above it has a pyproject.toml with [tool.leftfold].
+        """
+        if not self.written:
+            raise ConfigurationError(
+                f"{self.root} is in no project: no pyproject.toml here or above has [tool.leftfold]; "
+                f"go to the project's directory, or make one: leftfold new shop"
+            )
 
     @property
     def app(self) -> str:
@@ -63,7 +80,7 @@ def find_project(start: Path | None = None) -> Project:
                 raise ConfigurationError(f"{file} cannot be read: {error}") from error
             if told is not None:
                 return Project(place, _apps_of(file, told), _from(place, str(told.get("archive", ""))))
-    return Project(here)
+    return Project(here, written=False)
 
 
 def _apps_of(file: Path, told: Mapping[str, object]) -> tuple[str, ...]:

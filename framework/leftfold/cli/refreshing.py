@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from leftfold.cli.query_streams import ViewStream
 from leftfold.cli.rebuilding import Rebuilding, cores_of, spark_settings
 from leftfold.cli.trouble import Trouble
-from leftfold.connection import ring
+from leftfold.connection import redis_settings, ring
 from leftfold.engine.rebuild import RebuildOptions
 from leftfold.engine.refresh import Refresh
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
@@ -18,7 +19,7 @@ from leftfold.logs import Report
 from leftfold.query import QueryView, TableView
 from leftfold.view import View
 
-__all__ = ["refresh"]
+__all__ = ["cancelling", "refresh"]
 
 _KEEP = 60.0
 """Seconds for which readers in the middle of a scan still find the rows that were replaced."""
@@ -34,7 +35,8 @@ def refresh(
         archive: where events are that the topic has lost; '' = nowhere.
 
     Raises:
-        ConfigurationError: the SQL of a view is not allowed or does not give its row; starting again would not help.
+        ConfigurationError: the SQL of a view is not allowed or does not give its row, or Redis evicts keys;
+            starting again would not help.
     """
     settings = spark_settings(None)
     settings = settings.model_copy(update={"jars": (*settings.jars, *ring("leftfold.local").spark_jars())})
@@ -43,8 +45,8 @@ def refresh(
         keeping = _Keeping(session, every, stop, report, archive)
         for view in views:
             keeping.add(view)
-        threading.Thread(target=_cancel, args=(session, stop), name="cancel", daemon=True).start()
-        keeping.run()
+        with cancelling(session, stop):
+            keeping.run()
 
 
 class _Keeping:
@@ -123,6 +125,7 @@ class _Keeping:
 
     def _compute(self, view: TableView[Any, Any]) -> None:
         """Computes a view again, unless neither events nor reference files have changed since the last time."""
+        ring("leftfold.redis").refuse_eviction(redis_settings())
         files = {name: file.fingerprint() for name, file in view.references.items()}
         with self._work.opened(view, lambda progress: None) as rebuild:
             plan = rebuild.plan()
@@ -136,7 +139,21 @@ class _Keeping:
             self._report("view stopped", {"view": view.name, "why": str(result)})
 
 
-def _cancel(session: Any, stop: threading.Event) -> None:
-    """Ends what Spark is at when the process must end: a refresh under way leaves nothing behind."""
-    stop.wait()
-    session.sparkContext.cancelAllJobs()
+@contextmanager
+def cancelling(session: Any, stop: threading.Event) -> Iterator[None]:
+    """Ends what Spark is at when the process must end: a refresh under way leaves nothing behind.
+
+    The block ends only when that was said: Spark, stopped meanwhile, would answer with a stack of Java's.
+    """
+
+    def cancel() -> None:
+        stop.wait()
+        session.sparkContext.cancelAllJobs()
+
+    thread = threading.Thread(target=cancel, name="cancel", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

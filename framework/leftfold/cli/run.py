@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated
 
@@ -86,7 +87,8 @@ def run(
     from leftfold.cli.parts import chosen_of, parts_of
     from leftfold.cli.project import load_apps
     from leftfold.cli.stopping import Stopping
-    from leftfold.connection import kafka_settings, redis_settings
+    from leftfold.connection import kafka_settings, redis_settings, ring
+    from leftfold.errors import InfrastructureError
     from leftfold.logs import open_report
     from leftfold.supervisor import Supervisor
 
@@ -96,7 +98,9 @@ def run(
     wanted = chosen_of(apps, names or [])
     settings = kafka_settings(kafka)
     if any(one.views for one in wanted.values()):
-        redis_settings(redis)
+        with suppress(InfrastructureError):
+            # One that is not there yet is asked by the parts.
+            ring("leftfold.redis").refuse_eviction(redis_settings(redis))
     told = [f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
     told += [f"--max-parked={max_parked}", *(["--no-archive"] if archive == "" else [])]
     environment = handover(kafka=kafka, redis=redis, archive=archive) | spark_handover(master, py_files or ())

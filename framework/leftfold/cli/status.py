@@ -68,7 +68,7 @@ def status(
     """
     from leftfold.cli.archives import archive_of
     from leftfold.cli.console import emit, note
-    from leftfold.cli.hints import for_app
+    from leftfold.cli.hints import for_app, for_servers
     from leftfold.cli.project import find_project, load_apps
     from leftfold.cli.survey import Survey
 
@@ -87,7 +87,7 @@ def status(
     else:
         _show(rows)
     for problem in survey.problems:
-        note(f"{typer.style('!', fg='yellow')} {problem}")
+        note(f"{typer.style('!', fg='yellow')} {for_servers(problem)}")
     if survey.missing:
         raise typer.Exit(69)
 

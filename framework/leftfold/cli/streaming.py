@@ -13,7 +13,7 @@ from leftfold.connection import ring
 from leftfold.errors import InfrastructureError, LogHole
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.logs import Report
-from leftfold.redis import RedisSettings
+from leftfold.redis import RedisSettings, refuse_eviction
 from leftfold.view import View
 from leftfold.wholelog import open_bulk, open_reader
 
@@ -42,7 +42,7 @@ def stream(
             rows of a view may be parked. `folds`: which code folds, by view.
 
     Raises:
-        ConfigurationError: Spark or Java is missing.
+        ConfigurationError: Spark or Java is missing, or Redis evicts keys.
     """
     session, streaming = ring("leftfold.spark.session"), ring("leftfold.spark.streaming")
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
@@ -59,6 +59,7 @@ def stream(
 
         while not stop.is_set():
             try:
+                refuse_eviction(redis)
                 _follow(made, views, stop, trouble)
             except InfrastructureError as error:
                 trouble.met(error)

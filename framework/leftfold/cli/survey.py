@@ -27,6 +27,7 @@ from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
 from leftfold.flush import Generation, Phase, Registry
 from leftfold.ports import ViewStore
 from leftfold.position import Position
+from leftfold.reading.live import way_in
 from leftfold.view import View
 
 __all__ = ["Survey"]
@@ -181,8 +182,12 @@ class Survey:
         begun = registry.begun_of(view.hash)
         if registry.live_of(view.hash) is None and begun is None:
             self.problems.append(
-                f"view {view.name} has no live generation for this code; start "
-                + ("its stream" if view.streamed else f": leftfold run {view.name}, or leftfold rebuild {view.name}")
+                f"view {view.name} has no live generation for this code; "
+                + (
+                    "start its stream"
+                    if view.streamed
+                    else f"{way_in(view)}, or build it: leftfold rebuild {view.name}"
+                )
             )
         for generation in sorted(registry.generations.values(), key=lambda g: g.created):
             row = self._generation(view, generation, registry, store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from leftfold.cli.hints import for_servers
 from leftfold.errors import LeftfoldError
 from leftfold.logs import Report
 from leftfold.supervisor import Backoff
@@ -32,7 +33,7 @@ class Trouble:
         """Tells what is wrong, unless that is what was told last; '' = nothing is."""
         if why and not self._told:
             self._since = time.monotonic()
-            self.report("waiting", {"why": why})
+            self.report("waiting", {"why": for_servers(why)})
         elif self._told and not why:
             self.report("going on", {"after": f"{time.monotonic() - self._since:.1f} s"})
             self._backoff = Backoff()

@@ -16,16 +16,20 @@ def up(as_json: JsonOption = False) -> None:
     """Start Kafka and Redis on this machine.
 
     They run on when this command has ended. They keep their data and ports in .leftfold beside pyproject.toml, and
-    every command finds them there. The first start fetches Kafka. Servers whose address is configured are not started.
+    every command finds them there; outside a project LEFTFOLD_DATA must say where. The first start fetches Kafka.
+    Servers whose address is configured are not started.
     """
     from leftfold.cli.console import emit, note, pairs
     from leftfold.cli.embedded import local_settings, needed
+    from leftfold.cli.project import find_project
     from leftfold.connection import ring
 
     need = needed()
     need.tell()
     if not need.want:
         return
+    if ring("leftfold.servers").Environment().data is None:
+        find_project().require()
     servers = ring("leftfold.local").up(local_settings(), want=need.want)
     told = {"kafka": servers.kafka, "redis": servers.redis, "data": str(servers.data)}
     if as_json:

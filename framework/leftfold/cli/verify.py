@@ -19,7 +19,11 @@ from leftfold.cli.options import (
 from leftfold.cli.rebuild import Engine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leftfold.app import App
     from leftfold.engine.verification import Verification
+    from leftfold.view import View
 
 __all__ = ["EXAMPLES", "verify"]
 
@@ -54,9 +58,9 @@ def verify(
 
     Every bucket keeps a checksum of the rows that were written to it: a wrong fold shows there. A row that was changed,
     evicted or deleted in Redis later does not, nor does a stale index entry: --deep reads all of them. Nothing is
-    written, and tails go on meanwhile. Parked keys are left out. Exit code 3 when a view holds something else than the
-    log says; build it anew then: leftfold rebuild. Exit code 4 when so much was written meanwhile that --deep cannot
-    tell.
+    written, and tails go on meanwhile. Parked keys are left out. Views that Spark or a stream computes are named and
+    left out. Exit code 3 when a view holds something else than the log says; build it again then: leftfold rebuild.
+    Exit code 4 when so much was written meanwhile that --deep cannot tell.
     """
     from leftfold.cli.failures import Usage
     from leftfold.cli.folds import folds_of
@@ -70,6 +74,7 @@ def verify(
         raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")
     whole = load_app(app, having=names or ())
     views = [folded_view_of(whole, name) for name in names or ()] or [v for v in views_meant(whole, []) if v.folded]
+    _tell_left_out(whole, views, named=bool(names))
     of_one_core = share_of(share, "--share", "one core")
     work = Verifying((kafka, redis, archive), generation, deep=deep, folds=folds_of(whole))
     if continuous:
@@ -82,6 +87,18 @@ def verify(
             _tell(result, as_json=as_json)
             code = _worse(code, result.exit_code)
     raise typer.Exit(code)
+
+
+def _tell_left_out(app: App, views: Sequence[View[Any, Any]], *, named: bool) -> None:
+    """Says which views of the App are not verified, when all of them were asked for."""
+    from leftfold.cli.console import note
+
+    left = [] if named else [view.name for view in app.views if view not in views]
+    if left:
+        note(
+            f"left out, since their rows are not folded event by event: {', '.join(left)}; "
+            f"compute them again: leftfold rebuild {' '.join(left)}"
+        )
 
 
 def _tell(result: Verification, *, as_json: bool) -> None:

@@ -1,21 +1,118 @@
-"""What nobody could take, as it is kept for people: with the reason, and where it stands."""
+"""Dead letters: records that no worker could take, as they are kept, and how one is marked as handled."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from leftfold import names
+from leftfold.codec import header
+from leftfold.digits import number_in
 from leftfold.engine.batch import HeaderList, Outgoing
+from leftfold.engine.step import Place
 from leftfold.ports import RawRecord
 
-__all__ = ["dead_letter"]
+__all__ = ["HANDLED", "Letter", "dead_letter", "letters_in", "mark", "sent_again"]
 
 _LONGEST = 2000
+_HANDLED, _HOW, _WHY = "dead_handled", "dead_how", "dead_reason"
+SENDING, SENT, DISCARDED = "sending", "sent again", "discarded"
+HANDLED = frozenset({SENT, DISCARDED})
+"""What is done with a letter in the end."""
+_LEFT_OUT = ("dead_", "reply_", "origin", "deadline")
+"""How headers begin that a command sent again lacks: no client waits for its answer, and it is late by intent."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter: the record as it is kept, and what has been done with it.
+
+    Args:
+        handled: '' while it waits, else `sent again` or `discarded`; `why` says by whom and what for.
+        begun: the offset of the mark which says that it is being sent again; None = it is not.
+    """
+
+    record: RawRecord
+    handled: str = ""
+    why: str = ""
+    begun: int | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in the topic of dead letters."""
+        return Place(self.record.topic, self.record.partition, self.record.offset)
+
+    @property
+    def reason(self) -> str:
+        """Why it could not be taken."""
+        return self.text(_WHY)
+
+    @property
+    def source(self) -> str:
+        """Where it was taken from, `topic/partition/offset`."""
+        return self.text("dead_source")
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it was to be decided here: what reactions park, and what routers pass over, is not sent again."""
+        category = self.record.topic.removesuffix(names.dead(""))
+        return self.source.startswith(f"{names.commands(category)}/")
+
+    def text(self, name: str) -> str:
+        """A header's value, '' when there is none."""
+        return header(self.record.headers, name).decode(errors="replace")
 
 
 def dead_letter(record: RawRecord, why: str, partition: int, room: int) -> Outgoing:
     """The record with its original bytes; by reference, when a copy would weigh more bytes than there is `room` for."""
     source = f"{record.topic}/{record.partition}/{record.offset}".encode()
-    told: HeaderList = [("dead_reason", why[:_LONGEST].encode()), ("dead_source", source)]
+    told: HeaderList = [(_WHY, why[:_LONGEST].encode()), ("dead_source", source)]
     headers = [*record.headers, *told]
     weight = len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") for k, v in headers)
     if weight > room:
         return Outgoing(partition, record.key, None, [*told, ("dead_reference", b"true")])
     return Outgoing(partition, record.key, record.value, headers)
+
+
+def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
+    """The dead letters among the records of one topic, in their order, with what their marks say of them."""
+    found: dict[tuple[int, int], Letter] = {}
+    for record in records:
+        about = number_in(header(record.headers, _HANDLED).decode(errors="replace"))
+        if about is None:
+            found[record.partition, record.offset] = Letter(record)
+        elif letter := found.get((record.partition, about)):
+            how = header(record.headers, _HOW).decode(errors="replace")
+            if how == SENDING:
+                found[record.partition, about] = replace(letter, begun=record.offset)
+            elif not letter.handled:
+                why = header(record.headers, _WHY).decode(errors="replace")
+                found[record.partition, about] = replace(letter, handled=how, why=why)
+    return list(found.values())
+
+
+def mark(letter: Letter, how: str, why: str) -> Outgoing:
+    """The record behind a letter, in its partition, which says what was done with it; the letter itself stays."""
+    headers: HeaderList = [
+        (_HANDLED, b"%d" % letter.record.offset),
+        (_HOW, how.encode()),
+        (_WHY, why[:_LONGEST].encode()),
+    ]
+    return Outgoing(letter.record.partition, letter.record.key, None, headers)
+
+
+def sent_again(original: RawRecord, partition: int, *, id_: str = "", origin: str = "") -> Outgoing:
+    """The command or input of a letter as a new record: its bytes and headers, without those that are of one sending.
+
+    Args:
+        original: as it was sent. id_: another id than its own.
+        origin: where it comes from now, for an input: the place of the old one counts as seen.
+    """
+    headers: HeaderList = [
+        (name, id_.encode() if id_ and name == "ce_id" else value or b"")
+        for name, value in original.headers
+        if not name.startswith(_LEFT_OUT)
+    ]
+    if origin:
+        headers.append(("origin", origin.encode()))
+    return Outgoing(partition, original.key, original.value, headers)

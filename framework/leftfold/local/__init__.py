@@ -11,7 +11,7 @@ from leftfold.local.progress import Progress, StderrProgress
 from leftfold.local.server import kill, restart
 from leftfold.local.servers import ALL, down, embedded, up
 from leftfold.local.settings import Listener, LocalSettings
-from leftfold.local.status import ServerStatus, Status, status
+from leftfold.local.status import ServerStatus, Status, ended, status
 
 __all__ = [
     "ALL",
@@ -24,6 +24,7 @@ __all__ = [
     "StderrProgress",
     "down",
     "embedded",
+    "ended",
     "java_home",
     "kill",
     "restart",

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from leftfold.local.readiness import cause
 from leftfold.local.record import ServerRecord, read_record
 
-__all__ = ["ServerStatus", "Status", "status"]
+__all__ = ["ServerStatus", "Status", "ended", "status"]
 
 _CONNECT_SECONDS = 0.5
 
@@ -44,12 +44,14 @@ class Status:
     Args:
         keeper: the process id, None when nothing runs.
         kind: `detached` after `up`, `embedded` when they belong to another process.
+        parent: the process that they belong to when they are embedded.
     """
 
     data: Path
     keeper: int | None
     kind: str
     servers: tuple[ServerStatus, ...]
+    parent: int = 0
 
 
 def status(data: Path) -> Status:
@@ -58,13 +60,23 @@ def status(data: Path) -> Status:
     if record is None:
         return Status(data=data, keeper=None, kind="", servers=())
     servers = tuple(_status(name, server) for name, server in sorted(record.servers.items()))
-    return Status(data=data, keeper=record.pid, kind=record.kind, servers=servers)
+    return Status(data=data, keeper=record.pid, kind=record.kind, servers=servers, parent=record.parent)
+
+
+def ended(data: Path) -> dict[str, str]:
+    """The servers that have ended though their keeper lives, each with how; no server is asked anything."""
+    record = read_record(data.resolve())
+    found = record.servers.items() if record is not None else ()
+    return {name: _ending(server, server.exit) for name, server in found if server.exit is not None}
+
+
+def _ending(server: ServerRecord, code: int) -> str:
+    return f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with {code}: {cause(server)}"
 
 
 def _status(name: str, server: ServerRecord) -> ServerStatus:
     if server.exit is not None:
-        killed = f"was killed ({signal.Signals(-server.exit).name})" if server.exit < 0 else ""
-        reason = killed or f"ended with {server.exit}: {cause(server)}"
+        reason = _ending(server, server.exit)
     else:
         reason = "" if _is_open(server.address) else f"its port is not open: {cause(server)}"
     return ServerStatus(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from typing_extensions import TypeVar
@@ -11,10 +11,12 @@ from leftfold.errors import ConfigurationError
 from leftfold.position import Position
 from leftfold.view import View
 
-__all__ = ["check_number", "checked_keys", "checked_position", "checked_view"]
+__all__ = ["TIMEOUT", "awaited", "check_number", "checked_keys", "checked_position", "checked_view"]
 
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
+TIMEOUT = 2.0
+"""Seconds to wait for a position, when the caller does not say."""
 
 
 def check_number(number: int | None, name: str) -> None:
@@ -48,6 +50,21 @@ def checked_position(view: View[Any, Any], after: Position) -> Position:
         return after
     hint = "say receipt.position" if hasattr(after, "position") else "take it from a receipt, a change or describe()"
     raise ConfigurationError(f"view {view.name}: {after!r} is {type(after).__name__} and no Position; {hint}")
+
+
+def awaited(view: View[Any, Any], asked: Mapping[str, Any]) -> tuple[dict[str, Any], Position | None, float]:
+    """What `find` and `count` were asked: fields, and from `after=` and `timeout=` what to wait for, and how long.
+
+    Both are fields where the view has an index of that name, unless `after` is a Position, which no field is.
+
+    Raises:
+        ConfigurationError: `after` is something else, such as a receipt.
+    """
+    fields, indexes = dict(asked), view.rows.indexes
+    waits = isinstance(fields.get("after"), Position)
+    after = fields.pop("after", None) if waits or "after" not in indexes else None
+    timeout = fields.pop("timeout", TIMEOUT) if waits or "timeout" not in indexes else TIMEOUT
+    return fields, None if after is None else checked_position(view, after), timeout
 
 
 def checked_view(view: View[Row, K]) -> View[Row, K]:

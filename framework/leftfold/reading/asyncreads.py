@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 from leftfold.description import Description
 from leftfold.ports import ViewStore
 from leftfold.position import Position
+from leftfold.reading.arguments import awaited
 from leftfold.reading.bounds import Bounds
 from leftfold.reading.change import Change
 from leftfold.reading.entry import Entry
@@ -18,7 +19,7 @@ from leftfold.reading.live import Live
 from leftfold.reading.lookup import Lookup
 from leftfold.reading.pages import Page, Pages
 from leftfold.reading.search import Search
-from leftfold.reading.steps import arun
+from leftfold.reading.steps import Steps, arun
 from leftfold.reading.watching import Watch
 from leftfold.view import View
 
@@ -63,7 +64,7 @@ class AsyncReads(Generic[Row, K]):
 
     async def afind(self, /, **equal: Any) -> dict[K, Row]:
         """`find` for asyncio."""
-        return await arun(self._store, self._search.find(equal))
+        return await arun(self._store, self._find(equal))
 
     async def abetween(
         self,
@@ -75,23 +76,41 @@ class AsyncReads(Generic[Row, K]):
         at_most: Any = None,
         below: Any = None,
         limit: int | None = None,
+        after: Position | None = None,
+        timeout: float = 2.0,
     ) -> dict[K, Row]:
         """`between` for asyncio."""
-        return await arun(self._store, self._search.between(field, Bounds(at_least, above, at_most, below), limit))
+        bounds = Bounds(at_least, above, at_most, below)
+        steps = self._lookup.behind(after, timeout, lambda: self._search.between(field, bounds, limit))
+        return await arun(self._store, steps)
 
-    async def atop(self, field: str, n: int, /, *, smallest: bool = False) -> dict[K, Row]:
+    async def atop(
+        self, field: str, n: int, /, *, smallest: bool = False, after: Position | None = None, timeout: float = 2.0
+    ) -> dict[K, Row]:
         """`top` for asyncio."""
-        return await arun(self._store, self._search.top(field, n, smallest=smallest))
+        steps = self._lookup.behind(after, timeout, lambda: self._search.top(field, n, smallest=smallest))
+        return await arun(self._store, steps)
 
     async def acount(self, /, **equal: Any) -> int:
         """`count` for asyncio."""
-        return await arun(self._store, self._search.count(equal))
+        return await arun(self._store, self._count(equal))
 
     async def acount_between(
-        self, field: str, /, *, at_least: Any = None, above: Any = None, at_most: Any = None, below: Any = None
+        self,
+        field: str,
+        /,
+        *,
+        at_least: Any = None,
+        above: Any = None,
+        at_most: Any = None,
+        below: Any = None,
+        after: Position | None = None,
+        timeout: float = 2.0,
     ) -> int:
         """`count_between` for asyncio."""
-        return await arun(self._store, self._search.count_between(field, Bounds(at_least, above, at_most, below)))
+        bounds = Bounds(at_least, above, at_most, below)
+        steps = self._lookup.behind(after, timeout, lambda: self._search.count_between(field, bounds))
+        return await arun(self._store, steps)
 
     async def awatch(
         self, *, after: Position | None = None, keys: Iterable[K] | None = None, timeout: float | None = None
@@ -116,3 +135,11 @@ class AsyncReads(Generic[Row, K]):
     async def adescribe(self) -> Description:
         """`describe` for asyncio."""
         return await arun(self._store, self._lookup.describe())
+
+    def _find(self, asked: Mapping[str, Any]) -> Steps[dict[K, Row]]:
+        equal, after, timeout = awaited(self.view, asked)
+        return self._lookup.behind(after, timeout, lambda: self._search.find(equal))
+
+    def _count(self, asked: Mapping[str, Any]) -> Steps[int]:
+        equal, after, timeout = awaited(self.view, asked)
+        return self._lookup.behind(after, timeout, lambda: self._search.count(equal))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Generic
+from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
@@ -14,7 +14,7 @@ from leftfold.questions import Registered, Rows
 from leftfold.reading.steps import Pause, Steps, ask
 from leftfold.view import View
 
-__all__ = ["Live"]
+__all__ = ["Live", "way_in"]
 
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
@@ -44,11 +44,8 @@ class Live(Generic[Row, K]):
         if fresh or self.known is None:
             registry = yield from ask(Registered(self.view.name))
             self.known = registry.live_of(self.view.hash, self._name)
-        if self.known is None and self._name:
-            raise ViewNotBuilt(
-                f"view {self.view.name} has nothing called {self._name!r} for this code (schema {self.view.hash}); "
-                f"build it: leftfold rebuild {self.view.name} --as-of PLACE --name {self._name}"
-            )
+            if self.known is None and self._name:
+                raise _no_such(self.view, self._name, registry)
         if self.known is None:
             if self.view.streamed:
                 raise ViewNotBuilt(
@@ -57,10 +54,9 @@ class Live(Generic[Row, K]):
                 )
             if (begun := registry.begun_of(self.view.hash)) is not None:
                 raise ViewNotBuilt((yield from self._so_far(begun)))
-            what = "start a tail" if self.view.folded else "let Spark keep it"
             raise ViewNotBuilt(
                 f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
-                f"{what}: leftfold run {self.view.name}, or build it: leftfold rebuild {self.view.name}"
+                f"{way_in(self.view)}, or build it: leftfold rebuild {self.view.name}"
             )
         return self.known
 
@@ -91,3 +87,23 @@ class Live(Generic[Row, K]):
             )
         if (yield from self.generation()) == again:
             yield Pause(_PAUSE_SECONDS)
+
+
+def way_in(view: View[Any, Any]) -> str:
+    """What starts the process that keeps a view which no stream of the user's keeps."""
+    return f"{'start a tail' if view.folded else 'let Spark keep it'}: leftfold run {view.name}"
+
+
+def _no_such(view: View[Any, Any], name: str, registry: Registry) -> ViewNotBuilt:
+    """The error for a name that no pinned generation has; held and kept ones are no names, and are read otherwise."""
+    if name in (Phase.HELD.value, Phase.KEPT.value):
+        step = f"leftfold explain {view.name}@{name} KEY" if view.folded else f"leftfold diff {view.name}"
+        return ViewNotBuilt(
+            f"view {view.name}: rows are read from the live generation and from those that rebuild --as-of named; "
+            f"look at a {name} one with {step}"
+        )
+    there = ", ".join(sorted({g.name for g in registry.generations.values() if g.name})) or "none"
+    return ViewNotBuilt(
+        f"view {view.name} has nothing called {name!r} for this code (schema {view.hash}); names there are: {there}; "
+        f"build it: leftfold rebuild {view.name} --as-of PLACE --name {name}"
+    )

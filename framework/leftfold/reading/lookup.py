@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
 from typing_extensions import TypeVar
@@ -22,6 +22,7 @@ from leftfold.reading.steps import Steps, ask
 
 __all__ = ["Lookup", "version_of"]
 
+A = TypeVar("A")
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
 
@@ -63,6 +64,18 @@ class Lookup(Generic[Row, K]):
     def reached(self, position: Position, timeout: float) -> Steps[None]:
         """Waits until every bucket has folded in a position."""
         yield from self._read((), position, timeout, whole=True)
+
+    def behind(self, after: Position | None, timeout: float, search: Callable[[], Steps[A]]) -> Steps[A]:
+        """What a search finds once every bucket has folded in a position; another generation is waited for again."""
+        if after is None:
+            found = yield from search()
+            return found
+        deadline = time.monotonic() + timeout
+        while True:
+            generation, _ = yield from self._read((), after, deadline - time.monotonic(), whole=True)
+            found = yield from search()
+            if self._live.known == generation:
+                return found
 
     def describe(self) -> Steps[Description]:
         """What the live generation says of itself."""

@@ -79,10 +79,14 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
     def find(self, /, **equal: Any) -> dict[K, Row]:
         """The rows whose indexed fields have these values.
 
+        `after=` and `timeout=` wait as those of `get` do, for the whole view; a field of such a name that has an index
+        is meant instead, unless `after` is a Position.
+
         Raises:
             ConfigurationError: a field has no index, or a value is not of its type.
+            StaleViewError: the view did not get there in time.
         """
-        return self._run(self._search.find(equal))
+        return self._run(self._find(equal))
 
     def between(
         self,
@@ -94,6 +98,8 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
         at_most: Any = None,
         below: Any = None,
         limit: int | None = None,
+        after: Position | None = None,
+        timeout: float = 2.0,
     ) -> dict[K, Row]:
         """The rows whose indexed field lies between two ends, in its order; rows with None there are left out.
 
@@ -101,33 +107,48 @@ class Reader(AsyncReads[Row, K], Generic[Row, K]):
             at_least, above: the lower end, with or without the value itself; at_most, below: the upper end. An end
                 that is not given is open.
             limit: only the first so many.
+            after, timeout: as in `get`, for the whole view.
 
         Raises:
             ConfigurationError: the field has no index, or an end is not of its type.
+            StaleViewError: the view did not get there in time.
         """
-        return self._run(self._search.between(field, Bounds(at_least, above, at_most, below), limit))
+        bounds = Bounds(at_least, above, at_most, below)
+        return self._run(self._lookup.behind(after, timeout, lambda: self._search.between(field, bounds, limit)))
 
-    def top(self, field: str, n: int, /, *, smallest: bool = False) -> dict[K, Row]:
+    def top(
+        self, field: str, n: int, /, *, smallest: bool = False, after: Position | None = None, timeout: float = 2.0
+    ) -> dict[K, Row]:
         """The `n` rows with the largest values in an indexed field, best first; those with None are left out.
 
         Raises:
             ConfigurationError: the field has no index.
         """
-        return self._run(self._search.top(field, n, smallest=smallest))
+        return self._run(self._lookup.behind(after, timeout, lambda: self._search.top(field, n, smallest=smallest)))
 
     def count(self, /, **equal: Any) -> int:
-        """How many rows there are, or how many have these values; no row is read for it.
+        """How many rows there are, or how many have these values; no row is read for it. It waits as `find` does.
 
         Raises:
             ConfigurationError: a field has no index, or a value is not of its type.
         """
-        return self._run(self._search.count(equal))
+        return self._run(self._count(equal))
 
     def count_between(
-        self, field: str, /, *, at_least: Any = None, above: Any = None, at_most: Any = None, below: Any = None
+        self,
+        field: str,
+        /,
+        *,
+        at_least: Any = None,
+        above: Any = None,
+        at_most: Any = None,
+        below: Any = None,
+        after: Position | None = None,
+        timeout: float = 2.0,
     ) -> int:
         """How many rows `between` would find without a limit; no row is read for it."""
-        return self._run(self._search.count_between(field, Bounds(at_least, above, at_most, below)))
+        bounds = Bounds(at_least, above, at_most, below)
+        return self._run(self._lookup.behind(after, timeout, lambda: self._search.count_between(field, bounds)))
 
     def watch(
         self, *, after: Position | None = None, keys: Iterable[K] | None = None, timeout: float | None = None

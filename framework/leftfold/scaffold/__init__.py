@@ -1,4 +1,4 @@
-"""The project that `leftfold new` writes: `template/` with `{{name}}` filled in."""
+"""The project that `leftfold new` writes: `template/`, or `empty/`, with its words filled in."""
 
 from __future__ import annotations
 

@@ -1,0 +1,74 @@
+"""What `leftfold dead` puts together: the topics of dead letters in the cluster, and the letters that were named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from leftfold import names
+from leftfold.cli.failures import Usage, unknown
+from leftfold.cli.passed_over import place_in
+from leftfold.connection import kafka_settings, ring
+from leftfold.engine.dead_letter import Letter
+
+__all__ = ["Burials"]
+
+_DEAD = names.dead("")
+
+
+class Burials:
+    """Dead letters of every category and process, as far as they are commands or inputs."""
+
+    def __init__(self, kafka: str | None) -> None:
+        self._settings = kafka_settings(kafka)
+        with ring("leftfold.kafka.cluster").Cluster(self._settings) as cluster:
+            topics: dict[str, int] = cluster.topics()
+        self._known = sorted(name.removesuffix(_DEAD) for name in topics if name.endswith(_DEAD))
+
+    def letters(self, category: str = "") -> Iterator[Letter]:
+        """Those of one category or process, or of all.
+
+        Raises:
+            Usage: the cluster has none such.
+        """
+        if category and category not in self._known:
+            raise unknown("category or process with dead letters in the log called", category, self._known)
+        for name in [category] if category else self._known:
+            yield from (letter for letter in self._letters(name).read() if letter.is_input)
+
+    def of(self, letter: Letter) -> Any:
+        """The topic that a letter is in."""
+        return self._letters(letter.record.topic.removesuffix(_DEAD))
+
+    def chosen(self, which: Sequence[str]) -> list[Letter]:
+        """The letters that were named, by place or by category, each once.
+
+        Raises:
+            Usage: there is no such letter.
+        """
+        found: dict[Any, Letter] = {}
+        for text in dict.fromkeys(which):
+            place = None if text in self._known else place_in(text, "a dead letter; see: leftfold dead list")
+            category = text if place is None else place.topic.removesuffix(_DEAD)
+            letters = {letter.place: letter for letter in self.letters(category)}
+            if place is not None and place not in letters:
+                raise Usage(
+                    f"{place} is no dead command or input; those there are: leftfold dead list {category} --all"
+                )
+            found |= letters if place is None else {place: letters[place]}
+        return list(found.values())
+
+    def waiting(self, which: Sequence[str]) -> list[Letter]:
+        """Those among them with which nothing was done yet.
+
+        Raises:
+            Usage: one that was named by its place was handled already.
+        """
+        letters = self.chosen(which)
+        for letter in letters:
+            if letter.handled and str(letter.place) in which:
+                raise Usage(f"{letter.place} is {letter.handled} already, {letter.why}; nothing was changed")
+        return [letter for letter in letters if not letter.handled]
+
+    def _letters(self, category: str) -> Any:
+        return ring("leftfold.kafka.dead_letters").DeadLetters(category, self._settings)

@@ -1,0 +1,192 @@
+"""`leftfold dead`: commands and inputs that no worker could take, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import JsonOption, KafkaOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.engine.dead_letter import Letter
+
+__all__ = ["dead"]
+
+dead = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at dead letters; send them again or discard them."
+)
+
+_SHOWN = 10
+_Which = Annotated[
+    list[str], typer.Argument(metavar="LETTER...", help="As in 'baskets.dead[2]@7', or a category: all that wait.")
+]
+_By = Annotated[str, typer.Option("--by", metavar="WHO", help="Who does so; else your login name.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@dead.command(
+    "list",
+    epilog=examples(
+        "leftfold dead list                    of all categories and processes, by reason",
+        "leftfold dead list baskets --all      those that were handled, too",
+        "leftfold dead list --json | jq -r .reason | sort | uniq -c",
+    ),
+)
+def list_(
+    category: Annotated[str, typer.Argument(metavar="[CATEGORY]", help="A category or process; else all.")] = "",
+    handled: Annotated[bool, typer.Option("--all", help="Those that were sent again or discarded, too.")] = False,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List commands and inputs that no worker could take, by reason. Exit code 1 when some wait.
+
+    What reactions have parked is not among them: leftfold reactions parked. Neither is what routers were made to pass
+    over: leftfold log skip.
+    """
+    from leftfold.cli.burials import Burials
+    from leftfold.cli.console import amount, emit, note, say
+
+    found = [letter for letter in Burials(kafka).letters(category) if handled or not letter.handled]
+    reasons: dict[tuple[str, str, str], list[Letter]] = {}
+    for letter in found:
+        if as_json:
+            emit(_row(letter))
+        reasons.setdefault((letter.record.topic, letter.reason, letter.handled), []).append(letter)
+    for (topic, reason, done), letters in reasons.items() if not as_json else ():
+        say(f"{typer.style(topic, bold=True)}  {amount(len(letters), 'letter')}{f', {done}' if done else ''}: {reason}")
+        more = f" and {len(letters) - _SHOWN} more" if len(letters) > _SHOWN else ""
+        say(f"  {' '.join(str(letter.place) for letter in letters[:_SHOWN])}{more}")
+    waiting = sum(not letter.handled for letter in found)
+    if not as_json:
+        note("look at one: leftfold dead show 'LETTER'" if found else "there are no dead letters that wait")
+    raise typer.Exit(1 if waiting else 0)
+
+
+@dead.command(
+    epilog=examples(
+        "leftfold dead show 'baskets.dead[2]@7'", "leftfold dead show 'baskets.dead[2]@7' --json | jq .value"
+    )
+)
+def show(
+    which: Annotated[str, typer.Argument(metavar="LETTER", help="As in 'baskets.dead[2]@7'.")],
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a dead letter: why it is one, its headers, its bytes."""
+    import base64
+    import json
+
+    from leftfold.cli.burials import Burials
+    from leftfold.cli.console import emit, pairs, say
+
+    burials = Burials(kafka)
+    (letter,) = burials.chosen([which])
+    value = burials.of(letter).original(letter).value or b""
+    try:
+        read = json.loads(value)
+    except ValueError:
+        read = None
+    if as_json:
+        headers = {name: letter.text(name) for name, _ in letter.record.headers}
+        emit({**_row(letter), "headers": headers, "value": read, "bytes": base64.b64encode(value).decode()})
+        return
+    pairs({name: told for name, told in _row(letter).items() if told})
+    say()
+    pairs({name: letter.text(name) for name, _ in letter.record.headers if not name.startswith("dead_")})
+    say(f"\n{len(value):,} bytes: {value!r}")
+    if read is not None:
+        say(json.dumps(read, indent=2, ensure_ascii=False))
+
+
+@dead.command(
+    epilog=examples(
+        "leftfold dead resend 'baskets.dead[2]@7'          when what was wrong is mended",
+        "leftfold dead resend baskets --yes --json         all that wait",
+        "leftfold dead resend 'baskets.dead[2]@7' --new-id",
+    )
+)
+def resend(
+    which: _Which,
+    new_id: Annotated[
+        bool, typer.Option("--new-id", help="Under a new id: it counts, whatever became of the old one.")
+    ] = False,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the letter.")] = "",
+    by: _By = "",
+    yes: _Yes = False,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send dead letters once more, with their original bytes, to where they were taken from.
+
+    A command keeps its id: if its client has sent it again meanwhile, and workers still know the answer, it counts
+    once. It is not late, and no client is answered. The letter stays, marked as sent again; what fails again becomes
+    another one.
+    """
+    from leftfold.cli.agreeing import agreed
+    from leftfold.cli.burials import Burials
+    from leftfold.cli.console import amount, emit, note, say
+    from leftfold.cli.signed import signed
+    from leftfold.engine.received import command_id
+
+    why, burials = f"{signed(by, reason or 'sent again')}: {reason or 'sent again'}", Burials(kafka)
+    letters = burials.waiting(which)
+    if letters:
+        agreed(f"send {amount(len(letters), 'dead letter')} again, to be decided now?", yes=yes)
+    for letter in letters:
+        offset, id_ = burials.of(letter).resend(letter, why, id_=command_id() if new_id else "")
+        if as_json:
+            emit({"letter": str(letter.place), "offset": offset, "id": id_, "new_id": new_id})
+        else:
+            say(f"{letter.place} is sent again under {'the new' if new_id else 'its own'} id {id_}")
+    if not letters and not as_json:
+        note("no dead letter waits there")
+
+
+@dead.command(
+    epilog=examples(
+        "leftfold dead discard 'baskets.dead[2]@7' --reason \"a test of the gateway\"",
+        'leftfold dead discard baskets --reason "ticket 4711" --yes     all that wait',
+    )
+)
+def discard(
+    which: _Which,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the letter.")] = "",
+    by: _By = "",
+    yes: _Yes = False,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Note that nothing is to be done with dead letters. They stay, and are not listed any more."""
+    from leftfold.cli.agreeing import agreed
+    from leftfold.cli.burials import Burials
+    from leftfold.cli.console import amount, emit, note, say
+    from leftfold.cli.signed import signed
+
+    why, burials = f"{signed(by, reason)}: {reason}", Burials(kafka)
+    letters = burials.waiting(which)
+    if letters:
+        agreed(f"discard {amount(len(letters), 'dead letter')}?", yes=yes)
+    for letter in letters:
+        burials.of(letter).discard(letter, why)
+        if as_json:
+            emit({"letter": str(letter.place), "why": why})
+        else:
+            say(f"{letter.place} is discarded, {why}")
+    if not letters and not as_json:
+        note("no dead letter waits there")
+
+
+def _row(letter: Letter) -> dict[str, Any]:
+    return {
+        "letter": str(letter.place),
+        "reason": letter.reason,
+        "source": letter.source,
+        "type": letter.text("ce_type"),
+        "key": (letter.record.key or b"").decode(errors="replace"),
+        "id": letter.text("ce_id"),
+        "time": letter.text("ce_time"),
+        "appended": letter.record.time,
+        "handled": letter.handled,
+        "why": letter.why,
+    }

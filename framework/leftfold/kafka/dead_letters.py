@@ -1,0 +1,88 @@
+"""The dead letters of a category or process as its topic has them: read, sent again, discarded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from leftfold import names
+from leftfold.codec import header
+from leftfold.digits import number_in
+from leftfold.engine.dead_letter import DISCARDED, SENDING, SENT, Letter, letters_in, mark, sent_again
+from leftfold.errors import ContractError
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.one_record import record_at, write_record
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
+
+__all__ = ["DeadLetters"]
+
+_BATCH, _WAIT, _PATIENCE = 500, 0.1, 15.0
+
+
+class DeadLetters:
+    """All that is kept in `{category}.dead`. Nothing is deleted: what was handled has a mark behind it."""
+
+    def __init__(self, category: str, settings: KafkaSettings) -> None:
+        self._category, self._topic, self._settings = category, names.dead(category), settings
+
+    def read(self) -> list[Letter]:
+        """Every letter that is there, with what was done with it."""
+        return letters_in(self._records())
+
+    def original(self, letter: Letter) -> RawRecord:
+        """The record as it was sent; one that was too heavy to be copied is read where it stood.
+
+        Raises:
+            ContractError: it is not there any more.
+        """
+        if not header(letter.record.headers, "dead_reference"):
+            return letter.record
+        topic, partition, offset = letter.source.rsplit("/", 2)
+        return record_at(self._settings, topic, number_in(partition) or 0, number_in(offset) or 0)
+
+    def resend(self, letter: Letter, why: str, *, id_: str = "") -> tuple[int, str]:
+        """Sends the bytes once more as a new record of `{category}.commands`; its offset, and its id.
+
+        An input of a process counts once by its origin. It gets that of a mark which is written first, so that one that
+        is sent twice, since this was killed between, counts once, too.
+
+        Raises:
+            ContractError: its original bytes are not to be had. InfrastructureError: it was not seen to arrive.
+        """
+        original, origin = self.original(letter), ""
+        if header(original.headers, "origin") and not header(original.headers, "reply_to"):
+            begun = letter.begun
+            if begun is None:
+                begun = write_record(self._settings, self._topic, mark(letter, SENDING, why))
+            origin = f"{self._topic}/{letter.record.partition}/{begun}/0"
+        topic = names.commands(self._category)
+        with Cluster(self._settings) as cluster:
+            home = partition_of(original.key or b"", cluster.partitions(topic))
+        offset = write_record(self._settings, topic, sent_again(original, home, id_=id_, origin=origin))
+        write_record(self._settings, self._topic, mark(letter, SENT, why))
+        return offset, id_ or header(original.headers, "ce_id").decode(errors="replace")
+
+    def discard(self, letter: Letter, why: str) -> None:
+        """Says that nothing is to be done with a letter."""
+        write_record(self._settings, self._topic, mark(letter, DISCARDED, why))
+
+    def _records(self) -> Iterator[RawRecord]:
+        with Cluster(self._settings) as cluster:
+            starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
+        log = KafkaLogReader(self._settings)
+        try:
+            log.seek(starts)
+            heard = time.monotonic()
+            while not log.position().covers(ends):
+                if records := log.poll(_BATCH, _WAIT):
+                    heard = time.monotonic()
+                    yield from records
+                elif time.monotonic() - heard > _PATIENCE:
+                    raise ContractError(
+                        f"{self._topic} cannot be read to its end, a transaction is open; see: leftfold doctor"
+                    )
+        finally:
+            log.close()

@@ -1,0 +1,76 @@
+"""Dead letters as values: what marks say of them, and what is sent again."""
+
+from __future__ import annotations
+
+from leftfold.codec import header
+from leftfold.engine.batch import Outgoing
+from leftfold.engine.dead_letter import DISCARDED, SENDING, SENT, Letter, dead_letter, letters_in, mark, sent_again
+from leftfold.ports import RawRecord
+from tests.core.test_process_lane import PLACED, Bench
+from tests.core.trade import Checkout, Input, Sends, checkout, checkout_with
+
+COMMAND = RawRecord(
+    "baskets.commands", 1, 5, b"b-1", b'{"basket":"b-1"}',
+    [
+        ("ce_id", b"7"), ("ce_type", b"baskets.Open.v1"), ("reply_to", b"shop.replies/0"), ("deadline", b"1"),
+        ("origin", b"x.commands/0/3/0"), ("ce_correlationid", b"c"),
+    ],
+)  # fmt: skip
+
+
+def stored(out: Outgoing, offset: int) -> RawRecord:
+    """A record as it stands in the topic of dead letters."""
+    return RawRecord("baskets.dead", out.partition, offset, out.key, out.value, out.headers)
+
+
+LETTER = stored(dead_letter(COMMAND, "no such product", 1, 1_000_000), 0)
+
+
+def test_a_letter_waits_until_a_mark_behind_it_says_otherwise() -> None:
+    (letter,) = letters_in([LETTER])
+    assert (letter.handled, letter.reason, letter.source) == ("", "no such product", "baskets.commands/1/5")
+    begun = stored(mark(letter, SENDING, "ann: mended"), 1)
+    assert letters_in([LETTER, begun]) == [Letter(LETTER, begun=1)]
+    sent, late = stored(mark(letter, SENT, "ann: mended"), 2), stored(mark(letter, DISCARDED, "bob: late"), 3)
+    assert letters_in([LETTER, begun, sent, late]) == [Letter(LETTER, SENT, "ann: mended", 1)]
+
+
+def test_marks_of_one_partition_say_nothing_of_another() -> None:
+    other = stored(dead_letter(COMMAND, "no such product", 2, 1_000_000), 0)
+    found = letters_in([LETTER, other, stored(mark(Letter(other), DISCARDED, "ann: old"), 1)])
+    assert [letter.handled for letter in found] == ["", DISCARDED]
+
+
+def test_only_what_was_to_be_decided_here_can_be_sent_again() -> None:
+    parked = stored(dead_letter(COMMAND._replace(topic="orders.events"), "skipped", 1, 1_000_000), 0)
+    assert [letter.is_input for letter in letters_in([LETTER])] == [True]
+    assert [letter.is_input for letter in letters_in([parked])] == [False]
+
+
+def test_a_command_is_sent_with_its_bytes_and_id_and_without_what_was_of_the_first_sending() -> None:
+    out = sent_again(LETTER, 3)
+    assert (out.partition, out.key, out.value) == (3, COMMAND.key, COMMAND.value)
+    assert list(out.headers) == [("ce_id", b"7"), ("ce_type", b"baskets.Open.v1"), ("ce_correlationid", b"c")]
+    assert header(sent_again(LETTER, 3, id_="new").headers, "ce_id") == b"new"
+
+
+def test_an_input_that_failed_is_taken_under_a_new_origin_once_and_never_under_its_own() -> None:
+    """The second of the three is the twin: the old origin counts as seen, so the input would be lost silently."""
+
+    def fail(given: Input, state: Checkout) -> list[Sends]:
+        raise ValueError("no such product")
+
+    bench = Bench(checkout_with(react=fail))
+    record = bench.event(PLACED, 7)
+    assert bench.take(record) == {"dead": 1}
+    letter = stored(dead_letter(record, "no such product", record.partition, 1_000_000), 0)
+    mended = Bench(checkout)
+    mended.ends = bench.ends
+    for partition, store in bench.stores.items():
+        mended.stores[partition].put(store.items())
+        mended.lane.hold(partition, mended.stores[partition], end=0)
+    origin = "checkout.dead/0/1/0"
+    old = sent_again(letter, record.partition, origin=header(record.headers, "origin").decode())
+    new = sent_again(letter, record.partition, origin=origin)
+    assert mended.take(mended.record(old)) == {"duplicates": 1}
+    assert mended.take(mended.record(new), mended.record(new)) == {"taken": 1, "sent": 1, "duplicates": 1}

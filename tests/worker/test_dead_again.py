@@ -1,0 +1,91 @@
+"""`leftfold dead` on a real log: letters are listed by reason, shown, sent again and discarded; none is deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from leftfold import names
+from leftfold.cli.main import run
+from tests.cli.shell import Typed
+from tests.worker.bank import Bank
+from tests.worker.broker import SECONDS, Broker
+from tests.worker.hostile import ACCOUNT, good
+from tests.worker.running import Running
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+Typing = Callable[..., Typed]
+
+
+@pytest.fixture
+def typed(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Typing:
+    """Types `leftfold dead ...`."""
+
+    def type_(*words: str) -> Typed:
+        capsys.readouterr()
+        code = run(["dead", *words, "--kafka", broker.address])
+        out, err = capsys.readouterr()
+        return Typed(code, out, err)
+
+    return type_
+
+
+def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, typed: Typing) -> None:
+    bank = broker.bank()
+    first, strayed = good(bank, "first", bank.deposit(ACCOUNT)), good(bank, "strayed", bank.deposit("elsewhere", 5))
+    home, names_of = strayed.partition, names.dead(bank.name)
+    strayed = replace(strayed, partition=(home + 1) % bank.app.partitions)
+    broken = replace(good(bank, "broken", bank.deposit(ACCOUNT)), value=b"{}")
+    producer = broker.producer()
+    for one in (first, strayed, broken):
+        producer.produce(names.commands(bank.name), one.value, one.key, one.partition, headers=list(one.headers))
+    assert producer.flush(SECONDS) == 0
+    with Running(bank, broker.address) as running:
+        wait_until(lambda: running.worker.counts["dead"] == 2, "two dead letters")
+        listed = typed("list", bank.name)
+        assert listed.code == 1
+        assert f"{names_of}  1 letter: key 'elsewhere' belongs to partition {home}" in listed.out
+        rows = {row["id"]: row for row in typed("list", bank.name, "--json").rows()}
+        assert rows.keys() == {"strayed", "broken"}
+        at, hopeless = rows["strayed"]["letter"], rows["broken"]["letter"]
+        (shown,) = typed("show", at, "--json").rows()
+        assert shown["value"] == json.loads(strayed.value or b"")
+        assert shown["headers"]["ce_id"] == "strayed"
+        assert f"reason    {rows['broken']['reason']}" in typed("show", hopeless).out
+        assert typed("resend", at).code == 2  # it is asked first
+        again = typed("resend", at, "--reason", "it strayed", "--by", "ann", "--yes")
+        assert (again.code, again.out) == (0, f"{at} is sent again under its own id strayed\n")
+        wait_until(lambda: running.worker.counts["accepted"] == 2, "the command to be decided")
+    assert _commands(broker, bank) == {"first", "strayed"}
+    assert typed("discard", hopeless, "--yes").code == 2  # without a reason
+    assert typed("discard", bank.name, "--reason", "a test", "--by", "bob", "--yes").code == 0
+    assert (typed("list", bank.name).code, typed("list", bank.name).out) == (0, "")
+    handled = {row["id"]: (row["handled"], row["why"]) for row in typed("list", bank.name, "--all", "--json").rows()}
+    assert handled == {"strayed": ("sent again", "ann: it strayed"), "broken": ("discarded", "bob: a test")}
+    for words in (("resend", hopeless, "--yes"), ("discard", at, "--reason", "again", "--yes")):
+        refused = typed(*words)
+        assert refused.code == 2
+        assert "already" in refused.err
+    assert typed("list", "nope").code == 2
+    assert typed("show", f"{names_of}[0]@999").code == 2
+
+
+def _commands(broker: Broker, bank: Bank) -> set[str]:
+    """The ids of the commands that were decided."""
+    return {
+        (value or b"").decode()
+        for record in broker.records(names.events(bank.name))
+        for name, value in record.headers
+        if name == "ce_causationid"
+    }
+
+
+@pytest.mark.parametrize("words", ["list", "show", "resend", "discard"])
+def test_every_command_has_help_with_examples(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["dead", words, "--help"]) == 0
+    assert f"Examples:\n    leftfold dead {words} " in capsys.readouterr().out
