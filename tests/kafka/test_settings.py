@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from pydantic import SecretStr, ValidationError
 
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import translated
+from leftfold.kafka.errors import Unreachable, translated
 from leftfold.kafka.settings import KafkaSettings
 
 SECRET = 'pass"word\\with=signs'
@@ -176,7 +176,7 @@ def test_no_secret_is_ever_shown(tmp_path: Path) -> None:
     [
         (KafkaError._FENCED, Fenced),
         (KafkaError.INVALID_PRODUCER_EPOCH, Fenced),
-        (KafkaError._ALL_BROKERS_DOWN, InfrastructureError),
+        (KafkaError._ALL_BROKERS_DOWN, Unreachable),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, InfrastructureError),
         (KafkaError.MSG_SIZE_TOO_LARGE, ContractError),
         (KafkaError.SASL_AUTHENTICATION_FAILED, ConfigurationError),
