@@ -75,7 +75,7 @@ def test_a_restart_takes_a_small_first_transaction_and_stops_it_by_time() -> Non
     slow = Slow()
     slow.pace.begin()
     decided = slow.deciding.before(slow.records(FIRST, "9"))
-    assert (slow.pace.limit, decided.count, slow.now) == (FIRST, 1, 9.0)
+    assert (slow.pace.limit, decided.done, slow.now) == (FIRST, 1, 9.0)
 
 
 def test_commands_that_become_slow_while_a_transaction_is_open_end_it_within_a_chunk() -> None:

@@ -115,6 +115,19 @@ def test_a_topic_that_allows_less_than_usual_gets_less_or_stops_everything(
         assert not running.worker.counts["accepted"]
 
 
+def test_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log(broker: Broker, bank: Bank) -> None:
+    failing = [good(bank, f"failing-{n}", bank.strike(ACCOUNT, "raise")) for n in range(50)]
+    _post(broker, bank, [*failing, *(good(bank, f"poor-{n}", bank.withdraw(ACCOUNT)) for n in range(1_100))])
+    with Running(bank, broker.address) as running:
+        wait_until(lambda: running.going and running.worker.counts["rejected"] == 1_100, lambda: f"{running.reports}")
+        assert running.worker.counts["failed"] == 50
+    failed, dropped = running.told("decide failed")[0], running.told("answers dropped")[0]
+    assert "failed on Strike(" in failed["why"]
+    assert failed["exception"].endswith("ValueError: struck\n")
+    assert 1 <= failed["times"] <= 50
+    assert 1 <= dropped["times"] <= running.worker.counts["answers_dropped"]
+
+
 def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:
     """Writes records as they are, each marked with its case."""
     producer = broker.producer(message_max_bytes=2_000_000, linger_ms=0, batch_size=1)

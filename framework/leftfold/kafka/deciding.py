@@ -22,10 +22,10 @@ class OutOfTime(Exception):
 
 
 class Decided(NamedTuple):
-    """The first `count` records are decided. `slow`: this one outlived a transaction, and nothing is decided."""
+    """The first `done` records are decided. `slow`: this one outlived a transaction, and nothing is decided."""
 
     batch: Batch
-    count: int
+    done: int
     slow: RawRecord | None = None
 
 
