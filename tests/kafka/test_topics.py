@@ -110,6 +110,18 @@ def test_a_topic_that_would_lose_or_misdate_records_is_refused(
         ensure(new_app(category), kafka)
 
 
+@pytest.mark.parametrize(
+    "config", [{"retention.ms": "60000"}, {"retention.bytes": "1000000"}, {"cleanup.policy": "compact"}], ids=str
+)
+def test_commands_that_could_go_before_they_are_decided_are_refused(
+    kafka: KafkaSettings, cluster: Cluster, category: str, config: dict[str, str]
+) -> None:
+    cluster.create(f"{category}.commands", 3, 1, config)
+    ((name, value),) = config.items()
+    with pytest.raises(ConfigurationError, match=rf"{category}\.commands has {name}={value}: commands could go"):
+        ensure(new_app(category), kafka)
+
+
 def test_a_category_that_is_only_read_must_be_there(kafka: KafkaSettings, category: str) -> None:
     class Happened(Event, category=category, key="id"):
         id: str

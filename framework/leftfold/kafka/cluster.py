@@ -12,6 +12,8 @@ from typing import Any, Self, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewTopic,
     OffsetSpec,
@@ -147,6 +149,19 @@ class Cluster:
         )
         found = {r.name: self._answer(f"reading the configuration of {r.name}", f) for r, f in asked.items()}
         return {name: {key: str(entry.value) for key, entry in entries.items()} for name, entries in found.items()}
+
+    def alter(self, topic: str, config: Mapping[str, str]) -> None:
+        """Changes some of a topic's configuration."""
+        doing = f"changing the configuration of {topic}"
+        entries: Any = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
+        ]
+        wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        asked = self._asked(
+            doing, lambda: self._admin.incremental_alter_configs([wanted], request_timeout=self._timeout)
+        )
+        for future in asked.values():
+            self._answer(doing, future)
 
     def max_batch_bytes(self, topics: Iterable[str]) -> int:
         """What a batch of records may weigh at most in any of these topics (the least `max.message.bytes`)."""
