@@ -172,7 +172,12 @@ def test_an_offset_alone_that_is_not_stable_ends_no_transaction_until_it_is_over
 
 def _onlooker(broker: Broker, bank: Bank, running: Running) -> RestorePorts:
     """What a successor would restore with; consumers of its own, since two threads that share one block each other."""
-    config = {**broker.settings.librdkafka(), "group.id": bank.group, "enable.auto.commit": False}
+    config = {
+        **broker.settings.librdkafka(),
+        "group.id": bank.group,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
     return replace(
         running.shop.restore_ports(running.worker._member),
         member=Consumer({**config, "isolation.level": "read_committed"}),

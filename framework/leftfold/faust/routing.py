@@ -122,7 +122,7 @@ class _Routing:
         """Looks for events that this router should read next and cannot.
 
         Raises:
-            LogHole: they are gone. ConfigurationError: their topic ends before them.
+            LogHole: they are no longer there. ConfigurationError: their topic ends before them.
         """
         consumer: Any = self._faust.consumer
         for tp, offset in consumer.lost.items():

@@ -154,19 +154,19 @@ class Beginnings:
         Ids that are not recorded yet are.
         """
         name, ids = self._reaction.name, self._identities(places)
-        mend = f"Say where it goes on: leftfold reactions begin {name} --since TIME"
+        advice = f"Say where it begins: leftfold reactions begin {name} --since TIME"
         for topic, partition in sorted(places):
             known, now = self._places.ids.get((topic, partition), ""), ids.get(topic, "")
             if known and now and known != now:
                 raise ConfigurationError(
                     f"reaction {name} has read a topic {topic} with id {known}, and the one that is there has id "
-                    f"{now}: its offsets mean nothing in this one. {mend}"
+                    f"{now}: its offsets mean nothing in this one. {advice}"
                 )
             left = found.get((topic, partition))
             if left is not None and left.offset > (end := self._end(consumer, (topic, partition))):
                 raise ConfigurationError(
                     f"{topic}[{partition}] ends at {end}, but reaction {name} has read it up to offset {left.offset}: "
-                    f"it was cut, copied or restored. {mend}"
+                    f"it was cut, copied or restored. {advice}"
                 )
         older = {
             place: self._known[place] for place in places if place in self._known and not self._places.ids.get(place)

@@ -75,12 +75,12 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
             _make(cluster, settings, missing)
             there |= _wait_made(cluster, [topic.name for topic in wanted], timeout)
         _check_read(app, read, there)
-        _mend_time(cluster, [topic.name for topic in wanted if topic.config is TIME])
+        _set_time(cluster, [topic.name for topic in wanted if topic.config is TIME])
         _check(app, wanted, there, cluster.configs(t.name for t in wanted if t.config in _CHECKED))
     return there
 
 
-def _mend_time(cluster: Cluster, topics: list[str]) -> None:
+def _set_time(cluster: Cluster, topics: list[str]) -> None:
     """Has the topics of time that earlier versions made say the broker's own time; they keep minutes, not records."""
     name = "message.timestamp.type"
     for topic, config in cluster.configs(topics).items():
