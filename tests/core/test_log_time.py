@@ -6,6 +6,7 @@ import pytest
 
 from leftfold import ContractError
 from leftfold.engine.log_time import SILENCE, LogTime, SourceTime, TimeMark
+from leftfold.ports import RawRecord
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD = datetime(2017, 5, 1, tzinfo=UTC)
@@ -38,6 +39,18 @@ def test_whoever_loads_old_events_slowly_is_in_the_past_until_there_is_silence()
 def test_a_clock_that_runs_ahead_of_the_broker_does_not_move_time_ahead() -> None:
     assert SourceTime(NOW + timedelta(hours=1), NOW, NOW + SECOND).is_at() == NOW + SECOND
     assert SourceTime(NOW + timedelta(hours=1), NOW).is_at() == NOW
+
+
+def test_a_mark_counts_no_further_than_the_brokers_own_time_of_it() -> None:
+    """One router with a clock that is a year ahead would fire every timer, and none can be taken back."""
+    mark = TimeMark({A: SourceTime(end=NOW + timedelta(days=365)), B: SourceTime(NOW, NOW, NOW + SECOND)})
+    record = RawRecord("checkout.time", 0, 0, None, mark.encode(), [], int((NOW + 2 * SECOND).timestamp() * 1000))
+    time, rash = LogTime([A, B]), LogTime([A, B])
+    time.tell(0, TimeMark.of(record))
+    rash.tell(0, mark)
+    assert (time.now(0), time.clock) == (NOW + SECOND, NOW + 2 * SECOND)
+    assert rash.clock == NOW + timedelta(days=365), "the twin takes what it is told"
+    assert TimeMark.of(record).sources[A].is_at() == NOW + 2 * SECOND
 
 
 def test_a_mark_counts_when_the_inputs_before_it_are_taken() -> None:

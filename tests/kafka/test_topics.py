@@ -114,11 +114,23 @@ def test_a_topic_that_would_lose_or_misdate_records_is_refused(
 def test_commands_of_a_topic_of_an_older_version_are_dated_by_the_broker_from_now_on(
     kafka: KafkaSettings, cluster: Cluster, category: str, wait_until: WaitUntil
 ) -> None:
-    topic, older = f"{category}.commands", {"retention.ms": "1000000", "message.timestamp.type": "CreateTime"}
+    topic, older = f"{category}.commands", {"retention.ms": "100000000", "message.timestamp.type": "CreateTime"}
     cluster.create(topic, 3, 1, older)
     ensure(new_app(category), kafka)
     wait_until(lambda: cluster.configs([topic])[topic]["message.timestamp.type"] == "LogAppendTime", "the setting")
-    assert cluster.configs([topic])[topic]["retention.ms"] == "1000000", "what an operator chose stays"
+    assert cluster.configs([topic])[topic]["retention.ms"] == "100000000", "what an operator chose stays"
+
+
+@pytest.mark.parametrize(
+    "config", [{"retention.ms": "60000"}, {"retention.bytes": "1000000"}, {"cleanup.policy": "compact"}], ids=str
+)
+def test_commands_that_could_go_before_they_are_decided_are_refused(
+    kafka: KafkaSettings, cluster: Cluster, category: str, config: dict[str, str]
+) -> None:
+    cluster.create(f"{category}.commands", 3, 1, config)
+    ((name, value),) = config.items()
+    with pytest.raises(ConfigurationError, match=rf"{category}\.commands has {name}={value}: commands could go"):
+        ensure(new_app(category), kafka)
 
 
 def test_a_category_that_is_only_read_must_be_there(kafka: KafkaSettings, category: str) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold import names
+from leftfold.engine.duty import Deciding
 from leftfold.engine.refold import Refold
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.envelope import Receipt
+from leftfold.kafka import restore
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.restore import Restoration
 from leftfold.kafka.restore_ports import RestorePorts
@@ -137,9 +141,43 @@ def test_a_transaction_that_is_open_on_events_alone_is_waited_for(
     assert audit(broker, bank, sent) == []
 
 
+def test_an_offset_alone_that_is_not_stable_ends_no_transaction_until_it_is_overdue(
+    broker: Broker, bank: Bank, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that is slow looks the same; here somebody's transaction holds nothing but an offset."""
+    ahead = [0.0]
+    monkeypatch.setattr(restore, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0]))
+    with Running(bank, broker.address) as running:
+        _send(client, bank, 0)
+        other = broker.producer(transactional_id=f"other.{bank.name}")
+        other.init_transactions(SECONDS)
+        other.begin_transaction()
+        with Consumer({**broker.settings.librdkafka(), "group.id": bank.group}) as nobody:
+            offset = TopicPartition(names.commands(bank.name), HOME, 1, "other")
+            other.send_offsets_to_transaction([offset], nobody.consumer_group_metadata(), SECONDS)
+        ports = _onlooker(broker, bank, running)
+        restoration = Restoration(bank.app, bank.name, [HOME], MemoryStates, ports)
+        for seconds in (0.0, 5.0):
+            ahead[0] += seconds
+            assert not restoration.step()
+        _send(client, bank, 1)
+        hanging, owner = ports.hanging(bank.app, Deciding(bank.decider)), running.worker._transactions.id
+        assert hanging.end([HOME], overdue=False) == []
+        wait_until(
+            lambda: owner in hanging._hung([HOME]), "the owner, who is taken for the one that hangs when overdue"
+        )
+        other.abort_transaction(SECONDS)
+    restoration.close()
+
+
 def _onlooker(broker: Broker, bank: Bank, running: Running) -> RestorePorts:
     """What a successor would restore with; consumers of its own, since two threads that share one block each other."""
-    config = {**broker.settings.librdkafka(), "group.id": bank.group, "enable.auto.commit": False}
+    config = {
+        **broker.settings.librdkafka(),
+        "group.id": bank.group,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
     return replace(
         running.shop.restore_ports(running.worker._member),
         member=Consumer({**config, "isolation.level": "read_committed"}),

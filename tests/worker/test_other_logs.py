@@ -149,6 +149,19 @@ def test_commands_that_retention_took_are_counted(broker: Broker, bank: Bank, cl
         wait_until(lambda: running.worker.counts["accepted"] == 3, "the rest")
 
 
+def test_events_alone_are_enough_in_another_cluster(broker: Broker, bank: Bank, client: KafkaClient) -> None:
+    """The steps of docs/moving.md: topics that are made again stand for another cluster."""
+    with Running(bank, broker.address):
+        send(client, bank, 3)
+        send(client, bank, 3, first=3)
+    for topic in (names.commands(bank.name), bank.state, names.dead(bank.name)):
+        remake(broker, bank, topic)
+    copy(broker, bank, 6)
+    with Running(bank, broker.address):
+        send(client, bank, 2, first=5)
+    assert versions(broker, bank) == Counter(range(1, 8)), "id-5 was known, id-6 was not"
+
+
 def test_a_topic_that_is_made_again_under_a_worker_ends_it(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     with Running(bank, broker.address, haste=Haste(session=30_000, check=0.05)) as running:
         send(client, bank, 2)

@@ -71,9 +71,11 @@ def test_a_commit_that_did_not_happen_is_decided_again(
     assert audit(broker, bank, sent) == []
 
 
+@pytest.mark.parametrize("token", ["another", "the same"])
 def test_a_partition_that_somebody_else_committed_meanwhile_is_restored(
-    broker: Broker, proxy: Proxy, bank: Bank, client: KafkaClient
+    broker: Broker, proxy: Proxy, bank: Bank, client: KafkaClient, token: str
 ) -> None:
+    """The word that work begins, and that it ended well, is the same from every worker: the offset tells them apart."""
     with Running(bank, broker.proxied, haste=HASTY) as running, ThreadPoolExecutor() as senders:
         sent = [_send(client, bank, 1)]
         served = len(running.told("serving"))
@@ -81,7 +83,8 @@ def test_a_partition_that_somebody_else_committed_meanwhile_is_restored(
         second = senders.submit(_send, client, bank, 2)
         held.wait_caught()
         home = partition_of(ACCOUNT.encode(), PARTITIONS)
-        running.worker._member.commit({home: (1, "somebody else")})
+        mine = running.worker._served[home].metadata
+        running.worker._member.commit({home: (1, "somebody else") if token == "another" else (0, mine)})
         _wait_unknown(running)
         held.release()
         sent += [second.result(), _send(client, bank, 3)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,10 @@ from leftfold import names
 from leftfold.envelope import Receipt
 from leftfold.errors import ContractError
 from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.restore import Restoration
+from leftfold.kafka.workshop import Workshop
+from leftfold.memory.states import MemoryStates
+from leftfold.ports import LogReader, RawRecord
 from tests.worker.audit import audit
 from tests.worker.bank import Bank, Overdrawn, bank
 from tests.worker.broker import Broker
@@ -48,6 +54,47 @@ def test_a_new_worker_without_the_old_topic_forgets_what_was_refused(broker: Bro
         broker.wipe(old.state)
         with Running(new, broker.distant):
             assert isinstance(client.send(refused.command, id=refused.id, timeout=240.0), Receipt)
+
+
+def test_answers_are_taken_over_in_small_steps(broker: Broker) -> None:
+    """However many there are, what is served meanwhile is served on."""
+    old = broker.bank(partitions=1)
+    new = broker.opened(bank(old.name, version=2, partitions=1))
+    with KafkaClient(old.name, broker.settings) as client, Running(old, broker.address) as running:
+        for number in range(5):
+            client.send(old.look(f"account-{number}"), timeout=240.0)
+        reads: list[str] = []
+        onlooker = Workshop(broker.settings)
+        member = onlooker.member(old.group, names.commands(old.name), lambda partitions, ours: None)
+        ports = onlooker.restore_ports(member)
+        one_by_one = replace(ports, open_log=lambda: OneByOne(ports.open_log(), reads))
+        restoration = Restoration(new.app, new.name, [0], MemoryStates, one_by_one)
+        most, done = 0, False
+        while not done:
+            before = len(reads)
+            done = restoration.step()
+            most = max(most, len(reads) - before)
+        adopted = dict(restoration.found[0].refold.changed)
+        restoration.close()
+        member.close()
+        onlooker.close()
+        assert running.going
+    assert (most, reads.count(old.state) >= 5) == (1, True)
+    assert adopted.keys() == {f"account-{number}" for number in range(5)}
+
+
+class OneByOne:
+    """A reader that brings one record at a time, and notes what it was asked for."""
+
+    def __init__(self, log: LogReader, reads: list[str]) -> None:
+        self._log, self._reads = log, reads
+
+    def poll(self, limit: int, timeout: float) -> list[RawRecord]:
+        self._reads.extend(self._log.position().offsets)
+        return self._log.poll(1, timeout)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
 
 
 def _send(client: KafkaClient, one: Bank, sent: list[Sent]) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from leftfold.app import App
 from leftfold.cli.trouble import Trouble
 from leftfold.connection import ring
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.logs import Report
 
@@ -65,5 +65,5 @@ def begin_reactions(app: App, settings: KafkaSettings) -> None:
     What is wrong with one its own part says, again and again, while everything else works.
     """
     for reaction in app.reactions:
-        with suppress(InfrastructureError):
+        with suppress(InfrastructureError, ConfigurationError):
             ring("leftfold.kafka.beginnings").Beginnings(app, reaction, settings).begin()

@@ -111,5 +111,5 @@ def rebuild(
         return
     for topic, partitions in offsets.offsets.items():
         for partition, offset in sorted(partitions.items()):
-            say(f"{topic}[{partition}] goes on at {offset}")
+            say(f"{topic}[{partition}] is taken from {offset} on")
     say(f"{name} has no states; workers fold them when they start: leftfold run {name}")

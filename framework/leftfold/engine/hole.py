@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from leftfold.engine.bulk_log import BulkLog, Range
-from leftfold.errors import LogHole
+from leftfold.errors import ConfigurationError, LogHole
 from leftfold.position import Position
 
-__all__ = ["beginning", "check_whole", "hole", "out_of_reach", "unreachable", "unrouted"]
+__all__ = ["beginning", "check_whole", "cut_source", "hole", "out_of_reach", "unreachable", "unrouted"]
 
 _TOLD = 8
 """Of how many partitions a message tells what is gone."""
@@ -34,16 +34,20 @@ def hole(topic: str, partition: int, start: int, end: int, *, archive: str = "")
 
 
 def unrouted(process: str, gone: Range) -> LogHole:
-    """The error of a router whose next events are gone from a topic, or whose topic is shorter than it was."""
-    if gone.end <= gone.start:
-        return LogHole(
-            f"{_place(gone)} is to be routed to {process} from offset {gone.start}, which is not there: the topic is "
-            f"shorter than it was; somebody has made it anew, or lost records"
-        )
+    """The error of a router whose next events are gone from a topic."""
     return LogHole(
         f"a hole in the log: {_place(gone)} no longer holds {_offsets(gone)}, and no router of {process} is known to "
         f"have routed them, so that what happened there may never reach it. If it need not, as when the process is "
         f"younger than these events, pass over them: leftfold log skip {process}"
+    )
+
+
+def cut_source(process: str, topic: str, partition: int, offset: int, end: int) -> ConfigurationError:
+    """The error of a router whose topic ends before what was routed: what comes next would count as taken before."""
+    return ConfigurationError(
+        f"{topic}[{partition}] ends at {end}, but its events were routed to process {process} up to offset {offset}: "
+        f"it was cut, copied or restored, and what comes next would count as what was taken. Bring the former topic "
+        f"back, or give the process another name, so that it begins with this one"
     )
 
 

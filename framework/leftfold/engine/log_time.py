@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 from leftfold.codec import utc_text
 from leftfold.errors import ContractError
+from leftfold.moments import moment_at
+from leftfold.ports import RawRecord
 
 __all__ = ["LOAD", "SILENCE", "LogTime", "SourceTime", "TimeMark"]
 
@@ -38,6 +40,14 @@ class SourceTime:
     def is_loaded(self, clock: datetime) -> bool:
         """Whether old events come in here, given the time by the wall clock."""
         return self.appended is not None and self.late >= LOAD and clock - self.appended < SILENCE
+
+    def until(self, now: datetime) -> SourceTime:
+        """The same, no further than a time: a router whose clock is ahead must not move what cannot be moved back."""
+        return SourceTime(
+            self.time,
+            None if self.appended is None else min(self.appended, now),
+            None if self.end is None else min(self.end, now),
+        )
 
     def is_at(self, *, loading: bool = False) -> datetime | None:
         """What time it is there; None when nobody knows.
@@ -78,9 +88,23 @@ class TimeMark:
         }
         return json.dumps({"sources": sources, "inputs": self.inputs}, separators=(",", ":")).encode()
 
+    def until(self, now: datetime) -> TimeMark:
+        """The mark as far as it is no later than a time."""
+        return TimeMark({name: source.until(now) for name, source in self.sources.items()}, self.inputs)
+
+    @classmethod
+    def of(cls, record: RawRecord) -> TimeMark:
+        """The mark in a record, no further than the broker's own time of it.
+
+        Raises:
+            ContractError: it is none.
+        """
+        mark = cls.decode(record.value or b"")
+        return mark.until(moment_at(record.time)) if record.time else mark
+
     @classmethod
     def decode(cls, value: bytes) -> TimeMark:
-        """The mark in a record.
+        """The mark in a record's value.
 
         Raises:
             ContractError: it is none.

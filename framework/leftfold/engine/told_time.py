@@ -43,7 +43,7 @@ def told_time(marks: Iterable[RawRecord], sources: Iterable[str]) -> ToldTime:
     time, told = LogTime(wanted), 0
     for record in marks:
         try:
-            mark = TimeMark.decode(record.value or b"")
+            mark = TimeMark.of(record)
         except ContractError:  # one of newer code; the next one may be readable
             continue
         time.tell(_NOBODY, mark)

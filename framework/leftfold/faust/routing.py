@@ -15,7 +15,7 @@ from faust.types import TP
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.bulk_log import Range
-from leftfold.engine.hole import unrouted
+from leftfold.engine.hole import cut_source, unrouted
 from leftfold.engine.reason import reason_of
 from leftfold.engine.router import Router, unroutable
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
@@ -58,7 +58,7 @@ def route(
 
     Raises:
         ContractError: an event cannot be routed. InfrastructureError: no broker, or an input that is not written.
-        LogHole: events are gone that were never routed.
+        LogHole: events are gone that were never routed. ConfigurationError: a topic ends before what was routed.
     """
     asyncio.run(_Routing(app, name, dialect, partitions, report, passed_over).until(stop))
 
@@ -119,10 +119,17 @@ class _Routing:
             ) from error
 
     async def _check_whole(self) -> None:
-        """Raises LogHole: events that this router should read next are gone."""
+        """Looks for events that this router should read next and cannot.
+
+        Raises:
+            LogHole: they are no longer there. ConfigurationError: their topic ends before them.
+        """
         consumer: Any = self._faust.consumer
         for tp, offset in consumer.lost.items():
             starts = await asyncio.wait_for(consumer.starts({tp}), _TICK_MOST)
+            if starts[tp] <= offset:
+                ends = await asyncio.wait_for(consumer.ends({tp}), _TICK_MOST)
+                raise cut_source(self._process.name, tp.topic, tp.partition, offset, ends[tp])
             raise unrouted(self._process.name, Range(tp.topic, tp.partition, offset, starts[tp]))
 
     def _listen(self, topic: str) -> None:

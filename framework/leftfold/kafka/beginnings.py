@@ -39,12 +39,13 @@ class Beginnings:
     def __init__(self, app: App, reaction: Reaction[Any], settings: KafkaSettings) -> None:
         self._app, self._reaction, self._settings = app, reaction, settings
         self._places = RecordedPlaces(names.begun(reaction.name), settings)
-        self._known: set[Place] = set()
+        self._known: dict[Place, int] = {}
 
     def stands(self, consumer: Consumer, places: Collection[Place]) -> dict[Place, Left]:
         """Where to go on, and what was left there; a partition that nobody has read yet begins where the reaction says.
 
         Raises:
+            ConfigurationError: a topic is not the one that was read, or ends before what was done.
             InfrastructureError: the group has no offset where the reaction has begun; or no broker answers.
         """
         doing = f"asking where reaction {self._reaction.name} stands"
@@ -56,11 +57,14 @@ class Beginnings:
             if tp.error is not None:
                 raise translated(tp.error, doing=doing)
         found = {(tp.topic, tp.partition): Left(tp.offset, tp.metadata or CLEAN) for tp in committed if tp.offset >= 0}
-        if set(places) <= found.keys() & self._known:
+        is_known = set(places) <= found.keys() & self._known.keys()
+        if not is_known:
+            self._known |= self._places.read()
+        self._check_same(consumer, places, found)
+        if is_known:
             return found
-        self._known |= self._places.read().keys()
         missing = [place for place in places if place not in found]
-        if lost := sorted(self._known.intersection(missing)):
+        if lost := sorted(self._known.keys() & set(missing)):
             raise InfrastructureError(self._is_lost(lost[0]))
         starts = self.starts(consumer, missing, self._reaction.since)
         if starts:
@@ -91,8 +95,8 @@ class Beginnings:
         Raises:
             InfrastructureError: it is not written.
         """
-        self._places.write(offsets)
-        self._known |= offsets.keys()
+        self._places.write(offsets, self._identities(offsets))
+        self._known |= offsets
 
     def again(self, since: Since) -> dict[Place, int]:
         """Has the reaction go on elsewhere, whatever it has done; nobody may be acting.
@@ -143,6 +147,36 @@ class Beginnings:
             yield consumer
         finally:
             consumer.close()
+
+    def _check_same(self, consumer: Consumer, places: Collection[Place], found: Mapping[Place, Left]) -> None:
+        """Checks that these are the topics that were read, and reach to where they were; offsets mean nothing else.
+
+        Ids that are not recorded yet are.
+        """
+        name, ids = self._reaction.name, self._identities(places)
+        advice = f"Say where it begins: leftfold reactions begin {name} --since TIME"
+        for topic, partition in sorted(places):
+            known, now = self._places.ids.get((topic, partition), ""), ids.get(topic, "")
+            if known and now and known != now:
+                raise ConfigurationError(
+                    f"reaction {name} has read a topic {topic} with id {known}, and the one that is there has id "
+                    f"{now}: its offsets mean nothing in this one. {advice}"
+                )
+            left = found.get((topic, partition))
+            if left is not None and left.offset > (end := self._end(consumer, (topic, partition))):
+                raise ConfigurationError(
+                    f"{topic}[{partition}] ends at {end}, but reaction {name} has read it up to offset {left.offset}: "
+                    f"it was cut, copied or restored. {advice}"
+                )
+        older = {
+            place: self._known[place] for place in places if place in self._known and not self._places.ids.get(place)
+        }
+        if older and any(ids.get(topic) for topic, _ in older):
+            self._places.write(older, ids)
+
+    def _identities(self, places: Iterable[Place]) -> dict[str, str]:
+        with Cluster(self._settings) as cluster:
+            return cluster.identities(topic for topic, _ in places)
 
     def _end(self, consumer: Consumer, place: Place) -> int:
         """The last stable offset: what is in a transaction that is still open happens after the beginning."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-__all__ = ["COMMANDS", "DEAD", "EVENTS", "REPLIES", "STATE", "TopicConfig"]
+__all__ = ["COMMANDS", "DEAD", "EVENTS", "REPLIES", "STATE", "TIME", "TopicConfig"]
 
 TopicConfig: TypeAlias = Mapping[str, str]
 
@@ -53,3 +53,6 @@ REPLIES: TopicConfig = MappingProxyType(
     }
 )
 """Answers that nobody waits for any more are of no use to anybody."""
+
+TIME: TopicConfig = MappingProxyType({**REPLIES, "message.timestamp.type": "LogAppendTime"})
+"""What routers say of time, which counts no further than the broker's own."""

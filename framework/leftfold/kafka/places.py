@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from confluent_kafka import Producer
 
@@ -28,6 +28,8 @@ class RecordedPlaces:
 
     def __init__(self, topic: str, settings: KafkaSettings) -> None:
         self._topic, self._settings = topic, settings
+        self.ids: dict[Place, str] = {}
+        """The ids of the topics of what was read; older records have none."""
 
     def read(self) -> dict[Place, int]:
         """Everything that was written, the last of each partition.
@@ -43,7 +45,9 @@ class RecordedPlaces:
                 for record in log.poll(500, 1.0):
                     try:
                         topic, _, partition = (record.key or b"").decode().rpartition("/")
-                        found[topic, int(partition)] = int(json.loads(record.value or b"")["offset"])
+                        fields = json.loads(record.value or b"")
+                        found[topic, int(partition)] = int(fields["offset"])
+                        self.ids[topic, int(partition)] = str(fields.get("topic_id", ""))
                     except (ValueError, KeyError, TypeError) as error:
                         where = f"{self._topic}[0]@{record.offset}"
                         raise ContractError(f"{where} is no place of a reaction: {error!r}") from error
@@ -51,8 +55,8 @@ class RecordedPlaces:
             log.close()
         return found
 
-    def write(self, offsets: Mapping[Place, int]) -> None:
-        """Writes these, and waits for it.
+    def write(self, offsets: Mapping[Place, int], ids: Mapping[str, str] | None = None) -> None:
+        """Writes these, with the ids of their topics where they are known, and waits for it.
 
         Raises:
             InfrastructureError: they are not written.
@@ -69,7 +73,10 @@ class RecordedPlaces:
             logger=QuietLog("reaction"),
         )
         for (topic, partition), offset in offsets.items():
-            value = json.dumps({"offset": offset, "at": now_text().decode()}, separators=(",", ":"))
+            fields: dict[str, Any] = {"offset": offset, "at": now_text().decode()}
+            if id_ := (ids or {}).get(topic, ""):
+                fields["topic_id"] = self.ids[topic, partition] = id_
+            value = json.dumps(fields, separators=(",", ":"))
             producer.produce(
                 self._topic,
                 value.encode(),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from leftfold.engine.log_time import TimeMark
 from leftfold.errors import ContractError
-from leftfold.ports import LogReader
+from leftfold.ports import LogReader, RawRecord
 
 __all__ = ["TimeMarks"]
 
@@ -30,7 +30,7 @@ class TimeMarks:
             self._log = self._open()
             # Marks of the past are worth nothing, and the topic forgets them.
             self._log.seek(self._log.ends([self._topic]))
-        return [mark for record in self._log.poll(1000, 0.0) if (mark := _mark(record.value)) is not None]
+        return [mark for record in self._log.poll(1000, 0.0) if (mark := _mark(record)) is not None]
 
     def close(self) -> None:
         """Lets go of the reader."""
@@ -38,9 +38,9 @@ class TimeMarks:
             self._log.close()
 
 
-def _mark(value: bytes | None) -> TimeMark | None:
+def _mark(record: RawRecord) -> TimeMark | None:
     """The mark; None when it is one of newer code: the next one may be readable, and until then time stands still."""
     try:
-        return TimeMark.decode(value or b"")
+        return TimeMark.of(record)
     except ContractError:
         return None

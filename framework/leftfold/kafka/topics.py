@@ -10,7 +10,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.configs import COMMANDS, DEAD, EVENTS, REPLIES, STATE, TopicConfig
+from leftfold.kafka.configs import COMMANDS, DEAD, EVENTS, REPLIES, STATE, TIME, TopicConfig
 from leftfold.kafka.settings import KafkaSettings
 
 __all__ = ["Topic", "ensure", "topics_of"]
@@ -18,8 +18,10 @@ __all__ = ["Topic", "ensure", "topics_of"]
 _REPLICAS = 3
 # What a guarantee rests on; the rest is a matter of taste, and of the operator.
 _STRICT = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type"})
-_CHECKED = (EVENTS, STATE, DEAD)
-_TIME = "message.timestamp.type"
+_CHECKED = (EVENTS, STATE, DEAD, COMMANDS)
+_DATED = "message.timestamp.type"
+_LEAST_MS = 24 * 3_600_000
+"""How long commands are kept at least: until workers that were stopped take them, a process's commands among them."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ def topics_of(app: App) -> list[Topic]:
             Topic(names.commands(name), count, EVENTS),
             Topic(names.state(name, process.version), count, STATE),
             Topic(names.dead(name), count, DEAD),
-            Topic(names.time(name), 1, REPLIES),
+            Topic(names.time(name), 1, TIME),
         ]
     for reaction in app.reactions:
         found += [Topic(names.dead(reaction.name), count, DEAD), Topic(names.begun(reaction.name), 1, STATE)]
@@ -74,8 +76,8 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
             _make(cluster, settings, missing)
             there |= _wait_made(cluster, [topic.name for topic in wanted], timeout)
         _check_read(app, read, there)
+        _date(cluster, [topic.name for topic in wanted if topic.config in (COMMANDS, TIME)])
         _check(app, wanted, there, cluster.configs(t.name for t in wanted if t.config in _CHECKED))
-        _date(cluster, [topic.name for topic in wanted if topic.config == COMMANDS])
     return there
 
 
@@ -96,15 +98,15 @@ def _make(cluster: Cluster, settings: KafkaSettings, missing: list[Topic]) -> No
 
 
 def _date(cluster: Cluster, topics: list[str]) -> None:
-    """Has the broker date the commands of topics that were made before it had to; records in them stay as they are."""
+    """Sets the broker's time on topics that earlier versions made with the sender's; their records stay as they are."""
     for topic, config in cluster.configs(topics).items():
-        if config[_TIME] != COMMANDS[_TIME]:
+        if config[_DATED] != COMMANDS[_DATED]:
             try:
-                cluster.set_configs(topic, {_TIME: COMMANDS[_TIME]})
+                cluster.set_configs(topic, {_DATED: COMMANDS[_DATED]})
             except ConfigurationError as error:
                 raise ConfigurationError(
-                    f"topic {topic} has {_TIME}={config[_TIME]}, and must have {_TIME}={COMMANDS[_TIME]}, which this "
-                    f"user may not set; set it with kafka-configs --alter"
+                    f"topic {topic} has {_DATED}={config[_DATED]}, and must have {_DATED}={COMMANDS[_DATED]}, which "
+                    f"this user may not set; set it with kafka-configs --alter"
                 ) from error
 
 
@@ -138,6 +140,9 @@ def _check(app: App, wanted: list[Topic], there: Mapping[str, int], configs: Map
                 f"keys would move between them. Say partitions={count} in the App: moving streams to another count "
                 f"is a migration, which this version does not have"
             )
+        if topic.config is COMMANDS:
+            _check_commands(topic.name, configs[topic.name])
+            continue
         for name, value in topic.config.items():
             found = configs.get(topic.name, {}).get(name, value)
             if name in _STRICT and found != value:
@@ -145,3 +150,16 @@ def _check(app: App, wanted: list[Topic], there: Mapping[str, int], configs: Map
                     f"topic {topic.name} has {name}={found}, and must have {name}={value}: with any other value "
                     f"records that state is folded from are lost or misdated; set it with kafka-configs --alter"
                 )
+
+
+def _check_commands(topic: str, config: Mapping[str, str]) -> None:
+    """Checks that commands wait long enough; what a process has sent is never sent again."""
+    wanted = {"cleanup.policy": "delete", "retention.bytes": "-1"}
+    wrong = [f"{name}={config[name]}" for name, value in wanted.items() if config[name] != value]
+    wrong += [f"retention.ms={ms}" for ms in [int(config["retention.ms"])] if 0 <= ms < _LEAST_MS]
+    if wrong:
+        raise ConfigurationError(
+            f"topic {topic} has {', '.join(wrong)}: commands could go before they are decided. It must have "
+            f"cleanup.policy=delete, retention.bytes=-1 and retention.ms=-1 or {_LEAST_MS} at least; set it with "
+            f"kafka-configs --alter"
+        )

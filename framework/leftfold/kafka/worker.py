@@ -252,7 +252,7 @@ class Worker:
         self._touched = {tp.partition for tp in offsets}
         group = self._member.metadata()
         if group is None:
-            return Aborted("this member has left its group, and nobody would refuse its offsets")
+            return Aborted("this member has left its group, and no broker would refuse its offsets")
         return self._transactions.run(writes, offsets, group, watch=self._events)
 
     def _await_settled(self) -> None:
