@@ -75,7 +75,7 @@ def test_a_command_is_accepted_and_its_position_can_be_pasted_into_get(at_work: 
 def test_a_command_sent_again_is_not_decided_again(at_work: Shell) -> None:
     body = json.dumps({**json.loads(TEA), "at": "2026-01-01T00:00:00Z"})
     without = at_work("send", "AddItem", TEA, "--id", "till-1/2")
-    assert (without.code, "with an id of its own the command must be the same each time: say at" in without.err) == (
+    assert (without.code, "with an id the command must be the same each time: say at" in without.err) == (
         2,
         True,
     )
