@@ -14,6 +14,7 @@ from typing import Self
 
 from leftfold import names
 from leftfold.client import Asked, asked
+from leftfold.engine.received import DELIVERY_SECONDS
 from leftfold.engine.reply import read_reply
 from leftfold.envelope import Receipt
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
@@ -37,20 +38,22 @@ class KafkaClient:
 
     Args:
         app: the name of the App on whose reply topic the answers come. most: commands of one `send_many` that may
-            be under way at once.
+            be under way at once. delivery: seconds after which a command that has not reached its topic never counts.
 
     Raises:
         InfrastructureError: no broker answers, or the App has no reply topic.
     """
 
-    def __init__(self, app: str, settings: KafkaSettings, *, most: int = 10_000) -> None:
+    def __init__(
+        self, app: str, settings: KafkaSettings, *, most: int = 10_000, delivery: float = DELIVERY_SECONDS
+    ) -> None:
         self._settings, self._most = settings, most
         self._pending, self._topics = Pending(), set[str]()
         check_reachable(settings)
         self._cluster = Cluster(settings)
         self._silence = Silence(self._cluster)
         partitions = self._cluster.partitions(names.replies(app))
-        self._outbox = Outbox(settings, app, self._pending.resolve)
+        self._outbox = Outbox(settings, app, self._pending.resolve, delivery)
         self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._outbox.poll)
         self._closed = False
         atexit.register(self.close)
