@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Protocol
+from itertools import chain, repeat
+from typing import Any, NamedTuple, Protocol
 
 from leftfold.envelope import Receipt
 from leftfold.errors import LeftfoldError
 from leftfold.messages import Command
 
-__all__ = ["Client"]
+__all__ = ["Asked", "Client", "asked"]
+
+_MISSING = object()
+
+
+class Asked(NamedTuple):
+    """A command with what `send` takes beside it."""
+
+    command: Command
+    id: str | None
+    expected_version: int | None
+    at: datetime | None
+
+
+def asked(
+    commands: Iterable[Command],
+    ids: Iterable[str | None] | None,
+    expected_versions: Iterable[int | None] | None,
+    times: Iterable[datetime | None] | None,
+) -> Iterator[Asked]:
+    """Each command with its id, expected version and time, one after the other.
+
+    Raises:
+        ValueError: there are fewer ids, expected versions or times than commands.
+    """
+    columns: list[Iterable[Any]] = [
+        repeat(None) if column is None else chain(column, repeat(_MISSING))
+        for column in (ids, expected_versions, times)
+    ]
+    for number, row in enumerate(zip(commands, *columns, strict=False)):
+        if _MISSING in row[1:]:
+            raise ValueError(f"there are more commands than ids, expected_versions or times: {number}")
+        yield Asked(*row)
 
 
 class Client(Protocol):
@@ -63,9 +96,9 @@ class Client(Protocol):
         commands: Iterable[Command],
         /,
         *,
-        ids: Iterable[str] | None = None,
+        ids: Iterable[str | None] | None = None,
         expected_versions: Iterable[int | None] | None = None,
-        times: Iterable[datetime] | None = None,
+        times: Iterable[datetime | None] | None = None,
         timeout: float = 10.0,
     ) -> list[Receipt | LeftfoldError]:
         """Sends commands one behind the other without waiting in between; those of one stream stay in order.
@@ -75,6 +108,29 @@ class Client(Protocol):
 
         Returns:
             What `send` would have returned or raised for each command, in their order.
+
+        Raises:
+            InfrastructureError: there is no broker or no such topic.
+        """
+
+    def send_each(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        window: int = 1000,
+        ids: Iterable[str | None] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime | None] | None = None,
+        timeout: float = 10.0,
+    ) -> Iterator[Receipt | LeftfoldError]:
+        """`send_many` for any number of commands: takes them as it goes, and yields what became of each in their order.
+
+        Nothing is sent before the first result is asked for. An iterator that is left early waits for no more answers;
+        what was sent may happen.
+
+        Args:
+            window: how many commands may be under way at once. ids, expected_versions, times, timeout: see `send_many`.
 
         Raises:
             InfrastructureError: there is no broker or no such topic.

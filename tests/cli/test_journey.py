@@ -75,7 +75,10 @@ def test_a_command_is_accepted_and_its_position_can_be_pasted_into_get(at_work: 
 def test_a_command_sent_again_is_not_decided_again(at_work: Shell) -> None:
     body = json.dumps({**json.loads(TEA), "at": "2026-01-01T00:00:00Z"})
     without = at_work("send", "AddItem", TEA, "--id", "till-1/2")
-    assert (without.code, "with --id the command must be the same each time: say at" in without.err) == (2, True)
+    assert (without.code, "with an id the command must be the same each time: say at" in without.err) == (
+        2,
+        True,
+    )
     first, again = (at_work("send", "AddItem", "-", "--id", "till-1/2", "--json", stdin=body) for _ in range(2))
     assert first.rows()[0]["version"] == again.rows()[0]["version"] == 2
     assert "at = " not in first.err

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -98,8 +99,26 @@ def test_send_many_answers_in_order_with_errors_as_values(world: World) -> None:
     assert world.client.send_many([]) == []
 
 
+def test_send_each_takes_commands_as_its_results_are_asked_for(world: World) -> None:
+    taken: list[str] = []
+
+    def commands() -> Iterator[Command]:
+        for command in (OPEN, OUT, ADD):
+            taken.append(type(command).__name__)
+            yield command
+
+    each = world.client.send_each(commands(), ids=["1", "2", "3"], expected_versions=[0, None, None])
+    assert taken == []
+    assert isinstance(next(each), Receipt)
+    assert taken == ["Open"]
+    assert world.views[open_baskets].get("b") == Summary(), "it is folded, too"
+    assert [type(answer) for answer in each] == [Receipt, Closed]
+    with pytest.raises(ValueError, match="more commands than ids"):
+        list(world.client.send_each([OPEN, ADD], ids=["1"]))
+
+
 def test_send_many_with_too_few_ids_sends_nothing(world: World) -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="more commands than ids"):
         world.client.send_many([OPEN, ADD], ids=["1"])
     assert world.events("baskets") == []
 

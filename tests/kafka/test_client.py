@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from copy import copy
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from leftfold.client import Client
 from leftfold.codec import MessageCodec, header
 from leftfold.engine.received import DELIVERY_SECONDS, read_command
+from leftfold.envelope import Receipt
 from leftfold.errors import ConflictError, ContractError, DecisionFailed, InfrastructureError, OutcomeUnknown
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
@@ -114,6 +117,32 @@ def test_a_late_and_a_repeated_answer_are_ignored(client: KafkaClient, settings:
             client.send(Reserve(show_id="s-1"), id="late", timeout=0.2)
         assert client.send(Reserve(show_id="s-1"), id="again").version == 1
         assert client.send(Reserve(show_id="s-1")).version == 2
+
+
+def test_send_each_has_no_more_under_way_than_its_window(client: KafkaClient, settings: KafkaSettings) -> None:
+    taken = itertools.count()
+    commands = (Reserve(show_id=f"s-{next(taken)}") for _ in range(50))
+    with Responder(settings, COMMANDS, lambda record: [accepted(1)]) as responder:
+        each = client.send_each(commands, window=7, ids=(f"each/{n}" for n in range(50)))
+        assert responder.seen == [], "nothing is sent before a result is asked for"
+        for done, receipt in enumerate(each, 1):
+            assert isinstance(receipt, Receipt)
+            assert done <= (begun := next(copy(taken))) <= done + 7
+    assert begun == 50
+    assert {header(record.headers, "ce_id") for record in responder.seen} == {b"each/%d" % n for n in range(50)}
+    assert len(client._pending) == 0
+
+
+def test_send_each_that_is_left_early_waits_for_no_more(client: KafkaClient, settings: KafkaSettings) -> None:
+    answers = iter([[accepted(1)]])
+    with Responder(settings, COMMANDS, lambda record: next(answers, [])):
+        each = client.send_each((Reserve(show_id="s") for _ in itertools.count()), window=3)
+        assert isinstance(next(each), Receipt)
+        assert isinstance(each, Generator)
+        each.close()
+    assert len(client._pending) == 0
+    with pytest.raises(ValueError, match="window=0"):
+        client.send_each([], window=0)
 
 
 @pytest.fixture

@@ -31,7 +31,10 @@ def _asking(*words: str) -> Iterator[subprocess.Popen[str]]:
         yield child
     finally:
         child.kill()
-        child.communicate()
+        child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def _counts(child: subprocess.Popen[str]) -> dict[str, dict[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -253,6 +253,8 @@ async def reads() -> None:
         assert_type(await world.client.asend(Stock(shelf_id="s", product="p"), id="x"), Receipt)
         answers = world.client.send_many([Stock(shelf_id="s", product="p")])
         assert_type(answers, list[Receipt | LeftfoldError])
+        each = world.client.send_each((Stock(shelf_id=s, product="p") for s in "ab"), window=10, ids=iter("xy"))
+        assert_type(each, Iterator[Receipt | LeftfoldError])
         assert_type(world.deliveries(posts), list[tuple[Sold | Stocked, Delivery]])
         assert_type(world.views[shelf_takings], Reader[Takings, str])
         assert_type(world.views[shelf_takings].get("s", after=receipt.position, timeout=1.0), Takings | None)

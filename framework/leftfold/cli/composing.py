@@ -58,7 +58,7 @@ def compose(cls: type[Command], text: str, *, id_: str = "") -> Composed:
     filled = ""
     if _CLOCK not in fields and _wants_clock(cls):
         if id_:
-            raise Usage(f"with --id the command must be the same each time: say {_CLOCK}, such as {_example_time()}")
+            raise Usage(f"with an id the command must be the same each time: say {_CLOCK}, such as {_example_time()}")
         fields[_CLOCK] = filled = utc_text(datetime.now(UTC))
     return Composed(checked(cls, fields), filled)
 

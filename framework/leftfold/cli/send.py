@@ -1,4 +1,4 @@
-"""`leftfold send`: one command, answered."""
+"""`leftfold send`: one command, or a file of them, answered."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ EXAMPLES = examples(
     """leftfold send AddItem '{"basket_id": "b-1", "product_id": "p", "quantity": 2, "sales_value": "3.98"}'""",
     "leftfold send CheckOut - < checkout.json",
     """leftfold send CheckOut '{"basket_id": "b-1", "at": "2026-01-31T12:00:00Z"}' --id till-4/2041""",
+    "leftfold send --file commands.ndjson --json > answers.ndjson",
 )
 
 
 def send(
-    name: Annotated[str, typer.Argument(metavar="COMMAND", help="The command's name, as in AddItem.")],
+    name: Annotated[str, typer.Argument(metavar="COMMAND", help="The command's name, as in AddItem.")] = "",
     fields: Annotated[str, typer.Argument(metavar="JSON", help="Its fields; - reads standard input.")] = "",
     id_: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Idempotency key: sent again, it is not decided again.")
@@ -34,6 +35,13 @@ def send(
         int | None,
         typer.Option("--expected-version", metavar="N", min=0, help="Refuse unless the stream is at this version."),
     ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", metavar="FILE", help="Commands, one JSON object a line; - reads standard input."),
+    ] = None,
+    window: Annotated[
+        int, typer.Option("--window", metavar="N", min=1, help="With --file: how many may be under way at once.")
+    ] = 1000,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the answer.")
     ] = 10.0,
@@ -45,7 +53,17 @@ def send(
 
     A missing time called `at` is now, unless --id is given: then the same id needs the same fields.
     Exit code 1 when a rule says no, 75 when no answer came in time: ask again with the same id.
+
+    With --file, a line is {"command": "AddItem", "id": "till-4/2041", "fields": {...}}; `id` and `expected_version` may
+    be left out. Answers are told in the order of the lines. A file whose lines have ids can be sent again as it is.
     """
+    if file is not None:
+        if name or fields or id_ is not None or expected_version is not None:
+            raise typer.BadParameter("--file names the commands, their ids and versions; give it alone")
+        _whole_file(file, app, kafka, window=window, timeout=timeout, as_json=as_json)
+        return
+    if not name:
+        raise typer.BadParameter("name a command, or a file of commands with --file")
     from leftfold.cli.composing import command_class, compose, sample
     from leftfold.cli.console import emit
     from leftfold.cli.failures import Unanswered, Usage
@@ -83,6 +101,23 @@ def send(
             raise Unanswered(f"the outcome is not known: {error.why}\nask again, safely: {line}") from error
         else:
             _accepted(command, id_, receipt, filled, as_json=as_json)
+
+
+def _whole_file(file: str, app: str, kafka: str | None, *, window: int, timeout: float, as_json: bool) -> None:
+    from leftfold.cli.never_run import explained
+    from leftfold.cli.project import load_app
+    from leftfold.cli.sending import send_lines
+    from leftfold.connection import connect
+    from leftfold.errors import InfrastructureError
+
+    whole = load_app(app)
+    with connect(whole, kafka=kafka) as leftfold:
+        try:
+            code = send_lines(leftfold.client, whole, file, window=window, timeout=timeout, as_json=as_json)
+        except InfrastructureError as error:
+            raise explained(error, whole, kafka) from error
+    if code:
+        raise typer.Exit(code)
 
 
 def _typed(fields: str) -> str:

@@ -83,9 +83,9 @@ def command_headers(
     return headers
 
 
-def deadline_header(now: float) -> tuple[str, bytes]:
-    """The header of a command that is sent at `now`, in seconds since 1970."""
-    return "deadline", b"%d" % (1000 * (now + DELIVERY_SECONDS))
+def deadline_header(now: float, delivery: float = DELIVERY_SECONDS) -> tuple[str, bytes]:
+    """The header of a command that is sent at `now`, in seconds since 1970, and under way for `delivery` at most."""
+    return "deadline", b"%d" % (1000 * (now + delivery))
 
 
 def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:

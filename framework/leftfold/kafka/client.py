@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import atexit
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from itertools import chain, repeat
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from leftfold import names
+from leftfold.client import Asked, asked
+from leftfold.engine.received import DELIVERY_SECONDS
 from leftfold.engine.reply import read_reply
 from leftfold.envelope import Receipt
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
@@ -28,9 +30,7 @@ from leftfold.messages import Command
 
 __all__ = ["KafkaClient"]
 
-T = TypeVar("T")
 _NAP = 0.002
-_MISSING = object()
 
 
 class KafkaClient:
@@ -38,20 +38,22 @@ class KafkaClient:
 
     Args:
         app: the name of the App on whose reply topic the answers come. most: commands of one `send_many` that may
-            be under way at once.
+            be under way at once. delivery: seconds after which a command that has not reached its topic never counts.
 
     Raises:
         InfrastructureError: no broker answers, or the App has no reply topic.
     """
 
-    def __init__(self, app: str, settings: KafkaSettings, *, most: int = 10_000) -> None:
+    def __init__(
+        self, app: str, settings: KafkaSettings, *, most: int = 10_000, delivery: float = DELIVERY_SECONDS
+    ) -> None:
         self._settings, self._most = settings, most
         self._pending, self._topics = Pending(), set[str]()
         check_reachable(settings)
         self._cluster = Cluster(settings)
         self._silence = Silence(self._cluster)
         partitions = self._cluster.partitions(names.replies(app))
-        self._outbox = Outbox(settings, app, self._pending.resolve)
+        self._outbox = Outbox(settings, app, self._pending.resolve, delivery)
         self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._outbox.poll)
         self._closed = False
         atexit.register(self.close)
@@ -75,7 +77,7 @@ class KafkaClient:
         """Sends one command and waits for its answer, see `Client`; `at` is its `ce_time`, by default now."""
         parcel = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
         self._check_topic(parcel.topic)
-        (answer,) = self._burst(timeout).run([parcel])
+        (answer,) = self._burst(timeout, self._most).run([parcel])
         return _receipt(answer, command)
 
     async def asend(
@@ -104,16 +106,29 @@ class KafkaClient:
         commands: Iterable[Command],
         /,
         *,
-        ids: Iterable[str] | None = None,
+        ids: Iterable[str | None] | None = None,
         expected_versions: Iterable[int | None] | None = None,
-        times: Iterable[datetime] | None = None,
+        times: Iterable[datetime | None] | None = None,
         timeout: float = 10.0,
     ) -> list[Receipt | LeftfoldError]:
         """Sends commands without waiting in between, see `Client`; `times` are their `ce_time`, by default now."""
-        classes: list[type[Command]] = []
-        columns = zip(commands, _column(ids), _column(expected_versions), _column(times), strict=False)
-        answers = self._burst(timeout).run(self._packed(columns, classes))
-        return [_outcome(answer, classes[n]) for n, answer in enumerate(answers)]
+        return list(self._sent(asked(commands, ids, expected_versions, times), timeout, self._most))
+
+    def send_each(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        window: int = 1000,
+        ids: Iterable[str | None] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime | None] | None = None,
+        timeout: float = 10.0,
+    ) -> Iterator[Receipt | LeftfoldError]:
+        """`send_many` for any number of commands, see `Client`."""
+        if window < 1:
+            raise ValueError(f"window={window}: at least one command must be under way")
+        return self._sent(asked(commands, ids, expected_versions, times), timeout, window)
 
     def close(self, timeout: float = 5.0) -> None:
         """Waits for what is on its way out, `timeout` seconds at most, and lets go; whoever still waits is told."""
@@ -139,18 +154,19 @@ class KafkaClient:
             return waiter.answer or OutcomeUnknown(parcel.id.decode(), why)
         return waiter.answer
 
-    def _burst(self, timeout: float) -> Burst:
-        return Burst(self._outbox, self._pending, self._why, timeout=timeout, most=self._most)
+    def _burst(self, timeout: float, most: int) -> Burst:
+        return Burst(self._outbox, self._pending, self._why, timeout=timeout, most=most)
 
-    def _packed(
-        self, columns: Iterable[tuple[Command, Any, Any, Any]], classes: list[type[Command]]
-    ) -> Iterator[Parcel | LeftfoldError]:
-        for command, id_, expected_version, at in columns:
-            if _MISSING in (id_, expected_version, at):
-                raise ValueError(f"there are more commands than ids, expected_versions or times: {len(classes)}")
-            classes.append(type(command))
+    def _sent(self, rows: Iterable[Asked], timeout: float, most: int) -> Iterator[Receipt | LeftfoldError]:
+        classes: deque[type[Command]] = deque()
+        for answer in self._burst(timeout, most).run(self._packed(rows, classes)):
+            yield _outcome(answer, classes.popleft())
+
+    def _packed(self, rows: Iterable[Asked], classes: deque[type[Command]]) -> Iterator[Parcel | LeftfoldError]:
+        for row in rows:
+            classes.append(type(row.command))
             try:
-                parcel = self._outbox.pack(command, id_, expected_version, at, self._answers.reply_to)
+                parcel = self._outbox.pack(*row, self._answers.reply_to)
             except ContractError as error:
                 yield error
                 continue
@@ -196,11 +212,6 @@ class _Task:
     def _wake(self) -> None:
         if not self._woken.done():
             self._woken.set_result(None)
-
-
-def _column(values: Iterable[T] | None) -> Iterable[T | object | None]:
-    """Values beside the commands: None for each when there are none, and a mark behind the last."""
-    return repeat(None) if values is None else chain(values, repeat(_MISSING))
 
 
 def _outcome(answer: Answer, command: type[Command]) -> Receipt | LeftfoldError:

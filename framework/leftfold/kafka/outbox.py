@@ -60,12 +60,17 @@ class Outbox:
 
     Args:
         source: the App on whose behalf commands are sent. undelivered: told the id and the reason of each command
-            that did not arrive, in the thread that calls `poll`.
+            that did not arrive, in the thread that calls `poll`. delivery: seconds that one may be under way.
     """
 
     def __init__(
-        self, settings: KafkaSettings, source: str, undelivered: Callable[[bytes, LeftfoldError], None]
+        self,
+        settings: KafkaSettings,
+        source: str,
+        undelivered: Callable[[bytes, LeftfoldError], None],
+        delivery: float = DELIVERY_SECONDS,
     ) -> None:
+        self._delivery = delivery
         self._settings, self._source, self._undelivered = settings, source, undelivered
         self._lock = threading.Lock()
         self._types: dict[type[Command], tuple[str, str, bytes]] = {}
@@ -108,7 +113,7 @@ class Outbox:
             InfrastructureError: the producer cannot take it; nothing was sent.
         """
         topic, id_, key, value, headers, _ = parcel
-        headers = [*headers, deadline_header(time.time())]
+        headers = [*headers, deadline_header(time.time(), self._delivery)]
         try:
             self._producer.produce(topic, value, key, on_delivery=partial(self._lost, id_), headers=headers)
         except BufferError:
@@ -166,7 +171,7 @@ class Outbox:
             "acks": "all",
             "partitioner": "murmur2_random",
             "linger.ms": 0,
-            "message.timeout.ms": 1000 * DELIVERY_SECONDS,
+            "message.timeout.ms": int(1000 * self._delivery),
             "retry.backoff.ms": 20,
             "reconnect.backoff.max.ms": 1000,
             "socket.nagle.disable": True,

@@ -52,14 +52,14 @@ def check_reachable(settings: KafkaSettings) -> None:
 
 def _tried(address: str, settings: KafkaSettings, seconds: float) -> _Found:
     host, port, given = _split(address)
-    place = f"{host}:{port}" if given else f"{host}:{port} (no port is given, so it is {port})"
+    place = f"{host}:{port}" if given else f"{host}:{port} (no port is given)"
     try:
         with socket.create_connection((host, port), seconds) as connection:
             return _spoken(connection, place, settings.security_protocol)
     except socket.gaierror as error:
         return _Found(f"there is no host {host!r} ({error.strerror})")
     except ConnectionRefusedError:
-        return _Found(f"nothing listens at {place} (connection refused)")
+        return _Found(f"nothing listens at {place}, connection refused")
     except TimeoutError:
         return _Found(f"{place} does not answer; is a firewall before it?", passing=True)
     except (OSError, UnicodeError) as error:
@@ -90,7 +90,7 @@ def _spoken(connection: socket.socket, place: str, protocol: str) -> _Found:
 
 
 def _other(protocol: str) -> str:
-    return f"; is it the port of another server, or one for TLS (security_protocol={protocol} uses none)?"
+    return f" (another server's port, or one for TLS, which security_protocol={protocol} does not use)"
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
+from leftfold.client import asked
 from leftfold.envelope import Receipt
 from leftfold.errors import LeftfoldError
 from leftfold.messages import Command
@@ -55,15 +56,30 @@ class MemoryClient:
         commands: Iterable[Command],
         /,
         *,
-        ids: Iterable[str] | None = None,
+        ids: Iterable[str | None] | None = None,
         expected_versions: Iterable[int | None] | None = None,
-        times: Iterable[datetime] | None = None,
+        times: Iterable[datetime | None] | None = None,
         timeout: float = 10.0,
     ) -> list[Receipt | LeftfoldError]:
         """Receipts and errors in the order of the commands."""
-        commands = list(commands)
-        columns = [[None] * len(commands) if column is None else column for column in (ids, expected_versions, times)]
-        rows = list(zip(commands, *columns, strict=True))
+        rows = list(asked(commands, ids, expected_versions, times))
         answers = [self._decide(*row) for row in rows]
         self._settle()
         return answers
+
+    def send_each(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        window: int = 1000,
+        ids: Iterable[str | None] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime | None] | None = None,
+        timeout: float = 10.0,
+    ) -> Iterator[Receipt | LeftfoldError]:
+        """Receipts and errors one by one; each command is decided, and folded, when its result is asked for."""
+        for row in asked(commands, ids, expected_versions, times):
+            answer = self._decide(*row)
+            self._settle()
+            yield answer
