@@ -149,6 +149,15 @@ def test_a_superseded_code_never_claims_again_by_itself(shop: Deploys) -> None:
     assert live(shop) == {f"h{n}": "aaa" for n in range(1, 6)}
 
 
+def test_in_development_an_edit_that_is_taken_back_takes_the_folding_back(shop: Deploys) -> None:
+    for code in "ba":
+        shop.stop("old")
+        shop.start(code, "old", takes_back=True)
+        shop.write(5)
+        shop.settle()
+    assert live(shop) == {f"h{n}": "aaba" for n in range(1, 6)}
+
+
 def test_a_rollback_gives_it_back_and_tails_of_either_code_go_on_with_theirs(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     shop.start("b", "new")
