@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold.engine.claims import mixture
+from leftfold.engine.course import Course
 from leftfold.engine.follower import Follower
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.flush import Phase
@@ -230,6 +231,24 @@ def test_a_tail_of_a_version_that_shows_no_code_counts_as_before(shop: Deploys) 
     older = shop.start("a", "older", folds={})
     shop.settle()
     assert {len(f.buckets) for tail in (shop.tails["old"], older) for f in tail.followers()} == {8}
+
+
+def test_a_spark_stream_leaves_alone_what_another_code_folds_and_claims_as_a_tail_does(shop: Deploys) -> None:
+    shop.rebuild("b", hold=True)
+    seen, held = shop.generation(Phase.LIVE), shop.generation(Phase.HELD)
+    courses = {code: course(shop, code) for code in "ab"}
+    assert {code: set(one.look()) for code, one in courses.items()} == {"a": {seen.id}, "b": {held.id}}
+    newest = course(shop, "c")
+    assert (set(newest.look()), shop.generation(Phase.LIVE).folds) == ({seen.id}, ("a", "c"))
+    assert courses["a"].look() == {}
+    assert courses["a"].marks(seen) is None
+    assert [details["generation"] for details in told(shop, "standing by")] == [held.id, seen.id, held.id, seen.id]
+
+
+def course(shop: Deploys, code: str) -> Course:
+    """What a Spark stream of a code follows."""
+    report = lambda what, details: shop.bench.reports.append((what, dict(details)))  # noqa: E731
+    return Course(view_of(code), shop.store, shop.bench.log.reader(), report, fold=code)
 
 
 STEPS = ("write", "step", "look", "start", "stop")
