@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold.engine.claims import mixture
+from leftfold.engine.course import Course
 from leftfold.engine.follower import Follower
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.flush import Phase
@@ -149,6 +150,15 @@ def test_a_superseded_code_never_claims_again_by_itself(shop: Deploys) -> None:
     assert live(shop) == {f"h{n}": "aaa" for n in range(1, 6)}
 
 
+def test_in_development_an_edit_that_is_taken_back_takes_the_folding_back(shop: Deploys) -> None:
+    for code in "ba":
+        shop.stop("old")
+        shop.start(code, "old", takes_back=True)
+        shop.write(5)
+        shop.settle()
+    assert live(shop) == {f"h{n}": "aaba" for n in range(1, 6)}
+
+
 def test_a_rollback_gives_it_back_and_tails_of_either_code_go_on_with_theirs(shop: Deploys) -> None:
     shop.rebuild("b", hold=True)
     shop.start("b", "new")
@@ -221,6 +231,24 @@ def test_a_tail_of_a_version_that_shows_no_code_counts_as_before(shop: Deploys) 
     older = shop.start("a", "older", folds={})
     shop.settle()
     assert {len(f.buckets) for tail in (shop.tails["old"], older) for f in tail.followers()} == {8}
+
+
+def test_a_spark_stream_leaves_alone_what_another_code_folds_and_claims_as_a_tail_does(shop: Deploys) -> None:
+    shop.rebuild("b", hold=True)
+    seen, held = shop.generation(Phase.LIVE), shop.generation(Phase.HELD)
+    courses = {code: course(shop, code) for code in "ab"}
+    assert {code: set(one.look()) for code, one in courses.items()} == {"a": {seen.id}, "b": {held.id}}
+    newest = course(shop, "c")
+    assert (set(newest.look()), shop.generation(Phase.LIVE).folds) == ({seen.id}, ("a", "c"))
+    assert courses["a"].look() == {}
+    assert courses["a"].marks(seen) is None
+    assert [details["generation"] for details in told(shop, "standing by")] == [held.id, seen.id, held.id, seen.id]
+
+
+def course(shop: Deploys, code: str) -> Course:
+    """What a Spark stream of a code follows."""
+    report = lambda what, details: shop.bench.reports.append((what, dict(details)))  # noqa: E731
+    return Course(view_of(code), shop.store, shop.bench.log.reader(), report, fold=code)
 
 
 STEPS = ("write", "step", "look", "start", "stop")

@@ -98,6 +98,7 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         member = f"{socket.gethostname()}:{os.getppid()}:{options.name}"
         views = [app.view(name) for name in options.names]
         told = {"member": member, "folds": folds_of(app), "max_parked": options.max_parked}
+        told["takes_back"] = options.takes_back
         follow(views, kafka, redis_settings(), stop, report, archive=archive, options=told)
 
 
@@ -110,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--every", type=float, default=EVERY)
     parser.add_argument("--max-parked", type=int, default=MAX_PARKED)
     parser.add_argument("--no-archive", action="store_true")
+    parser.add_argument("--takes-back", action="store_true")
     parser.add_argument("kind", choices=("decider", "router", "reaction", "agents", "tail", "stream", "queries"))
     parser.add_argument("names", nargs="+")
     return parser

@@ -103,6 +103,7 @@ def run(
             ring("leftfold.redis").refuse_eviction(redis_settings(redis))
     told = [f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
     told += [f"--max-parked={max_parked}", *(["--no-archive"] if archive == "" else [])]
+    told += ["--takes-back"] if with_parent else []
     environment = handover(kafka=kafka, redis=redis, archive=archive) | spark_handover(master, py_files or ())
     parts = [
         part

@@ -19,7 +19,7 @@ from leftfold.cli.stream_survey import survey_streams
 from leftfold.cli.workbench import store_of
 from leftfold.connection import kafka_settings, redis_settings, ring
 from leftfold.description import describe
-from leftfold.engine.claims import mixture
+from leftfold.engine.claims import attendance, mixture
 from leftfold.engine.kept import batch_of, no_beginning
 from leftfold.engine.leftovers import leftovers, tails_of, way_out
 from leftfold.engine.same_log import other_log
@@ -194,7 +194,8 @@ class Survey:
             if generation.phase in (Phase.LIVE, Phase.HELD) and (why := other_log(generation, self._ids)):
                 self.problems.append(why)
             if row.get("live"):
-                row["tails"] = len(tails_of(store, view.name, generation.hash))
+                at_work = attendance(store, view.name, generation.hash, [generation.fold])
+                row["tails"] = len(at_work.of(generation.fold))
                 if row["lag"] is not None and generation.hash == view.hash:
                     row["behind"] = self._behind(view, row, freshness)
             elif generation == begun and "lag" in row and registry.live_of(view.hash) is None:

@@ -26,6 +26,7 @@ __all__ = [
     "member_of",
     "mend",
     "mixture",
+    "name_of",
     "shown",
     "way_back",
 ]
@@ -41,18 +42,22 @@ def may_fold(generation: Generation, fold: str) -> bool:
     return not fold or not generation.fold or generation.fold == fold
 
 
-def is_claimable(generation: Generation, fold: str) -> bool:
+def is_claimable(generation: Generation, fold: str, *, again: bool = False) -> bool:
     """Whether a tail may claim a generation by itself: one that readers see, or that a tail began, never one that a
-    rebuild made for its own code, and never one that this code has folded before, or that replaced one of its own.
+    rebuild made for its own code.
+
+    Args:
+        again: also one that this code has folded before, or that replaced one of its own.
     """
     is_open = generation.phase is Phase.LIVE or (generation.phase is Phase.SEALED and not generation.ends.offsets)
-    return bool(fold) and is_open and fold not in (*generation.folds, *generation.superseded)
+    past = (generation.fold,) if again else (*generation.folds, *generation.superseded)
+    return bool(fold) and is_open and fold not in past
 
 
-def claimed(registry: Registry, generation: Generation, fold: str) -> Registry:
+def claimed(registry: Registry, generation: Generation, fold: str, *, again: bool = False) -> Registry:
     """The registry with a generation claimed, if that is still open to this code."""
     now = registry.generations.get(generation.id)
-    return registry.with_generation(now.claimed(fold)) if now and is_claimable(now, fold) else registry
+    return registry.with_generation(now.claimed(fold)) if now and is_claimable(now, fold, again=again) else registry
 
 
 def is_known(registry: Registry, view: View[Any, Any], fold: str) -> bool:
@@ -64,6 +69,11 @@ def is_known(registry: Registry, view: View[Any, Any], fold: str) -> bool:
 def member_of(name: str) -> str:
     """What a tail is called that shows itself with its code, too."""
     return name + _SAYS_CODE
+
+
+def name_of(member: str) -> str:
+    """The name of a tail, whichever way it shows itself."""
+    return member.removesuffix(_SAYS_CODE)
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,7 @@ def check_tails(store: ViewStore, generation: Generation, fold: str, patience: f
 
 def shown(members: Sequence[str]) -> str:
     """Tails by their names."""
-    return ", ".join(member.removesuffix(_SAYS_CODE) for member in members)
+    return ", ".join(map(name_of, members))
 
 
 def mixture(store: ViewStore, registry: Registry, view: View[Any, Any], fold: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from leftfold import names
+from leftfold.engine.claims import name_of
 from leftfold.flush import Generation, Phase
 from leftfold.ports import ViewStore
 from leftfold.view import View
@@ -18,7 +19,7 @@ _STAYS = (Phase.SEALED, Phase.HELD, Phase.LIVE)
 def tails_of(store: ViewStore, view: str, hash_: str) -> tuple[str, ...]:
     """The tails at work on the generations of a hash. Readers and streams on Spark do not show themselves."""
     group = names.tails(view, hash_)
-    return store.attend([group], "", 0.0)[group]
+    return tuple(map(name_of, store.attend([group], "", 0.0)[group]))
 
 
 def leftovers(store: ViewStore, view: View[Any, Any]) -> list[Generation]:

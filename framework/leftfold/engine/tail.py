@@ -47,6 +47,8 @@ class Tail:
         max_parked: how many keys of a view may be parked in its buckets before it stops.
         folds: says by view which code folds. A generation is folded by the code that claimed it last: a rebuild, or a
             tail that starts with code unknown so far. Tails of other code stand by for it.
+        takes_back: at its start it claims what readers see also if its code was superseded before: for a developer who
+            edits to and fro, and runs no other tail.
         report: told what an operator should know: (what, details).
     """
 
@@ -63,6 +65,7 @@ class Tail:
         member: str = "",
         max_parked: int = MAX_PARKED,
         folds: Mapping[str, str] | None = None,
+        takes_back: bool = False,
         report: Report = lambda what, details: None,
     ) -> None:
         self.views = tuple(view for view in views if view.folded)
@@ -70,6 +73,7 @@ class Tail:
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
         self._lease, self._growth, self._max_parked = lease, growth, max_parked
         self._folds = dict(folds or {}) if all((folds or {}).get(view.name) for view in self.views) else {}
+        self._takes_back = takes_back
         self._called = member_of(self.member) if self._folds else self.member
         self._groups: list[Group] = []
         self._targets: dict[_Name, Position] = {}
@@ -174,15 +178,16 @@ class Tail:
         The flush that follows changes every token. So a tail of the code before writes no more, unless it reads the
         marks again, and then it looks at the registry behind that.
         """
-        fold = self._folds.get(view.name, "")
-        is_new = view.name not in self._started and not is_known(registry, view, fold)
-        self._started.add(view.name)
+        fold, name = self._folds.get(view.name, ""), view.name
+        is_first = name not in self._started
+        is_new, again = is_first and not is_known(registry, view, fold), is_first and self._takes_back
+        self._started.add(name)
         for generation in list(registry.generations.values()):
-            if generation.hash != view.hash or not is_claimable(generation, fold):
+            if generation.hash != view.hash or not is_claimable(generation, fold, again=again):
                 continue
             before = generation.fold
-            if is_new or not before or not attendance(self._store, view.name, view.hash, [before]).of(before):
-                registry = change(self._store, view.name, lambda r, g=generation: claimed(r, g, fold))  # type: ignore[misc]
+            if is_new or again or not before or not attendance(self._store, name, view.hash, [before]).of(before):
+                registry = change(self._store, name, lambda r, g=generation: claimed(r, g, fold, again=again))  # type: ignore[misc]
         return registry
 
     def _is_mine(self, follower: Follower) -> bool:
