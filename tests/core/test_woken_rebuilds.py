@@ -76,7 +76,7 @@ def test_what_its_successor_goes_on_filling_stays_when_it_fails(
     woken, fail = paused(world, stack)
     work = rebuild(world, summary, fold="v1")
     begun = stack.enter_context(work.begun())
-    assert begun.generation.id == woken.generation.id, "it goes on where the paused one was"
+    assert begun.generation.id == woken.generation.id, "it continues where the paused one was"
     fail(error)
     ended(world, work, begun)
 
