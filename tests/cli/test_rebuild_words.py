@@ -1,4 +1,4 @@
-"""What `leftfold rebuild` makes of what was typed: the engine, and the command that goes on after an interruption."""
+"""What `leftfold rebuild` makes of what was typed: the engine, and the command that continues after an interruption."""
 
 from __future__ import annotations
 

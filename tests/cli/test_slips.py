@@ -127,4 +127,4 @@ importlib.util.find_spec = lambda name: None if name == "pyspark" else whole(nam
 run(["doctor"])
 """
     told = shop.python("-c", script)
-    assert "without spark (rebuild needs --engine local, query views cannot be computed)" in told.out
+    assert "without spark (rebuilds run in one process, query views cannot be computed)" in told.out

@@ -72,6 +72,13 @@ def test_the_time_of_one_pass_is_that_of_all_its_views_and_of_one_start() -> Non
     assert f"  expected {2 * (one.work + other.work):.0f} s, " in here, "in one process there is no start"
 
 
+def test_what_this_process_sorts_it_holds_in_memory() -> None:
+    sorted_, folded = plan_of(1_000_000), plan_of(1_000_000, stream_keyed=True)
+    assert sorted_.in_process.memory == plan_of(2).in_process.memory + 439
+    assert sorted_.memory == plan_of(2).memory, "Spark spills to disk"
+    assert folded.in_process.memory * 2 == folded.memory
+
+
 def test_the_plan_of_one_view_says_how_it_is_folded() -> None:
     assert "  tasks    2 on 2 cores, sorted by key, then folded into 2 buckets\n" in str(plan_of(10))
     assert "  tasks    2, one by one, sorted by key" in str(plan_of(10).in_process)

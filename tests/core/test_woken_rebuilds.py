@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from leftfold.errors import ContractError, Fenced, InfrastructureError, Leftfold
 from leftfold.flush import Generation, Phase
 from leftfold.memory import World
 from leftfold.position import Position
+from leftfold.redis.registry import decoded
 from leftfold.testing import fold
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.ledger import app, by_owner, histories, stranger, summary
@@ -74,7 +76,7 @@ def test_what_its_successor_goes_on_filling_stays_when_it_fails(
     woken, fail = paused(world, stack)
     work = rebuild(world, summary, fold="v1")
     begun = stack.enter_context(work.begun())
-    assert begun.generation.id == woken.generation.id, "it goes on where the paused one was"
+    assert begun.generation.id == woken.generation.id, "it continues where the paused one was"
     fail(error)
     ended(world, work, begun)
 
@@ -150,6 +152,14 @@ def test_a_removal_that_was_decided_before_leaves_what_was_claimed_since(world: 
     assert after.generations[seen.id].attempt != seen.attempt
     remove(world.store, seen)
     ended(world, work, begun)
+
+
+def test_a_registry_of_older_code_names_no_rebuild() -> None:
+    older = {
+        "hash": "h", "stream_keyed": True, "buckets": 1, "topics": {"a.events": 1}, "phase": "bulk", "created": "c",
+    }  # fmt: skip
+    found = decoded("v", {b"g:1-ab12": json.dumps(older).encode()}).generations["1-ab12"]
+    assert (found.attempt, found.fold, found.phase) == ("", "", Phase.BULK)
 
 
 def test_a_rebuild_of_another_view_is_at_work_elsewhere(world: World, stack: ExitStack) -> None:

@@ -38,7 +38,7 @@ __all__ = ["Examination", "Finding"]
 Row: TypeAlias = dict[str, Any]
 _RINGS = {"kafka": "leftfold.kafka.client", "redis": "leftfold.redis", "embedded": "leftfold.local"}
 _MORE = {
-    "spark": ("pyspark", "rebuild needs --engine local, query views cannot be computed"),
+    "spark": ("pyspark", "rebuilds run in one process, query views cannot be computed"),
     "archive": ("pyarrow", "leftfold log cannot archive"),
 }
 """Extras that not everybody needs: by what each is known, and what is not to be had without it."""

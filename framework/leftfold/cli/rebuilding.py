@@ -88,7 +88,7 @@ class Rebuilding:
     """Rebuilds views one after another with one engine.
 
     Args:
-        given: the options that were typed, for the command that goes on after an interruption.
+        given: the options that were typed, for the command that continues after an interruption.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Rebuilding:
             return verify.sample(live, share)
 
     def _again(self, views: Sequence[View[Any, Any]]) -> str:
-        """The command that goes on with what was meant, with all options that were given."""
+        """The command that continues an interrupted rebuild, with all options that were given."""
         return shlex.join(["leftfold", "rebuild", *(view.name for view in views), *self._given])
 
     def _meant(self, plan: RebuildPlan) -> RebuildPlan:
@@ -238,9 +238,9 @@ class Rebuilding:
                 options=replace(self.options, fold=fold if view.folded else ""),
             )
 
-    def _rebuild(self, kind: type[Rebuild], view: View[Any, Any], bench: Workbench, **told: Any) -> Rebuild:
+    def _rebuild(self, kind: type[Rebuild], view: View[Any, Any], bench: Workbench, **rest: Any) -> Rebuild:
         servers = {"open_log": bench.open_log, "open_reader": bench.open_reader, "open_sink": bench.open_sink}
-        return kind(view, bench.store, **{"options": self.options, **servers, **told})
+        return kind(view, bench.store, **{"options": self.options, **servers, **rest})
 
     def _computing(self, view: View[Any, Any]) -> Runner:
         if self._session is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,6 +15,7 @@ from leftfold.contracts.reading import ReadingContract
 from leftfold.flush import Generation, Parked, Phase, Registry
 from leftfold.ordered import ordered
 from leftfold.ports import ViewStore
+from leftfold.position import Position
 
 __all__ = ["ViewStoreContract"]
 
@@ -60,6 +62,19 @@ class ViewStoreContract(ReadingContract):
         assert store.change_registry(generation.view, Registry(), registry)
         assert store.registry(generation.view) == registry
         assert store.registry(generation.view).generations[kept.id].folds == ("a", "b")
+
+    def test_the_registry_keeps_all_that_is_said_of_a_generation(
+        self, store: ViewStore, generation: Generation
+    ) -> None:
+        said: dict[str, Any] = {
+            "since": "2017-01-02T00:00:00Z",
+            "name": "then",
+            "folds": ("ab12",),
+            "attempt": "host (process 1, cd34)",
+        }
+        whole = replace(generation, **said, ends=Position.at("shop.events", 3, 17), phase=Phase.BULK)
+        assert store.change_registry(generation.view, Registry(), Registry().with_generation(whole))
+        assert store.registry(generation.view).generations[generation.id] == whole
 
     def test_a_generation_and_its_live_pointer_leave_the_registry(
         self, store: ViewStore, generation: Generation

@@ -88,14 +88,12 @@ class BulkJob:
             ContractError: an event stops the view.
         """
         log, opened = self.open_log(), OpenedRecords([self.view])
-        writer = ItemWriter(self.view, self.generation.buckets)
+        writer = ItemWriter(self.view, self.generation.buckets, self.share)
         try:
             for part in parts:
                 source = self.sources.index(part)
                 for records in log.read(part):
                     items = writer.items(source, opened.of(part, records))
-                    if self.share < 1:
-                        items = (item for item in items if sampled(item.key, self.share))
                     yield from items if self.cuts is None else before_cuts(items, self.cuts, self.sources)
                     tell(len(records))
         finally:
@@ -148,16 +146,30 @@ class BulkJob:
 
     def _fold(self, log: BulkLog, part: Range, tell: Tell, tracked: Collection[str] = ()) -> StreamFold:
         fold = StreamFold(self.view, part, tracked=tracked)
+        wanted = dict[bytes, bool]()
         for records in log.read(part):
-            fold.add(records if self.share >= 1 else self._sampled(records))
+            fold.add(records if self.share >= 1 else self._sampled(records, wanted))
             tell(len(records))
             if fold.parked:
                 self.check_parked(list(fold.parked.values()))
         return fold
 
-    def _sampled(self, records: Sequence[BulkRecord]) -> list[BulkRecord]:
-        encode = self.view.keys.encode
-        return [r for r in records if (key := r.key()) and sampled(encode(key.decode(errors="replace")), self.share)]
+    def _sampled(self, records: Sequence[BulkRecord], wanted: dict[bytes, bool]) -> list[BulkRecord]:
+        """The records of a share of the streams; of the others nothing but the key is looked at.
+
+        Args:
+            wanted: what was found of the keys so far.
+        """
+        encode, found = self.view.keys.encode, []
+        for record in records:
+            key = record.key() or b""
+            is_wanted = wanted.get(key)
+            if is_wanted is None:
+                is_wanted = bool(key) and sampled(encode(key.decode(errors="replace")), self.share)
+                wanted[key] = is_wanted
+            if is_wanted:
+                found.append(record)
+        return found
 
     def _checked(self, fold: BucketFold, items: Iterable[Item]) -> Iterator[BulkRow]:
         for row in fold.rows(items):

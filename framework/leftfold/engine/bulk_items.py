@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from leftfold.codec import MessageCodec, header
 from leftfold.engine.bulk_log import BulkRecord, Range, raw_all, type_of
 from leftfold.engine.decoded import Decoded, EventDecoder, wanted_by
+from leftfold.engine.sample import sampled
 from leftfold.errors import ContractError
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
@@ -61,11 +62,11 @@ class ItemWriter:
     """Makes items of records.
 
     Args:
-        buckets: of the generation.
+        buckets: of the generation. share: makes items of only so many of the row keys, chosen by their hash.
     """
 
-    def __init__(self, view: View[Any, Any], buckets: int) -> None:
-        self._view, self._buckets, self._is_mine = view, buckets, wanted_by(view)
+    def __init__(self, view: View[Any, Any], buckets: int, share: float = 1.0) -> None:
+        self._view, self._buckets, self._is_mine, self._share = view, buckets, wanted_by(view), share
         self._places: dict[str, int] = {}
 
     def items(self, source: int, records: Iterable[tuple[RawRecord, Decoded]]) -> Iterator[Item]:
@@ -87,6 +88,8 @@ class ItemWriter:
             if decoded.error is not None:
                 raise decoded.error
             pairs = self._view.touches(decoded.event, decoded.key)  # type: ignore[arg-type]  # no error, so an event
+            if self._share < 1:
+                pairs = [pair for pair in pairs if sampled(pair[0], self._share)]
             storage = self._view.items
             if storage is None:
                 return [(key, b"%b %b" % (type_of(whole), whole.value or b"")) for key, _ in pairs]

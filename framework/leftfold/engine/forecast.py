@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 __all__ = [
-    "BASE_MB", "EVENTS_PER_ROW", "FOLD_RATE", "PER_TASK", "ROW_KB", "SORT_RATE", "START_SECONDS",
+    "BASE_MB", "EVENTS_PER_ROW", "FOLD_RATE", "ITEM_KB", "PER_TASK", "ROW_KB", "SORT_RATE", "START_SECONDS",
     "Forecast", "Hardware", "Workload", "forecast",
 ]  # fmt: skip
 
@@ -32,6 +32,8 @@ BASE_MB = 560
 """Of a task besides rows: the largest of the year's was `year.peak.spark task`, 577 MB, with 13,000 rows in it."""
 EXECUTOR_MB = 1_500
 """Of Spark's JVM on each machine: `year.peak.spark driver and executor`, 1,043 and 1,879 MB in two runs."""
+ITEM_KB = 0.45
+"""Of what a process holds of an event that it sorts in memory: a tuple with key, time and a body of 120 bytes."""
 ROW_KB = 1.0
 """Of a row in a task's dict: a dataclass of some five fields, its key, and its encoded form while it is written."""
 STORED_KB = 0.46

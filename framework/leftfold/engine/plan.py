@@ -9,7 +9,16 @@ from operator import or_
 from typing import Any
 
 from leftfold.engine.bulk_log import BulkLog, Range
-from leftfold.engine.forecast import BASE_MB, EVENTS_PER_ROW, FOLD_RATE, PER_TASK, ROW_KB, SORT_RATE, START_SECONDS
+from leftfold.engine.forecast import (
+    BASE_MB,
+    EVENTS_PER_ROW,
+    FOLD_RATE,
+    ITEM_KB,
+    PER_TASK,
+    ROW_KB,
+    SORT_RATE,
+    START_SECONDS,
+)
 from leftfold.engine.generations import BUCKETS, topics_of
 from leftfold.engine.hole import check_whole
 from leftfold.position import Position
@@ -74,11 +83,12 @@ class RebuildPlan:
         """The predicted memory of all tasks at once, in MB.
 
         A task holds the rows of one partition beside what every task takes; one that sorts leaves that to Spark,
-        which spills to disk.
+        which spills to disk, while this process holds all that it sorts.
         """
         largest = max((p.end - p.start for p in self.ranges), default=0) if self.stream_keyed else 0
         task = BASE_MB + largest / EVENTS_PER_ROW * ROW_KB / 1024
-        return round(min(self.cores, len(self.tasks)) * task)
+        held = self.events * ITEM_KB / 1024 if self.here and not self.stream_keyed else 0
+        return round(min(self.cores, len(self.tasks)) * task + held)
 
     @property
     def how(self) -> str:

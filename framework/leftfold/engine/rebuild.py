@@ -114,7 +114,7 @@ class Rebuild:
 
         Raises:
             ContractError: an event cannot be read or folded and cannot be parked either.
-            Fenced: somebody removed or took over the new generation, or another one went live meanwhile.
+            Fenced: another process removed or took over the new generation, or another one went live meanwhile.
             InfrastructureError: somebody else rebuilds this view; or the log, the store or Spark is not there, or
                 catching up took too long.
         """

@@ -19,6 +19,7 @@ from leftfold.engine.plan import RebuildPlan, plan_ranges
 from leftfold.engine.rebuild import Runner
 from leftfold.engine.rebuild_progress import Report, Stopwatch
 from leftfold.engine.same_log import check_log, known_ids
+from leftfold.engine.sample import partitions_for
 from leftfold.engine.verification import Sample, Verification
 from leftfold.engine.verify_rows import CloseLook
 from leftfold.errors import ConfigurationError, ViewNotBuilt
@@ -111,12 +112,18 @@ class Verify:
     def sample(self, generation: Generation, share: float, *, most: int = 100) -> Sample:
         """Folds a share of the rows with this code and compares them with those of a generation where it stands.
 
+        Of a view that is keyed by its stream only as many partitions are read as hold so many rows, and only events of
+        the chosen streams are decoded. The row of any other event is in it, so each must be read and decoded.
+
         Args:
             share: of the row keys, 0 to 1. most: how many rows that differ are looked at closely and kept.
         """
-        marks = self._store.marks(generation)
+        marks: Mapping[int, Mark] = self._store.marks(generation)
+        within = share
+        if generation.stream_keyed and share < 1:
+            marks, within = partitions_for(share, marks)
         watch = Stopwatch(self._report)
-        results = self._folded(generation, marks, watch, compare=True, share=share)
+        results = self._folded(generation, marks, watch, compare=True, share=within)
         candidates = [one.key for result in results.values() for one in result.wrong]
         suspects: dict[Place, tuple[Entry, ...]] = {place_of(generation, key): () for key in candidates[:most]}
         rows = CloseLook(self.view, generation, self._store, self._open_log).differences(suspects, most)
