@@ -19,6 +19,7 @@ class Context:
 
     def cancelAllJobs(self) -> None:  # noqa: N802  # as Spark calls it
         self.leaving.wait()
+        threading.Event().wait(0.2)  # longer than the end of a block takes that does not wait
         self.cancelled = True
 
 

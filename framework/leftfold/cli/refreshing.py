@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from leftfold.cli.query_streams import ViewStream
@@ -148,7 +148,8 @@ def cancelling(session: Any, stop: threading.Event) -> Iterator[None]:
 
     def cancel() -> None:
         stop.wait()
-        session.sparkContext.cancelAllJobs()
+        with suppress(Exception):  # Spark has died, and its jobs with it
+            session.sparkContext.cancelAllJobs()
 
     thread = threading.Thread(target=cancel, name="cancel", daemon=True)
     thread.start()
