@@ -111,7 +111,7 @@ def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(settings: 
     }
     topic = names.time("checkout")
     with Cluster(settings) as cluster:  # else a mark counts no further than the broker's own time
-        cluster.alter(topic, {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(1 << 62)})
+        cluster.set_configs(topic, {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(1 << 62)})
     producer = Producer(settings.librdkafka())
     producer.produce(topic, TimeMark(sources).encode(), partition=0, timestamp=int(later.timestamp() * 1000))
     assert producer.flush(240.0) == 0
