@@ -1,4 +1,4 @@
-"""`leftfold send --file`: commands from a file, told of by the numbers of their lines."""
+"""`leftfold send --file`: commands from a file, each answered under the number of its line."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def send(
     Exit code 1 when a rule says no, 75 when no answer came in time: ask again with the same id.
 
     With --file, a line is {"command": "AddItem", "id": "till-4/2041", "fields": {...}}; `id` and `expected_version` may
-    be left out. Answers are told in the order of the lines. A file whose lines have ids can be sent again as it is.
+    be left out. Answers come in the order of the lines. A file whose lines have ids can be sent again as it is.
     """
     if file is not None:
         if name or fields or id_ is not None or expected_version is not None:
