@@ -152,11 +152,11 @@ class Rebuilding:
                 note(nothing_there(first, as_of))
         return [plan, *(plan_to(one, plan.topics, plan.ends, cores=cores, buckets=buckets) for one in others)]
 
-    def run(self, view: View[Any, Any], *, fold: str, quiet: bool, as_of: str = "") -> RebuildResult:
+    def run(self, view: View[Any, Any], *, fold: str, quiet: bool) -> RebuildResult:
         """Says what is going to be done, does it and shows how far it is.
 
         Args:
-            fold: which code folds. as_of: what was typed of the place where it stops, which `plans` has found.
+            fold: which code folds. It stops at the place that `plans` found, if one was named.
         """
         try:
             with shown(view.name) as report, self.opened(view, report, fold) as rebuild:
