@@ -161,7 +161,7 @@ def rebuild(
             if len(group) > 1:
                 results = work.run_together(group, folds=folds, quiet=as_json)
             else:
-                results = [work.run(group[0], fold=folds.get(group[0].name, ""), quiet=as_json, as_of=as_of)]
+                results = [work.run(group[0], fold=folds.get(group[0].name, ""), quiet=as_json)]
             for result in results:
                 _tell(result, as_json=as_json)
                 code = max(code, result.exit_code)

@@ -142,17 +142,22 @@ class Rebuilding:
             LogHole: the log does not hold all of that. Usage: no event lies before `as_of`.
         """
         first, *others = views
-        place = self._places[first.name] = self._place(first, as_of, anyway=anyway)
+        place = self._places[first.name] = self._place(first, as_of)
         cores, buckets = self.options.cores, self.options.buckets
         with workbench(*self._servers) as bench:
-            plan = self._rebuild(Rebuild, first, bench).plan(place)
+            rebuild = self._rebuild(Rebuild, first, bench)
+            plan = rebuild.plan(place)
+            if place is not None and not plan.events:
+                if not anyway and rebuild.plan().events:
+                    raise Usage(f"{nothing_there(first, as_of)}. To build it all the same: --anyway")
+                note(nothing_there(first, as_of))
         return [plan, *(plan_to(one, plan.topics, plan.ends, cores=cores, buckets=buckets) for one in others)]
 
-    def run(self, view: View[Any, Any], *, fold: str, quiet: bool, as_of: str = "") -> RebuildResult:
+    def run(self, view: View[Any, Any], *, fold: str, quiet: bool) -> RebuildResult:
         """Says what is going to be done, does it and shows how far it is.
 
         Args:
-            fold: which code folds. as_of: what was typed of the place where it stops, which `plans` has found.
+            fold: which code folds. It stops at the place that `plans` found, if one was named.
         """
         try:
             with shown(view.name) as report, self.opened(view, report, fold) as rebuild:
@@ -206,16 +211,9 @@ class Rebuilding:
         """A plan as it runs here or on Spark."""
         return plan.in_process if self._session is None else plan
 
-    def _place(self, view: View[Any, Any], as_of: str, *, anyway: bool) -> Position | None:
+    def _place(self, view: View[Any, Any], as_of: str) -> Position | None:
         kafka, _, archive = self._servers
-        if not as_of:
-            return None
-        place = place_meant(view, as_of, kafka, archive)
-        if not any(offset for offsets in place.offsets.values() for offset in offsets.values()):
-            if not anyway:
-                raise Usage(f"{nothing_there(view, as_of)}. To build it all the same: --anyway")
-            note(nothing_there(view, as_of))
-        return place
+        return place_meant(view, as_of, kafka, archive) if as_of else None
 
     @contextmanager
     def opened(self, view: View[Any, Any], report: Callable[[Progress], None], fold: str = "") -> Iterator[Rebuild]:
