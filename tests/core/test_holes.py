@@ -11,7 +11,7 @@ from leftfold.engine.archived_log import ArchivedLog
 from leftfold.engine.bulk_log import BulkRecord, Range, SteadyLog
 from leftfold.engine.course import Course
 from leftfold.engine.generations import open_generation
-from leftfold.engine.hole import hole, out_of_reach, unreachable
+from leftfold.engine.hole import cut_source, hole, out_of_reach, unreachable
 from leftfold.engine.plan import plan_rebuild
 from leftfold.engine.tail import Tail
 from leftfold.errors import LogHole
@@ -180,3 +180,11 @@ def test_a_view_over_a_hole_goes_on_when_somebody_else_has_built_it() -> None:
     open_generation(bench.store, by_owner, {TOPIC: 4}, Phase.SEALED)
     bench.until(tail, tail.caught_up)
     assert [follower.view for follower in tail.followers()] == [by_owner]
+
+
+def test_a_source_that_was_cut_is_named_with_both_offsets() -> None:
+    error = cut_source("checkout", "orders.events", 2, 500, 20)
+    assert error.exit_code == 78
+    assert str(error).startswith(
+        "orders.events[2] ends at 20, but its events were routed to process checkout up to offset 500"
+    )

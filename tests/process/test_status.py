@@ -19,7 +19,6 @@ from leftfold.cli.open_transactions import look_for_open
 from leftfold.engine.batch import Outgoing
 from leftfold.engine.log_time import SourceTime, TimeMark
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.one_record import write_record
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.trade import Place, Reserved, app, checkout
@@ -49,8 +48,9 @@ def told(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is not done at once is late."""
+    """Whatever is not done at once is late, and marks count though they are from later than the broker's time."""
     monkeypatch.setattr(process_survey, "_FAR", 0.0)
+    monkeypatch.setattr(TimeMark, "until", lambda mark, now: mark)
 
 
 def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, told: Telling) -> None:
@@ -109,12 +109,7 @@ def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(settings: 
         for category in checkout.categories
         for p in range(app.partitions)
     }
-    topic = names.time("checkout")
-    with Cluster(settings) as cluster:  # else a mark counts no further than the broker's own time
-        cluster.set_configs(topic, {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(1 << 62)})
-    producer = Producer(settings.librdkafka())
-    producer.produce(topic, TimeMark(sources).encode(), partition=0, timestamp=int(later.timestamp() * 1000))
-    assert producer.flush(240.0) == 0
+    write_record(settings, names.time("checkout"), Outgoing(0, None, TimeMark(sources).encode(), []))
     wait_until(lambda: told()[0]["overdue"] == 1, lambda: f"an overdue timer: {told()}")
     assert "process checkout: 1 timer overdue, first patience of o, due " in told()[1]
     assert "leftfold timers list --app tests.core.trade:app checkout" in told()[1]
