@@ -87,7 +87,7 @@ def test_twin_without_a_claim_it_removes_what_its_successor_fills(
     def unclaimed(store: Any, generation: Generation, attempt: str) -> Generation:
         return generation
 
-    monkeypatch.setattr(rebuilding, "claimed", unclaimed)
+    monkeypatch.setattr(rebuilding, "taken_over", unclaimed)
     _, fail = paused(world, stack)
     work = rebuild(world, summary, fold="v1")
     begun = stack.enter_context(work.begun())

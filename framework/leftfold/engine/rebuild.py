@@ -16,12 +16,12 @@ from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkStore, OpenBulkSink
-from leftfold.engine.claim import check_claim, claimed
 from leftfold.engine.claims import attendance, shown
 from leftfold.engine.follower import MAX_PARKED
 from leftfold.engine.generations import BUCKETS, change, open_generation, topics_of
 from leftfold.engine.hole import check_whole
 from leftfold.engine.plan import RebuildPlan, plan_rebuild, plan_to
+from leftfold.engine.rebuild_attempt import check_attempt, taken_over
 from leftfold.engine.rebuild_progress import Report, Stopwatch
 from leftfold.engine.rebuild_removal import abandon, sweep
 from leftfold.engine.rebuild_result import RebuildResult
@@ -150,7 +150,7 @@ class Rebuild:
             plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
             # Planning may have taken long, or this process was paused in it.
             check_alone(self._store, group, me, what)
-            generation = claimed(self._store, before, me) if before else self._open(plan, ids, me)
+            generation = taken_over(self._store, before, me) if before else self._open(plan, ids, me)
             try:
                 yield self._begun(generation, plan, watch)
             except BaseException as error:
@@ -164,14 +164,14 @@ class Rebuild:
         everything = [*begun.whole.values(), *results]
         begun.job.check_parked([parked for result in everything for parked in result.parked.values()])
         begun.watch.begin("seal")
-        check_claim(self._store.registry(self.view.name), begun.generation)
+        check_attempt(self._store.registry(self.view.name), begun.generation)
         self._store.seal(begun.generation, sealed_marks(begun.generation, begun.plan.ends, everything))
         if not self.options.pin:
             # From here on tails follow it, which a pinned one must not see.
             sealed = begun.generation.in_phase(Phase.SEALED)
 
             def seal(registry: Registry) -> Registry:
-                check_claim(registry, sealed)
+                check_attempt(registry, sealed)
                 return registry.with_generation(sealed)
 
             change(self._store, self.view.name, seal)

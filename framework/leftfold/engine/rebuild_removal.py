@@ -8,8 +8,8 @@ from typing import Any
 from leftfold import names
 from leftfold.engine.at_work import members
 from leftfold.engine.bulk_store import BulkStore
-from leftfold.engine.claim import is_claimed
 from leftfold.engine.generations import change, has_ended
+from leftfold.engine.rebuild_attempt import is_of_attempt
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.flush import Generation, Phase, Registry
 from leftfold.ports import ViewStore
@@ -19,8 +19,8 @@ __all__ = ["abandon", "remove", "remove_ended", "sweep"]
 
 
 def remove(store: ViewStore, generation: Generation) -> None:
-    """Removes a generation and everything in it, unless another rebuild has claimed it since it was read."""
-    left = change(store, generation.view, lambda r: r.without(generation.id) if is_claimed(r, generation) else r)
+    """Removes a generation and everything in it, unless another rebuild has taken it over since it was read."""
+    left = change(store, generation.view, lambda r: r.without(generation.id) if is_of_attempt(r, generation) else r)
     if generation.id not in left.generations:
         store.unlink(generation)
 
@@ -45,7 +45,7 @@ def abandon(store: BulkStore, generation: Generation, error: BaseException, *, r
         registry = store.registry(generation.view)
         if registry.live.get(generation.pointer) == generation.id or generation.id not in registry.generations:
             return
-        if not is_claimed(registry, generation):
+        if not is_of_attempt(registry, generation):
             error.add_note(f"generation {generation.id} is left to {registry.generations[generation.id].attempt}")
             return
         if (
@@ -71,7 +71,7 @@ def _has_something(store: BulkStore, registry: Registry, generation: Generation)
 def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generation | None = None) -> list[Generation]:
     """Removes predecessors that were kept for `keep` seconds, and what rebuilds left that nobody goes on with.
 
-    What a rebuild that is at work has claimed stays.
+    What a rebuild that is at work fills stays.
 
     Args:
         but: stays whatever it is.

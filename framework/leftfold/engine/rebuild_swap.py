@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from leftfold import names
 from leftfold.engine.at_work import members
-from leftfold.engine.claim import check_claim
 from leftfold.engine.generations import change, moment, now
+from leftfold.engine.rebuild_attempt import check_attempt
 from leftfold.engine.rebuild_catchup import CatchUp
 from leftfold.engine.rebuild_compare import Comparison
 from leftfold.engine.rebuild_progress import Stopwatch
@@ -157,7 +157,7 @@ class Swap:
 
     def _checked(self, registry: Registry) -> Registry:
         """The registry, if the new generation is still this rebuild's in it."""
-        check_claim(registry, self._new)
+        check_attempt(registry, self._new)
         return registry
 
     def _hold(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import reduce
 from operator import or_
 
-from leftfold.engine.claim import check_claim
 from leftfold.engine.generations import change, now
 from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild import Rebuild
+from leftfold.engine.rebuild_attempt import check_attempt
 from leftfold.engine.rebuild_progress import Stopwatch
 from leftfold.engine.rebuild_removal import remove
 from leftfold.engine.rebuild_result import Agreement, RebuildResult
@@ -95,7 +95,7 @@ class Refresh(Rebuild):
 
     def _point(self, sealed: Generation, old: Generation | None) -> None:
         def point(registry: Registry) -> Registry:
-            check_claim(registry, sealed)
+            check_attempt(registry, sealed)
             live = registry.live_of(sealed.hash)
             if (live and live.id) != (old and old.id):
                 raise Fenced(
