@@ -46,6 +46,8 @@ class Deploys:
         self.store = self.bench.store
         self.tails: dict[str, Tail] = {}
         self.written = 0
+        self.claims: dict[str, list[str]] = {}
+        """The codes that were seen to fold each generation, in order."""
 
     def write(self, count: int = 1) -> None:
         """Appends checkouts, one household after the other."""

@@ -1,98 +1,38 @@
-"""What a swap replaces is kept for its time, and then ends; what is being built says how far it is."""
+"""How rows that Spark computes are kept, as marks and topics tell it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from leftfold.cli.status import _shown
-from leftfold.engine.generations import change, moment
-from leftfold.engine.rebuild_removal import remove_ended
-from leftfold.errors import ViewNotBuilt
-from leftfold.flush import Generation, Phase
-from leftfold.reading import Views
-from tests.core.deploys import Deploys, view_of
+from leftfold.engine.kept import batch_of, no_beginning
+from leftfold.engine.query_writer import token
+from leftfold.flush import Mark
+from leftfold.position import Position
 
 
-@pytest.fixture
-def shop() -> Deploys:
-    """Rows of one code that were rebuilt with it, and what was replaced, for ten minutes."""
-    deploys = Deploys()
-    deploys.start("a", "tail")
-    deploys.write(5)
-    deploys.settle()
-    deploys.rebuild("a")
-    return deploys
+def marks(*tokens: str) -> dict[int, Mark]:
+    return {bucket: Mark(Position(), token=token) for bucket, token in enumerate(tokens)}
 
 
-def over(shop: Deploys, seconds: float = -1.0) -> Generation:
-    """The kept generation, which ends in so many seconds from now on."""
-    kept = replace(shop.generation(Phase.KEPT), until=moment(seconds))
-    change(shop.store, "spelled", lambda registry: registry.with_generation(kept))
-    return kept
+@pytest.mark.parametrize(
+    ("tokens", "batch"),
+    [
+        ([token("ab12", 7)] * 3, 7),
+        ([token("ab12", -1)] * 3, -1),
+        ([token("ab12", 7), token("cd34", 7)], 7),
+        ([token("ab12", 7), token("ab12", 8)], None),
+        (["0123456789abcdef", "fedcba9876543210"], None),
+        (["1234567890123456"] * 2, None),
+        ([], None),
+    ],
+)
+def test_marks_tell_at_which_batch_of_a_stream_they_are(tokens: list[str], batch: int | None) -> None:
+    assert batch_of(marks(*tokens)) == batch
 
 
-def test_a_kept_generation_is_followed_until_its_time_is_over_and_then_removed_by_a_tail(shop: Deploys) -> None:
-    shop.write(5)
-    shop.settle()
-    kept = shop.generation(Phase.KEPT)
-    assert shop.rows(kept) == shop.whole("a")
-    over(shop)
-    shop.write(5)
-    shop.settle()
-    assert kept.id not in shop.store.registry("spelled").generations
-    assert shop.store.marks(kept) == {}
-    assert len(shop.tails["tail"].followers()) == 1
-    assert not [told for told in shop.bench.reports if told[0] in ("generation lost", "out of step")]
-
-
-def test_without_an_end_a_kept_generation_stays_as_before(shop: Deploys) -> None:
-    kept = replace(shop.generation(Phase.KEPT), until="")
-    change(shop.store, "spelled", lambda registry: registry.with_generation(kept))
-    shop.write(5)
-    shop.settle()
-    assert shop.rows(kept) == shop.whole("a")
-
-
-def test_what_is_being_promoted_does_not_end_meanwhile(shop: Deploys) -> None:
-    seen = over(shop)
-    change(shop.store, "spelled", lambda r: r.with_generation(replace(seen, until=moment(600.0))))
-    remove_ended(shop.store, seen)  # a tail that looked a moment ago
-    assert len(shop.store.marks(seen)) == seen.buckets
-    shop.promote("a", "kept")
-    remove_ended(shop.store, seen)
-    live = shop.generation(Phase.LIVE)
-    assert (live.id, live.until) == (seen.id, "")
-    assert len(shop.store.marks(live)) == live.buckets
-
-
-def test_a_rollback_after_the_end_says_that_there_is_nothing_to_go_back_to(shop: Deploys) -> None:
-    over(shop)
-    shop.settle()
-    with pytest.raises(ViewNotBuilt, match="there is one after a rebuild or a promote, for as long as --keep says"):
-        shop.promote("a", "kept")
-
-
-def test_status_shows_its_age_and_its_end_and_how_rows_are_kept_up_under_another_word(shop: Deploys) -> None:
-    kept = over(shop, 300.0)
-    row = {"kind": "view", "name": "spelled", "phase": "kept", "since": kept.since, "until": kept.until}
-    shown = _shown({**row, "kept": "incremental"})
-    assert str(shown["phase"]).startswith("kept for ")
-    assert str(shown["phase"]).endswith("ends in 4 min")
-    assert (shown["kept up"], "kept" in shown) == ("incremental", False)
-
-
-def test_a_reader_is_told_how_far_the_first_generation_is() -> None:
-    shop = Deploys()
-    shop.write(10)
-    views = Views(shop.store)
-    with pytest.raises(ViewNotBuilt, match="start a tail: leftfold run spelled"):
-        views[view_of("a")].get("h1")
-    shop.start("a", "tail", batch=1).step(0.0)
-    with pytest.raises(
-        ViewNotBuilt, match=r"is being built for this code: generation 1-\w+ holds [\d,]+ rows of the first"
-    ):
-        views[view_of("a")].get("h1")
-    shop.settle()
-    assert views[view_of("a")].get("h1") is not None
+def test_a_stream_can_begin_only_where_its_topics_begin_at_nought() -> None:
+    starts = Position({"a.events": {0: 0, 1: 40}, "b.events": {0: 0}, "c.events": {0: 9}})
+    assert no_beginning(["b.events"], starts) == ""
+    assert no_beginning(["a.events", "b.events"], starts) == (
+        "a.events[1] begins at offset 40, and a stream, which reads no archive, would have to begin at 0"
+    )
