@@ -11,9 +11,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pyspark import TaskContext
 
 from leftfold import FoldView, SpreadView
-from leftfold.engine.bulk_log import Range
+from leftfold.engine.bulk_log import BulkLog, OpenBulkLog, Range
 from leftfold.engine.rebuild import Rebuild
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.kafka.bulk import KafkaBulkLog
@@ -78,7 +79,9 @@ def test_a_store_that_tasks_cannot_reach_is_named(shop: Shop, view: Any) -> None
     assert after.generations.keys() <= before.generations.keys(), "what others left may have been swept"
 
 
-def broken() -> Any:
+def broken_in_tasks(open_log: OpenBulkLog) -> BulkLog:
+    if TaskContext.get() is None:
+        return open_log()
     raise ZeroDivisionError("a factory of the caller fails")
 
 
@@ -86,7 +89,7 @@ def broken() -> Any:
 def test_any_other_error_of_a_task_is_told_too(shop: Shop, view: Any) -> None:
     rebuild = shop.rebuild(view)
     plan = rebuild.plan()
-    rebuild._open_log = broken
+    rebuild._open_log = partial(broken_in_tasks, rebuild._open_log)
     with pytest.raises(InfrastructureError, match="a factory of the caller fails"):
         rebuild.run(plan)
 
