@@ -50,8 +50,11 @@ def test_a_view_that_was_never_built_says_what_keeps_it(view: Any, start: str) -
         Views(store)[view].get("x")
 
 
-def test_verify_names_the_views_that_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
-    run(["verify", "--app", "services.reports.app:app", "--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1/0"])
+def test_verify_names_the_views_that_it_leaves_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    run(["verify", "--app", "services.reports.app:app", "--redis", "redis://127.0.0.1:1/0"])
     told = capsys.readouterr().err
     assert "left out, since their rows are not folded event by event: store_daily, department_sales; " in told
     assert "compute them again: leftfold rebuild store_daily department_sales" in told

@@ -169,17 +169,26 @@ def test_a_setting_that_was_replaced_counts_as_taken(taking: Taking) -> None:
     assert table.await_taken(stale, 0.0)
 
 
+def appended(offset: int) -> int:
+    """When the broker appended a mark, in milliseconds: later than all that the marks say."""
+    return int(SOON.timestamp() * 1000) + 1_000 * offset
+
+
 def mark(offset: int, **sources: SourceTime) -> RawRecord:
     told = TimeMark({f"{name}/0": source for name, source in sources.items()})
-    return RawRecord("checkout.time", 0, offset, None, told.encode(), (), 1_000 * offset)
+    return RawRecord("checkout.time", 0, offset, None, told.encode(), (), appended(offset))
 
 
 def test_the_time_of_the_log_is_that_of_the_slowest_source_by_its_last_mark() -> None:
     early, late = SourceTime(NOW, NOW), SourceTime(SOON, SOON)
-    marks = [mark(1, a=early, b=early), mark(2, a=late), RawRecord("checkout.time", 0, 3, None, b"newer", (), 9_000)]
+    marks = [
+        mark(1, a=early, b=early),
+        mark(2, a=late),
+        RawRecord("checkout.time", 0, 3, None, b"newer", (), appended(9)),
+    ]
     told = told_time(marks, ["a/0", "b/0"])
     assert (told.now, told.slowest, told.silent) == (NOW, "b/0", ())
-    assert told.told == datetime.fromtimestamp(2, UTC)
+    assert told.told == SOON + timedelta(seconds=2)
 
 
 def test_while_a_source_is_silent_nobody_knows_how_late_it_is() -> None:

@@ -109,17 +109,17 @@ def test_a_view_that_nothing_here_keeps_is_not_run_for_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("leftfold.cli.project.load_app", lambda *_: App("chain", deciders=[tills], views=[lately]))
-    servers = ["--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1"]
-    assert run(["run", "lately", *servers]) == 2
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    assert run(["run", "lately", "--redis", "redis://127.0.0.1:1"]) == 2
     assert "lately: nothing here keeps a view of a stream" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["promote", "lately"], ["rollback", "lately"]])
 def test_a_stream_goes_on_with_its_newest_rows_and_not_with_others(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    servers = ["--kafka", "127.0.0.1:1", "--redis", "redis://127.0.0.1:1"]
-    assert run([*words, "--app", "tests.faust.sales:app", *servers]) == 2
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    assert run([*words, "--app", "tests.faust.sales:app", "--redis", "redis://127.0.0.1:1"]) == 2
     assert (
         "goes on with its newest rows; leftfold rebuild --app tests.faust.sales:app lately" in capsys.readouterr().err
     )

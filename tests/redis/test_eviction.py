@@ -59,7 +59,8 @@ def test_run_refuses_it_before_anything_starts(
     evicting: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["run", "--app", "tests.cli.tower:app", "--kafka", "127.0.0.1:1", "--redis", evicting.settings.url]
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    words = ["run", "--app", "tests.cli.tower:app", "--redis", evicting.settings.url]
     assert run(words) == ConfigurationError.exit_code
     assert "maxmemory-policy allkeys-lru, which drops rows of views unnoticed" in capsys.readouterr().err
 
