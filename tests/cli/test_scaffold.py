@@ -59,7 +59,7 @@ def test_an_empty_project_has_an_app_and_a_test_that_passes(place: Path, typed: 
     tested = blank.python("-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
     assert "1 passed" in tested.out, tested.out + tested.err
     assert blank("check").out == "ok: 0 deciders, 0 events, 0 views, as in leftfold.lock\n"
-    run = blank("run")
+    run = blank("run", "--kafka", "127.0.0.1:1")
     assert (run.code, "app blank has no deciders" in run.err) == (2, True)
     mixed = typed("new", "other", "--empty", "--category", "tours")
     assert (mixed.code, (place / "other").exists()) == (2, False)

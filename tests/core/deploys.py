@@ -62,7 +62,15 @@ class Deploys:
             self.bench.log.reader,
             self.store,
             report=lambda what, details: self.bench.reports.append((what, {"by": name, **details})),
-            **{"member": name, "growth": 1, "look": NEVER, "lease": 60.0, "folds": {"spelled": code}, **options},
+            **{
+                "member": name,
+                "growth": 1,
+                "look": NEVER,
+                "lease": 60.0,
+                "absence": 0.0,
+                "folds": {"spelled": code},
+                **options,
+            },
         )
         return self.tails[name]
 

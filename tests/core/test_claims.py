@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from leftfold.engine.claims import mixture
 from leftfold.engine.course import Course
 from leftfold.engine.follower import Follower
+from leftfold.engine.generations import change
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
 from leftfold.flush import Phase
 from tests.core.deploys import Deploys, view_of
@@ -187,6 +188,62 @@ def test_a_rollback_is_refused_when_no_tail_of_its_code_is_at_work(shop: Deploys
     shop.stop("old")
     with pytest.raises(ConfigurationError, match="is for tails of code a, and only tails of other code run"):
         shop.promote("b", "kept")
+
+
+def test_a_rollback_after_all_tails_were_restarted_gives_the_kept_one_back(shop: Deploys) -> None:
+    """The order that the page allows: the new code claims what readers see before the promote, and keeps it then."""
+    shop.rebuild("b", hold=True)
+    shop.stop("old")
+    shop.start("b", "new")
+    shop.settle()
+    shop.promote("b")
+    assert shop.generation(Phase.KEPT).folds == ("a", "b")
+    shop.stop("new")
+    shop.start("a", "old")
+    shop.write(5)
+    shop.settle()
+    shop.promote("a", "kept", patience=0.0, timeout=60.0)
+    shop.write(5)
+    shop.settle()
+    assert shop.generation(Phase.LIVE).folds == ("b", "a")
+    assert {key: len(text) for key, text in live(shop).items()} == {key: len(t) for key, t in shop.whole("a").items()}
+
+
+def test_code_that_waits_claims_only_after_a_long_absence_of_the_code_that_folds(shop: Deploys) -> None:
+    shop.rebuild("b", hold=True)
+    shop.start("b", "new", absence=1e9)
+    shop.stop("old")
+    shop.settle()
+    assert shop.generation(Phase.LIVE).folds == ("a",), "a pause of the old tails is no deploy"
+    shop.start("b", "new", absence=0.0)
+    shop.settle()
+    assert shop.generation(Phase.LIVE).folds == ("a", "b")
+
+
+def test_a_tail_that_is_made_again_in_its_process_has_not_started_again(shop: Deploys) -> None:
+    started = set[str]()
+    shop.rebuild("b", hold=True)
+    shop.start("b", "new", started=started)
+    shop.settle()
+    held = shop.generation(Phase.HELD)
+    change(shop.store, "spelled", lambda registry: registry.without(held.id))
+    shop.start("b", "new", started=started)
+    shop.settle()
+    assert shop.generation(Phase.LIVE).folds == ("a",)
+    shop.start("b", "new")
+    shop.settle()
+    assert shop.generation(Phase.LIVE).folds == ("a", "b"), "a new process claims"
+
+
+def test_code_that_never_folded_it_cannot_take_the_live_generation(shop: Deploys) -> None:
+    with pytest.raises(ConfigurationError, match="is folded by code a, and this code is c"):
+        shop.promote("c", "live")
+    shop.start("b", "new")
+    shop.settle()
+    shop.stop("old")
+    with pytest.raises(ConfigurationError, match="only tails of other code run"):
+        shop.promote("a", "live")
+    assert shop.generation(Phase.LIVE).fold == "b"
 
 
 def test_a_claim_between_a_look_at_the_marks_and_the_flush_behind_it_is_seen(

@@ -55,6 +55,16 @@ def test_without_an_end_a_kept_generation_stays_as_before(shop: Deploys) -> None
     assert shop.rows(kept) == shop.whole("a")
 
 
+def test_a_longer_time_is_shortened_by_no_later_rebuild_and_no_rollback(shop: Deploys) -> None:
+    kept = over(shop, 86_400.0)
+    aged = replace(kept, since="2017-01-01T00:00:00Z")
+    change(shop.store, "spelled", lambda registry: registry.with_generation(aged))
+    shop.rebuild("a")
+    assert shop.store.registry("spelled").generations[kept.id].until == kept.until
+    shop.promote("a", kept.id)
+    assert shop.generation(Phase.LIVE).id == kept.id
+
+
 def test_what_is_being_promoted_does_not_end_meanwhile(shop: Deploys) -> None:
     seen = over(shop)
     change(shop.store, "spelled", lambda r: r.with_generation(replace(seen, until=moment(600.0))))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
 
 from leftfold.engine.bulk_log import SteadyLog
 from leftfold.engine.generations import change
+from leftfold.engine.same_log import Identities
 from leftfold.engine.verify import Verify
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.flush import Phase
 from tests.core.deploys import Deploys, view_of
 from tests.core.folding import TOPIC
@@ -83,7 +85,7 @@ def test_a_generation_of_an_older_version_gets_the_ids_when_it_is_touched(shop: 
 
 def test_a_running_tail_notices_within_seconds(shop: Deploys) -> None:
     shop.bench.log.ids[TOPIC] = "two"
-    shop.tails["tail"]._ids._asked = float("-inf")
+    shop.tails["tail"]._ids._due = float("-inf")
     shop.settle()
     assert shop.tails["tail"].followers() == []
     assert len(stopped(shop)) == 1
@@ -112,3 +114,27 @@ def test_a_rebuild_does_not_go_on_with_what_another_log_began(shop: Deploys) -> 
     assert shop.rebuild("a").generation != held
     assert shop.rows(shop.generation(Phase.LIVE)) == shop.whole("a")
     assert held not in shop.store.registry("spelled").generations
+
+
+class Silent:
+    """A log that answers only while it is asked to."""
+
+    def __init__(self) -> None:
+        self.answers, self.asked = True, 0
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        self.asked += 1
+        if not self.answers:
+            raise InfrastructureError("no broker answers")
+        return dict.fromkeys(topics, "one")
+
+
+def test_while_the_log_does_not_answer_its_topics_are_those_of_before() -> None:
+    log = Silent()
+    ids = Identities(log)
+    assert ids.of([TOPIC]) == {TOPIC: "one"}
+    log.answers, ids._due = False, float("-inf")
+    assert [ids.of([TOPIC]) for _ in range(3)] == [{TOPIC: "one"}] * 3
+    assert log.asked == 2, "a question may take seconds then"
+    with pytest.raises(InfrastructureError):
+        ids.of([TOPIC, "others.events"])

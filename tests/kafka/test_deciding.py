@@ -23,8 +23,9 @@ LONGEST, SHARE = 10.0, 1.0
 class Slow:
     """A lane whose commands take the seconds that their price says."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, max_bytes: int = 1_000_000) -> None:
+        self.now, self.decided = 0.0, 0
+        self.dearer_after = float("inf")
         decider = Decider(
             "baskets",
             commands=BasketCommand,
@@ -34,7 +35,7 @@ class Slow:
             decide=self._decide,
             evolve=evolve,
         )
-        self.bench = LaneBench(decider)
+        self.bench = LaneBench(decider, max_bytes)
         self.pace = Pace(16_000, SHARE, lambda: self.now)
         self.guarded = list[float]()
         self.deciding = Deciding[RawRecord](self.bench.lane, self.pace, LONGEST, lambda record: record, self._guard)
@@ -44,7 +45,9 @@ class Slow:
         return [self.bench.record(Add(basket_id=f"b{n % 7}", product="p", price=price)) for n in range(count)]
 
     def _decide(self, command: BasketCommand, state: Basket) -> Sequence[BasketEvent]:
-        self.now += float(command.price) if isinstance(command, Add) else 0.0
+        self.decided += 1
+        price = float(command.price) if isinstance(command, Add) else 0.0
+        self.now += price * 100 if self.decided > self.dearer_after else price
         return decide(command, state)
 
     @contextmanager
@@ -90,6 +93,30 @@ def test_commands_that_become_slow_while_a_transaction_is_open_end_it_within_a_c
     assert slow.now < SHARE + CHUNK * 0.01
     slow.pace.failed()
     assert not slow.pace.is_cheap
+
+
+def test_a_new_producer_that_takes_its_time_does_not_count_as_deciding() -> None:
+    slow = Slow()
+    slow.pace.begin()
+    chunks = slow.deciding.during(Batch(), slow.records(2 * CHUNK, "0.00001"))
+    slow.now += 20 * SHARE
+    next(chunks), next(chunks)
+    assert list(chunks) == []
+    slow.pace.committed()
+    assert slow.pace.is_cheap
+
+
+def test_what_is_decided_again_to_weigh_the_state_stops_by_time_too() -> None:
+    slow = Slow(max_bytes=5_000)
+    heavy = Add(basket_id="b", product="p" * 200, price=Decimal("0.001"))
+    records = [slow.bench.record(heavy) for _ in range(60)]
+    slow.dearer_after = len(records)
+    slow.pace.begin()
+    batch, done, found = slow.deciding.before(records)
+    assert (found, 0 < done < 20) == (None, True)
+    slow.bench.lane.commit(batch, {})
+    assert slow.bench.state("b").version == done
+    assert max(slow.guarded) < 3 * SHARE
 
 
 def test_a_command_that_outlives_a_transaction_is_found_and_refused_when_it_is_alone() -> None:

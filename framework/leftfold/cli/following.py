@@ -43,10 +43,10 @@ def follow(
         Fenced: this process must end and be started again.
         ConfigurationError: Redis evicts keys.
     """
-    trouble = Trouble(report, stop)
+    trouble, started = Trouble(report, stop), set[str]()
     while not stop.is_set():
         try:
-            _follow(views, kafka, redis, stop, trouble, open_archive(archive), options)
+            _follow(views, kafka, redis, stop, trouble, open_archive(archive), {**options, "started": started})
         except Fenced:
             raise
         except InfrastructureError as error:

@@ -18,9 +18,13 @@ EVERY = 60.0
 """Seconds between two refreshes of a view that Spark computes as a whole."""
 
 
-def _reachable(address: str | None) -> str | None:
+_WAITING = frozenset({"run", "dev"})
+"""Commands that wait for servers which start beside them."""
+
+
+def _reachable(context: typer.Context, address: str | None) -> str | None:
     """What was typed, unless no broker can be there: that is said at once."""
-    if address:
+    if address and context.info_name not in _WAITING:
         from leftfold.connection import kafka_settings, ring
 
         ring("leftfold.kafka.reach").check_reachable(kafka_settings(address))

@@ -19,7 +19,7 @@ from leftfold.cli.progress import shown
 from leftfold.cli.workbench import Workbench, check_addresses, workbench
 from leftfold.connection import ring
 from leftfold.engine.bulk_local import run_here
-from leftfold.engine.claims import folded_by
+from leftfold.engine.claims import folded_by, mixture
 from leftfold.engine.engine_choice import EngineChoice, choose_engine
 from leftfold.engine.generations import resolve
 from leftfold.engine.plan import RebuildPlan, plan_to, together
@@ -164,7 +164,13 @@ class Rebuilding:
                 plan = rebuild.plan(self._places.get(view.name))
                 if not quiet:
                     note(str(self._meant(plan)))
-                return rebuild.run(plan)
+                result = rebuild.run(plan)
+            if self.options.swap_anyway and result.swapped:
+                # Tails of other code stand by for it, which only --anyway permits.
+                with workbench(*self._servers) as bench:
+                    for said in mixture(bench.store, bench.store.registry(view.name), view, fold):
+                        note(said)
+            return result
         except KeyboardInterrupt:
             note(f"interrupted; the live generation of {view.name} is as it was. Go on: {self._again([view])}")
             raise

@@ -49,11 +49,11 @@ def stream(
     with session.spark_session(_settings()) as spark:
         ports, trouble = _ports(kafka, redis, archive), Trouble(report, stop)
         told = {name: value for name, value in options.items() if name != "folds"}
-        folds = options.get("folds", {})
+        folds, started = options.get("folds", {}), set[str]()
 
         def made(view: View[Any, Any]) -> ViewStream:
             one: ViewStream = streaming.ViewStream(
-                spark, view, ports=ports, report=report, fold=folds.get(view.name, ""), **told
+                spark, view, ports=ports, report=report, fold=folds.get(view.name, ""), started=started, **told
             )
             return one
 

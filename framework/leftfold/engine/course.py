@@ -36,12 +36,14 @@ class Course:
         report: Report,
         *,
         fold: str = "",
+        started: set[str] | None = None,
         check: Callable[[Mapping[str, int]], None] = lambda topics: None,
     ) -> None:
         self.view, self._store, self._log, self._report, self._check = view, store, log, report, check
         self._fold, self._idle = fold, set[tuple[str, str]]()
         self._ids, self._foreign = Identities(log), set[str]()
-        self._is_new = not is_known(store.registry(view.name), view, fold)
+        self._started = set[str]() if started is None else started
+        self._is_new = view.name not in self._started and not is_known(store.registry(view.name), view, fold)
         self._targets: dict[str, Position] = {}
         self._told: dict[str, set[str]] = {}
 
@@ -79,6 +81,7 @@ class Course:
             if mine and (self._is_new or not generation.fold):
                 registry = change(self._store, self.view.name, lambda r, g=generation: claimed(r, g, self._fold))  # type: ignore[misc]
         self._is_new = False
+        self._started.add(self.view.name)
         for generation in followed(registry, self.view).values():
             told = generation.id, generation.fold
             if generation.phase is not Phase.KEPT and not may_fold(generation, self._fold) and told not in self._idle:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from leftfold.engine.bulk_log import OpenBulkLog
-from leftfold.engine.claims import check_tails, may_fold
+from leftfold.engine.claims import check_claim, check_tails, may_fold
 from leftfold.engine.generations import birth, change, moment, resolve
 from leftfold.engine.rebuild import RebuildOptions
 from leftfold.engine.rebuild_progress import Report, Stopwatch
@@ -64,7 +64,7 @@ class Promotion:
         generation = self._meant(named)
         if self._store.registry(self.view.name).live_of(self.view.hash) == generation:
             if not may_fold(generation, self._options.fold):
-                return self._taken_back(generation)
+                return self._taken_back(generation, self._options.fold)
             raise ConfigurationError(f"generation {generation.id} of view {self.view.name} is what readers see already")
         if generation.phase not in (Phase.HELD, Phase.KEPT, Phase.SEALED) or generation.hash != self.view.hash:
             raise ConfigurationError(
@@ -72,6 +72,8 @@ class Promotion:
                 f"{'' if generation.hash == self.view.hash else ' and made by other code'}; only one that is held or "
                 f"kept can go live: leftfold status lists them"
             )
+        if named == "kept" and self._options.fold in generation.folds:
+            generation = generation.claimed(self._options.fold)
         check_tails(self._store, generation, self._options.fold, self._options.patience)
         generation = self._prolonged(generation)
         log = self._open_log()
@@ -90,16 +92,22 @@ class Promotion:
         if named != "kept" or live is None or may_fold(live, fold):
             return resolve(registry, self.view, named)
         kept = [g for g in registry.generations.values() if g.phase is Phase.KEPT and g.hash == self.view.hash]
-        mine = [g for g in kept if g.fold == fold] or [g for g in (live,) if fold in g.folds]
+        mine = [g for g in kept if g.fold == fold] or [g for g in kept if fold in g.folds]
+        mine = mine or [g for g in (live,) if fold in g.folds]
         return max(mine, key=birth) if mine else resolve(registry, self.view, named)
 
     def _prolonged(self, generation: Generation) -> Generation:
-        """The generation, which does not end while it is being promoted."""
-        until = moment(self._options.timeout + _MORE) if generation.until else ""
+        """The generation, which does not end while it is being promoted, and is folded by the code it was read with."""
+        until = max(generation.until, moment(self._options.timeout + _MORE)) if generation.until else ""
 
         def prolonged(registry: Registry) -> Registry:
             now = registry.generations.get(generation.id)
-            return registry.with_generation(replace(now, until=until)) if now is not None else registry
+            if now is None:
+                return registry
+            longer = replace(now, until=max(now.until, until) if now.until else "")
+            return registry.with_generation(
+                longer if may_fold(now, generation.fold) else longer.claimed(generation.fold)
+            )
 
         if generation.id not in change(self._store, self.view.name, prolonged).generations:
             raise ViewNotBuilt(
@@ -107,11 +115,18 @@ class Promotion:
             )
         return replace(generation, until=until)
 
-    def _taken_back(self, live: Generation) -> RebuildResult:
-        """Gives the live generation to the tails of this code."""
-        change(
-            self._store, self.view.name, lambda r: r.with_generation(r.generations[live.id].claimed(self._options.fold))
-        )
+    def _taken_back(self, live: Generation, fold: str) -> RebuildResult:
+        """Gives the live generation back to the tails of this code, which folded it or one that it replaced."""
+        if fold not in (*live.folds, *live.superseded):
+            check_claim(live, fold)
+        check_tails(self._store, live.claimed(fold), fold, self._options.patience)
+
+        def claim(registry: Registry) -> Registry:
+            now = registry.generations.get(live.id)
+            return registry.with_generation(now.claimed(fold)) if now is not None else registry
+
+        if live.id not in change(self._store, self.view.name, claim).generations:
+            raise ViewNotBuilt(f"generation {live.id} of view {self.view.name} was removed meanwhile")
         marks = self._store.marks(live).values()
         checksum = sum(mark.checksum for mark in marks) % CHECKSUM_MODULUS
         return RebuildResult(

@@ -69,12 +69,12 @@ def _has_something(store: BulkStore, registry: Registry, generation: Generation)
 
 
 def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generation | None = None) -> list[Generation]:
-    """Removes predecessors that were kept for `keep` seconds, and what rebuilds left that nobody goes on with.
+    """Removes predecessors whose time is over, and what rebuilds left that no rebuild continues.
 
     What a rebuild that is at work fills stays.
 
     Args:
-        but: stays whatever it is.
+        keep: seconds for which a predecessor stays that does not say when it ends. but: stays whatever it is.
     """
     registry, now = store.registry(view.name), datetime.now(UTC)
     # Asked behind the registry: a rebuild shows itself before it makes a generation.
@@ -97,7 +97,7 @@ def _is_over(generation: Generation, registry: Registry, now: datetime, keep: fl
             # What a tail begins has no ends; it goes live when it has caught up.
             return bool(generation.ends.offsets) and generation.id not in registry.live.values()
         case Phase.KEPT:
-            return has_ended(generation) or _age(generation.since, now) > keep
+            return has_ended(generation) if generation.until else _age(generation.since, now) > keep
     return False
 
 

@@ -6,13 +6,15 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.flush import Generation
 
 __all__ = ["Identities", "check_log", "known_ids", "other_log"]
 
 _FRESH_SECONDS = 5.0
 """How often a process that follows a log asks for the ids of its topics."""
+_AGAIN_SECONDS = 30.0
+"""How long it goes by what it knows when the log did not answer, since each question may take seconds then."""
 
 
 class _Log(Protocol):
@@ -50,13 +52,24 @@ class Identities:
     """The ids of a log's topics, asked for again every few seconds."""
 
     def __init__(self, log: _Log) -> None:
-        self._log, self._found, self._asked = log, dict[str, str](), float("-inf")
+        self._log, self._found, self._due = log, dict[str, str](), float("-inf")
         self._known: set[str] = set()
 
     def of(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of some topics."""
-        wanted, now = set(topics), time.monotonic()
-        if now - self._asked > _FRESH_SECONDS or not wanted <= self._known:
-            self._known |= wanted
-            self._found, self._asked = known_ids(self._log, sorted(self._known)), now
+        """The ids of some topics; those of before while the log does not answer.
+
+        Raises:
+            InfrastructureError: the log does not answer, and some of these topics were never asked for.
+        """
+        wanted = set(topics)
+        is_known = wanted <= self._known
+        if not is_known or time.monotonic() > self._due:
+            try:
+                self._found = known_ids(self._log, sorted(self._known | wanted))
+                self._known |= wanted
+                self._due = time.monotonic() + _FRESH_SECONDS
+            except InfrastructureError:
+                if not is_known:
+                    raise
+                self._due = time.monotonic() + _AGAIN_SECONDS
         return {topic: id_ for topic, id_ in self._found.items() if topic in wanted}

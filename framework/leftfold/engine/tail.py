@@ -49,6 +49,9 @@ class Tail:
             tail that starts with code unknown so far. Tails of other code stand by for it.
         takes_back: at its start it claims what readers see also if its code was superseded before: for a developer who
             edits to and fro, and runs no other tail.
+        absence: seconds without any tail of the code that folds a generation until code that waits claims it.
+        started: the views at which this process has looked before, shared by the tails that it makes in turn:
+            only its first look counts as a start.
         report: told what an operator should know: (what, details).
     """
 
@@ -66,6 +69,8 @@ class Tail:
         max_parked: int = MAX_PARKED,
         folds: Mapping[str, str] | None = None,
         takes_back: bool = False,
+        absence: float = 30.0,
+        started: set[str] | None = None,
         report: Report = lambda what, details: None,
     ) -> None:
         self.views = tuple(view for view in views if view.folded)
@@ -80,7 +85,8 @@ class Tail:
         self._known: dict[_Name, Follower] = {}
         self._parked: dict[_Name, set[str]] = {}
         self._holes: set[str] = set()
-        self._started: set[str] = set()
+        self._started = set[str]() if started is None else started
+        self._absence, self._missed = absence, dict[tuple[str, str], float]()
         self._idle: set[tuple[str, str, str]] = set()
         self._looked = float("-inf")
         self._waiting: list[tuple[float, Follower]] = []
@@ -92,6 +98,9 @@ class Tail:
         """Looks for new generations now and then, folds what is there for each group; returns how many events."""
         now = time.monotonic()
         if now - self._looked >= self._look:
+            if now - self._looked > self._lease:
+                # A tail that stood still has seen nothing of the others, and they nothing of it.
+                self._missed.clear()
             self._looked = now
             self._look_around()
         self._return_waiting(now)
@@ -186,9 +195,17 @@ class Tail:
             if generation.hash != view.hash or not is_claimable(generation, fold, again=again):
                 continue
             before = generation.fold
-            if is_new or again or not before or not attendance(self._store, name, view.hash, [before]).of(before):
+            if is_new or again or not before or self._is_missed(view, before):
                 registry = change(self._store, name, lambda r, g=generation: claimed(r, g, fold, again=again))  # type: ignore[misc]
         return registry
+
+    def _is_missed(self, view: View[Any, Any], code: str) -> bool:
+        """Whether no tail of a code has shown itself for as long as a restart or an outage may take."""
+        if attendance(self._store, view.name, view.hash, [code]).of(code):
+            self._missed.pop((view.name, code), None)
+            return False
+        now = time.monotonic()
+        return now - self._missed.setdefault((view.name, code), now) >= self._absence
 
     def _is_mine(self, follower: Follower) -> bool:
         """Whether a generation is there and still for this code; asked behind each look at its marks."""

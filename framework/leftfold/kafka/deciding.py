@@ -63,10 +63,21 @@ class Deciding(Generic[M]):
             try:
                 self._lane.finish(batch)
             except HeavyState:
-                batch = Batch()
-                self._lane.extend(batch, records, careful=True)
-                self._lane.finish(batch)
+                return self._weighed(records)
         return Decided(batch, len(records))
+
+    def _weighed(self, records: Sequence[RawRecord]) -> Decided:
+        """Decides with a look at the weight of the state after each command, which takes time of its own."""
+        batch, count = Batch(), 0
+        self._pace.begin()
+        for record in records:
+            if self._pace.is_over:
+                break
+            self._lane.extend(batch, [record], careful=True)
+            self._pace.took(1)
+            count += 1
+        self._lane.finish(batch)
+        return Decided(batch, count)
 
     def during(self, batch: Batch, messages: list[M]) -> Iterator[None]:
         """Decides chunks while a transaction is open, so that the broker works on one while the next is decided.
@@ -76,6 +87,8 @@ class Deciding(Generic[M]):
         Raises:
             OutOfTime: the share of time is used.
         """
+        # A new producer, if there was one, took its time before this.
+        self._pace.begin()
         while messages:
             chunk = messages[:CHUNK]
             self._lane.extend(batch, map(self._read, chunk))

@@ -49,6 +49,11 @@ class Restored:
     commands: tuple[int, int] = (0, 0)
 
     @property
+    def topics(self) -> Mapping[str, str]:
+        """The ids of topics that `@` knows."""
+        return self.mark.topics if self.mark else {}
+
+    @property
     def start(self) -> int:
         """The first command to decide."""
         return max(self.committed, self.mark.commands if self.mark else 0)
@@ -129,7 +134,12 @@ class Restoration:
         if any(tp.error is not None for tp in stable):
             self._end_hanging()
             return False
-        self._ids = self._ports.identities(self._duty)
+        try:
+            self._ids = self._ports.identities(self._duty)
+        except InfrastructureError as error:
+            if error.__cause__ is None:
+                raise
+            return False  # no broker answers, which says nothing about topics
         for tp in stable:
             restored = self.found[tp.partition]
             restored.commands = self._ends(self._commands, tp.partition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from leftfold.kafka.offsets import CLEAN, Left
@@ -17,13 +18,17 @@ class Served:
 
     Args:
         state_start: the first offset of the state partition, which a restore found complete from there.
+        topics: the ids of topics that `@` knew.
     """
 
     SMALL: ClassVar[int] = 100
     _FOR: ClassVar[int] = 2000
 
-    def __init__(self, next_offset: int, left: Left, *, state_start: int = 0) -> None:
+    def __init__(
+        self, next_offset: int, left: Left, *, state_start: int = 0, topics: Mapping[str, str] | None = None
+    ) -> None:
         self.next, self.metadata, self.attempts, self.state_start = next_offset, left.token, left.attempts, state_start
+        self.topics = topics or {}
         self.begun = False
         self.lonely = self.SMALL if left.suspect else 0
         self.small = 0 if left.token in ("", CLEAN) else self._FOR

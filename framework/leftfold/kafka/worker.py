@@ -140,7 +140,7 @@ class Worker:
             records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
             known = self._duty.partly(restored.span[0], restored.start)
             commands, events = known if refold.changed else (restored.start, restored.events_end)
-            mark = self._mark(partition, commands, events, restored.state_start)
+            mark = self._mark(partition, commands, events, restored.state_start, restored.topics)
             offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
             result = self._run([(self._state, [mark, *records])], [offset])
             if not isinstance(result, Committed):
@@ -149,7 +149,9 @@ class Worker:
         self._restorations.drop([partition])
         if is_served := self._member.serve(partition, restored.start):
             self._lane.hold(partition, refold.store, end=restored.events_end)
-            self._served[partition] = Served(restored.start, restored.left, state_start=restored.state_start)
+            self._served[partition] = Served(
+                restored.start, restored.left, state_start=restored.state_start, topics=restored.topics
+            )
         return is_served
 
     def _decide(self, messages: list[KafkaMessage]) -> int:
@@ -193,6 +195,8 @@ class Worker:
             self._careful = False
         except (HeavyState, OutOfTime) as error:
             self._careful = True
+            # Ends the open transaction before anything is polled: a revoke must not leave it behind.
+            self._transactions.refresh()
             self._rewind(nexts, str(error))
         for served in self._served.values():
             served.calm(count)
@@ -233,8 +237,10 @@ class Worker:
     def _commit(self, nexts: Mapping[int, int], batch: Batch, writes: Iterator[Write]) -> None:
         """One transaction: `@` first in every state partition, then what `writes` yields, then the offsets."""
         token = new_token()
+        of = self._served
         marks = [
-            self._mark(p, offset, self._lane.held[p].end, self._served[p].state_start) for p, offset in nexts.items()
+            self._mark(p, offset, self._lane.held[p].end, of[p].state_start, of[p].topics)
+            for p, offset in nexts.items()
         ]
         offsets = [TopicPartition(self._commands, p, offset, token) for p, offset in nexts.items()]
         match self._run(chain([(self._state, marks)], writes), offsets):
@@ -261,8 +267,12 @@ class Worker:
         hanging.await_none(self._served, self._touched - self._served.keys(), self._transactions.id, SETTLED_SECONDS)
         self._settled = self._transactions.rotations
 
-    def _mark(self, partition: int, commands: int, events: int, state_start: int) -> Outgoing:
-        mark = StateMark(commands, events, self._transactions.id, state_start, self._shop.ids).encode()
+    def _mark(
+        self, partition: int, commands: int, events: int, state_start: int, topics: Mapping[str, str]
+    ) -> Outgoing:
+        # What an earlier worker knew stays known where this one may not ask for ids.
+        known = {**topics, **{topic: id_ for topic, id_ in self._shop.ids.items() if id_}}
+        mark = StateMark(commands, events, self._transactions.id, state_start, known).encode()
         return Outgoing(partition, MARK, mark, STATE_HEADERS)
 
     def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:

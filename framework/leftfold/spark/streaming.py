@@ -79,6 +79,7 @@ class ViewStream:
         trigger: seconds from batch to batch; 0 = as they come. most: how many events a batch holds at most.
         look: seconds between looks at the registry. job: how the tasks of a batch work.
         max_parked: how many keys may be parked before the view stops. fold: says which code folds.
+        started: the views at which this process has looked before, shared by the streams that it makes.
         report: told what an operator should know: (what, details).
     """
 
@@ -94,6 +95,7 @@ class ViewStream:
         job: type[BatchJob] = BatchJob,
         max_parked: int = MAX_PARKED,
         fold: str = "",
+        started: set[str] | None = None,
         report: Report = lambda what, details: None,
     ) -> None:
         self.view, self.stopped = view, ""
@@ -104,7 +106,13 @@ class ViewStream:
         mend = _MEND.format(view=view.name, archive=shlex.quote(ports.archive))
         self._reach = Reach(spark, ports.kafka, view.name, mend)
         self._course = Course(
-            view, self._store, self._log, report, fold=fold, check=lambda topics: self._reach.check(beginning(topics))
+            view,
+            self._store,
+            self._log,
+            report,
+            fold=fold,
+            started=started,
+            check=lambda topics: self._reach.check(beginning(topics)),
         )
         self._run: BatchQuery | None = None
         self._followed: dict[str, Generation] = {}
