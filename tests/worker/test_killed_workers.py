@@ -17,6 +17,7 @@ from tests.worker.processes import Start
 pytestmark = pytest.mark.servers
 
 
+@pytest.mark.faults
 def test_workers_killed_at_every_point_of_a_batch_lose_and_double_nothing(broker: Broker, start: Start) -> None:
     bank = broker.bank()
     with Load(broker.settings, bank) as load:
