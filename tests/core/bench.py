@@ -21,16 +21,17 @@ PARTITIONS = 4
 
 
 class LaneBench:
-    """One lane that holds every partition; `now` is the time of the broker in seconds."""
+    """One lane that holds every partition; `now` is the time of the broker in seconds, `clock` the worker's."""
 
     def __init__(self, decider: Decider[Any, Any, Any] = baskets, max_bytes: int = 1_000_000) -> None:
-        self.now, self.offset = 1000.0, 0
+        self.now, self.clock, self.offset = 1000.0, 0.0, 0
         self.codec: MessageCodec[Any] = MessageCodec(decider.commands)
         self.lane = Lane(
             "shop",
             decider,
             partition_of=lambda key: partition_of(key, PARTITIONS),
             max_bytes=max_bytes,
+            clock=lambda: self.clock,
         )
         for partition in range(PARTITIONS):
             self.lane.hold(partition, MemoryStates(), end=0)

@@ -280,6 +280,23 @@ def test_a_worker_that_stood_still_forgets_nothing_the_sooner(bench: LaneBench) 
     assert bench.run(*others, again).counts == {"accepted": 3 * KEEP, "duplicates": 1}
 
 
+@pytest.mark.parametrize(
+    ("knows_the_time", "counts"), [(True, {"accepted": 67, "duplicates": 1}), (False, {"accepted": 68})]
+)
+def test_what_was_repeated_for_longer_than_the_window_while_no_worker_ran_is_decided_once(
+    bench: LaneBench, knows_the_time: bool, counts: dict[str, int]
+) -> None:
+    """An outage of workers; the twin counts an answer as given when its command was appended, long before it was."""
+    backlog = [bench.record(add(), "first")]
+    for _ in range(2):
+        bench.now += KEEP_SECONDS
+        backlog += [bench.record(add()) for _ in range(KEEP + 1)]
+    backlog.append(bench.record(add(), "first"))
+    bench.now += KEEP_SECONDS
+    bench.clock = bench.now if knows_the_time else 0.0
+    assert bench.run(*backlog).counts == counts
+
+
 def test_ends_of_events_are_what_the_commit_says(bench: LaneBench) -> None:
     batch = bench.lane.process([bench.record(add())])
     bench.lane.commit(batch, {partition_of(b"b", PARTITIONS): 12, 99: 1})

@@ -19,10 +19,11 @@ from leftfold.errors import ContractError, LeftfoldError
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord, StateStore
 
-__all__ = ["STATE_HEADERS", "BatchLane", "HeavyState", "Partitioner", "Partitions"]
+__all__ = ["STATE_HEADERS", "BatchLane", "Clock", "HeavyState", "Partitioner", "Partitions"]
 
 Partitioner = Callable[[bytes], int]
 Partitions = Callable[[str], int]
+Clock = Callable[[], float]
 OVERHEAD = 2048
 STATE_HEADERS = [CONTENT_TYPE]
 
@@ -49,6 +50,7 @@ class BatchLane(ABC, Generic[G]):
         partition_of: the partition a key belongs to; records elsewhere are dead-lettered.
         partitions: how many partitions another topic has, 0 = it does not exist.
         max_bytes: what a record may weigh at most, headers included.
+        clock: seconds since 1970; an answer counts as given then, though its command was appended long before.
     """
 
     def __init__(
@@ -60,11 +62,12 @@ class BatchLane(ABC, Generic[G]):
         partition_of: Partitioner,
         partitions: Partitions,
         max_bytes: int,
+        clock: Clock = lambda: 0.0,
     ) -> None:
         self.name, self.streams = name, codec
         self.held: dict[int, Held] = {}
         self._partition_of, self._partitions = partition_of, partitions
-        self._room = max_bytes - OVERHEAD
+        self._room, self._clock, self._decided = max_bytes - OVERHEAD, clock, 0.0
         self._source = ("ce_source", f"/{app}/{name}".encode())
 
     def hold(self, partition: int, store: StateStore, *, end: int) -> None:
@@ -90,6 +93,7 @@ class BatchLane(ABC, Generic[G]):
 
     def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
         """Takes more records into a batch; `careful` weighs the state after each, and refuses what is too much."""
+        self._decided = self._clock()
         for record in records:
             # The broker's time of it: a worker that stood still for a while must not forget answers the sooner.
             self._one(batch, record, record.time / 1000, careful)
@@ -151,7 +155,7 @@ class BatchLane(ABC, Generic[G]):
         except ContractError as error:
             self._bury(batch, record, error)
             return
-        stream = self._stream(batch, record.partition, given.key, now)
+        stream = self._stream(batch, record.partition, given.key, max(now, self._decided))
         if not stream.version and (home := self._partition_of(record.key or b"")) != record.partition:
             misplaced = f"key {given.key!r} belongs to partition {home}, not {record.partition}"
             self._bury(batch, record, ContractError(misplaced))

@@ -63,11 +63,13 @@ def decide(
     received: Received,
     now: float,
     max_bytes: int = 1_000_000,
+    decided: float = 0.0,
 ) -> Outcome:
     """Decides one command and changes `stream` to what it is afterwards.
 
     Order of checks (design §3): answered, deadline, origins, expected version, decide. `now` is when the broker
-    appended the command, in seconds since 1970, `max_bytes` what one event's value may weigh.
+    appended the command and `decided` the worker's clock, in seconds since 1970; `max_bytes` is what one event's value
+    may weigh.
     A decision that fails in any way leaves version and state as they were.
     """
     given = stream.answered.get(received.id)
@@ -89,13 +91,13 @@ def decide(
             return Duplicate(stream.version, 0, None)
     expected = received.expected_version
     if expected is not None and expected != stream.version:
-        return _refused(stream, received, ConflictError(received.key, expected, stream.version), now)
+        return _refused(stream, received, ConflictError(received.key, expected, stream.version), now, decided)
     try:
         events = decider.decide(received.command, stream.state)
         state, encoded = _happened(decider, codec, received, stream.state, events)
     except DomainError as error:
         if isinstance(error, received.command.__leftfold__.rejects):
-            return _rejected(decider, stream, received, error, now)
+            return _rejected(decider, stream, received, error, now, decided)
         why = (
             f"{decider.name}.decide raised {type(error).__name__}, which {type(received.command).__name__} does "
             f"not declare; add it to its rejects=: {error}"
@@ -111,7 +113,8 @@ def decide(
     stream.state, stream.version = state, stream.version + len(events)
     dropped = stream.remember(
         received.id,
-        answer(received.id, received.digest, first if events else stream.version, len(events), None, now),
+        answer(received.id, received.digest, first if events else stream.version, len(events), None, max(now, decided)),
+        now,
     )
     _advance(stream, received)
     return Accepted(encoded, first, dropped)
@@ -140,17 +143,23 @@ def _where(error: Exception) -> str:
 
 
 def _rejected(
-    decider: Decider[Any, Any, Any], stream: Stream[Any], received: Received, error: DomainError, now: float
+    decider: Decider[Any, Any, Any],
+    stream: Stream[Any],
+    received: Received,
+    error: DomainError,
+    now: float,
+    decided: float,
 ) -> Refused:
     try:
-        return _refused(stream, received, error, now)
+        return _refused(stream, received, error, now, decided)
     except Exception as failure:  # noqa: BLE001  # its fields and message are user code too
         why = f"{decider.name} rejected with {type(error).__name__}, which cannot be written down: {failure!r}"
         return _failed(why, failure)
 
 
-def _refused(stream: Stream[Any], received: Received, error: LeftfoldError, now: float) -> Refused:
-    dropped = stream.remember(received.id, answer(received.id, received.digest, stream.version, 0, nack(error), now))
+def _refused(stream: Stream[Any], received: Received, error: LeftfoldError, now: float, decided: float) -> Refused:
+    given = answer(received.id, received.digest, stream.version, 0, nack(error), max(now, decided))
+    dropped = stream.remember(received.id, given, now)
     _advance(stream, received)
     return Refused(error, True, dropped)
 

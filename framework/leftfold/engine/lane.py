@@ -7,7 +7,7 @@ from typing import Any
 from leftfold.codec import MessageCodec, event_id
 from leftfold.decider import Decider
 from leftfold.engine.batch import Batch, HeaderList, Outgoing, Reply
-from leftfold.engine.batch_lane import BatchLane, Partitioner, Partitions
+from leftfold.engine.batch_lane import BatchLane, Clock, Partitioner, Partitions
 from leftfold.engine.deciding import Accepted, Duplicate, Outcome, Refused, decide
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, Received, read_command
 from leftfold.engine.reply import nack
@@ -23,7 +23,7 @@ class Lane(BatchLane[Received]):
 
     Args:
         app: the name of the App, part of `ce_source`.
-        partition_of, partitions, max_bytes: see BatchLane.
+        partition_of, partitions, max_bytes, clock: see BatchLane.
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class Lane(BatchLane[Received]):
         partition_of: Partitioner,
         partitions: Partitions = lambda topic: 0,
         max_bytes: int = 1_000_000,
+        clock: Clock = lambda: 0.0,
     ) -> None:
         super().__init__(
             app,
@@ -42,6 +43,7 @@ class Lane(BatchLane[Received]):
             partition_of=partition_of,
             partitions=partitions,
             max_bytes=max_bytes,
+            clock=clock,
         )
         self.decider = decider
         self.commands: MessageCodec[Any] = MessageCodec(decider.commands)
@@ -55,7 +57,7 @@ class Lane(BatchLane[Received]):
     ) -> None:
         spare = stream.copy() if careful else None
         room = self._room_beside(record.key)
-        outcome = decide(self.decider, self.events, stream, given, now, room)
+        outcome = decide(self.decider, self.events, stream, given, now, room, self._decided)
         if spare is not None and (size := len(self._fitted(batch, stream, room))) > room:
             batch.streams[record.partition][given.key] = stream = spare
             outcome = Refused(ContractError(f"the state would weigh {size} bytes; at most {room} fit"), False)

@@ -19,8 +19,8 @@ KEEP, KEEP_SECONDS, KEEP_MOST, KEEP_BYTES = 32, 60.0, 1000, 131_072
 class Answer(NamedTuple):
     """What a command id was answered with: `events` written from version `first` on, or an `error` as in a nack.
 
-    `seen` is when the broker appended the command, in seconds since 1970, for the window; `encoded` its part of the
-    state record.
+    `seen` is when it was given, in seconds since 1970, and not before the broker appended the command; `encoded` its
+    part of the state record.
     """
 
     digest: str
@@ -57,9 +57,11 @@ class Stream(Generic[S]):
         """A copy that may change without touching this one."""
         return Stream(self.version, self.state, dict(self.answered), dict(self.origins), self.weight)
 
-    def remember(self, id_: str, given: Answer) -> int:
+    def remember(self, id_: str, given: Answer, now: float | None = None) -> int:
         """Adds an answer and drops those out of the window; returns how many young ones had to go.
 
+        Ages are measured at `now`, when the broker appended the command, or else when the answer was given: behind an
+        outage, repeats that were appended before an answer are still to come.
         The window is bounded in bytes, too: each transaction writes all of it again.
         """
         if self.weight < 0 or id_ in self.answered:
@@ -68,10 +70,10 @@ class Stream(Generic[S]):
         else:
             self.answered[id_] = given
             self.weight += len(given.encoded)
-        dropped = 0
+        dropped, at = 0, given.seen if now is None else now
         while len(self.answered) > KEEP:
             oldest = next(iter(self.answered))
-            young = given.seen - self.answered[oldest].seen <= KEEP_SECONDS
+            young = at - self.answered[oldest].seen <= KEEP_SECONDS
             if young and len(self.answered) <= KEEP_MOST and self.weight <= KEEP_BYTES:
                 break
             self.weight -= len(self.answered.pop(oldest).encoded)

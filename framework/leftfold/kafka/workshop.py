@@ -77,7 +77,7 @@ class Workshop:
 
     def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
         """The lane of a category or a process."""
-        return duty.lane(app, self.partitions, self.room(duty))
+        return duty.lane(app, self.partitions, self.room(duty), time.time)
 
     def times(self, duty: Duty) -> TimeMarks | None:
         """What says what time it is, where somebody must know."""
