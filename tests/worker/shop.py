@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -99,6 +100,7 @@ class _Lane(Lane):
             decider,
             partition_of=lambda key: partition_of(key, app.partitions),
             max_bytes=room,
+            clock=time.time,
         )
 
     def finish(self, batch: Batch) -> None:
