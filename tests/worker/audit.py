@@ -18,7 +18,7 @@ from tests.worker.broker import Broker
 from tests.worker.load import Sent
 from tests.worker.waiting import wait_until
 
-__all__ = ["Fact", "audit", "facts", "violations"]
+__all__ = ["Fact", "audit", "facts", "violations", "wait_decided"]
 
 
 class Fact(NamedTuple):
@@ -50,6 +50,11 @@ def audit(broker: Broker, bank: Bank, sent: Sequence[Sent]) -> list[str]:
         *_unfolded(events, broker.records(bank.state), bank),
         *_undecided(broker, bank),
     ]
+
+
+def wait_decided(broker: Broker, bank: Bank) -> None:
+    """Waits until nothing is left to decide: repeats of commands that are answered may still be in the topic."""
+    wait_until(lambda: not _undecided(broker, bank), lambda: "\n".join(_undecided(broker, bank)))
 
 
 def violations(found: Sequence[Fact], sent: Sequence[Sent]) -> list[str]:

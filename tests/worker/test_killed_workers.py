@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from leftfold import names
-from tests.worker.audit import audit, facts, violations
+from tests.worker.audit import audit, facts, violations, wait_decided
 from tests.worker.broker import Broker
 from tests.worker.load import Load
 from tests.worker.points import TRANSACTION, Point
@@ -28,6 +28,7 @@ def test_workers_killed_at_every_point_of_a_batch_lose_and_double_nothing(broker
             assert doomed.wait_end() == -signal.SIGKILL
         start(Circumstances(broker.distant, bank.name)).wait_serving(4)
         load.wait_answered(100)
+    wait_decided(broker, bank)
     assert audit(broker, bank, load.sent) == []
     aborted_too = facts(broker.records(names.events(bank.name), committed=False))
     assert violations(aborted_too, load.sent), "no transaction was left half done, so nothing was shown"
