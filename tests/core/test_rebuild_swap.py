@@ -14,7 +14,7 @@ from leftfold.engine.bulk import BulkJob, Tell
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import SteadyLog
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.generations import change, open_generation
+from leftfold.engine.generations import change, moment, open_generation
 from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.engine.rebuild_removal import remove
@@ -114,7 +114,12 @@ def test_what_is_replaced_stays_for_a_while_and_goes_at_a_later_rebuild(world: W
     third = rebuild(world, summary, keep=3600.0).run()
     assert ids(world, summary) == {first.id, second.generation, third.generation}
     fourth = rebuild(world, summary).run()
-    assert ids(world, summary) == {fourth.generation}
+    assert ids(world, summary) == {first.id, second.generation, fourth.generation}, "their time is not over"
+    for id_ in (first.id, second.generation):
+        over = replace(world.store.registry(summary.name).generations[id_], until=moment(-1.0))
+        change(world.store, summary.name, lambda registry, over=over: registry.with_generation(over))  # type: ignore[misc]
+    fifth = rebuild(world, summary).run()
+    assert ids(world, summary) == {fifth.generation}
     assert world.store.marks(first) == {}
 
 
