@@ -6,10 +6,12 @@ import multiprocessing
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from multiprocessing.synchronize import Event
 
+from benchmarks.echo import WARM, ask, create, echo
 from benchmarks.figure import Figure
 from leftfold.garbage import tuned_gc
 from leftfold.kafka.client import KafkaClient
@@ -23,25 +25,41 @@ from services.baskets.commands import AddItem, OpenBasket
 
 __all__ = ["run"]
 
-COUNT = 1_000
+COUNT, PARTS = 1_000, 4
 
 
 def run(servers: Servers) -> list[Figure]:
-    """One client, one command at a time."""
-    ensure(app, KafkaSettings(bootstrap_servers=servers.kafka))
+    """One client, one command at a time, and the same records by the bare client."""
+    settings = KafkaSettings(bootstrap_servers=servers.kafka)
+    ensure(app, settings)
+    create(settings)
+    times, floor = [], []
+    for part in range(PARTS):
+        floor += _beside(echo, servers.kafka, lambda: ask(settings, COUNT // PARTS))
+        times += _beside(_work, servers.kafka, lambda part=part: _round_trips(servers.kafka, part))  # type: ignore[misc]
+    note = "peer: the bare client with the same records and transactions decides nothing"
+    median, least = statistics.median(times) * 1000, statistics.median(floor) * 1000
+    return [
+        Figure("commands.round_trip", median, "ms", peer=least, smaller=True, note=note),
+        Figure("commands.round_trip_p50", median, "ms", goal=3.5, smaller=True),
+        Figure("commands.round_trip_p99", sorted(times)[int(len(times) * 0.99)] * 1000, "ms"),
+        Figure(
+            "commands.one_by_one", len(times) / sum(times), "commands/s", goal=280, note="one client waits for each"
+        ),
+    ]
+
+
+def _beside(work: Callable[[str, Event], None], address: str, measure: Callable[[], list[float]]) -> list[float]:
+    """Measures while `work` runs in a process of its own."""
     context = multiprocessing.get_context("spawn")
     done = context.Event()
-    process = context.Process(target=_work, args=(servers.kafka, done))
+    process = context.Process(target=work, args=(address, done))
     process.start()
     try:
-        times = sorted(_round_trips(servers.kafka))
+        return measure()
     finally:
         done.set()
         process.join()
-    return [
-        Figure("commands.round_trip_p50", statistics.median(times) * 1000, "ms", goal=5, smaller=True),
-        Figure("commands.round_trip_p99", times[int(len(times) * 0.99)] * 1000, "ms"),
-    ]
 
 
 def _work(address: str, done: Event) -> None:
@@ -57,16 +75,16 @@ def _work(address: str, done: Event) -> None:
     worker.run()
 
 
-def _round_trips(address: str) -> list[float]:
+def _round_trips(address: str, part: int) -> list[float]:
     at = datetime(2017, 1, 1, tzinfo=UTC)
     times = []
     with KafkaClient(app.name, KafkaSettings(bootstrap_servers=address)) as client:
-        for basket in range(COUNT // 10):
-            name = f"latency-{basket}"
+        for basket in range((WARM + COUNT // PARTS) // 10):
+            name = f"latency-{part}-{basket}"
             client.send(OpenBasket(basket_id=name, at=at, household_id="h", store_id="s"), timeout=60.0)
             for item in range(10):
                 command = AddItem(basket_id=name, at=at, product_id=str(item), quantity=1, sales_value=Decimal("1.00"))
                 began = time.perf_counter()
                 client.send(command)
                 times.append(time.perf_counter() - began)
-    return times
+    return times[WARM:]

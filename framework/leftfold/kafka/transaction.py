@@ -124,9 +124,10 @@ class Transactions:
                 self._call(self._producer.begin_transaction)
                 for topic, records in writes:
                     self._produce(topic, records, ends if topic == watch else None)
+                # Offsets first: the partitions of the records are added to the transaction meanwhile.
+                self._call(self._producer.send_offsets_to_transaction, list(offsets), group, self._timeout)
                 if left := self._call(self._producer.flush, self._timeout):
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records not delivered"))
-                self._call(self._producer.send_offsets_to_transaction, list(offsets), group, self._timeout)
         except (KafkaException, BufferError) as error:
             self._spoiled(error)
             self._producer = self._new()
