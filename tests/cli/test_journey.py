@@ -187,6 +187,8 @@ def test_status_shows_workers_and_views(at_work: Shell, wait_until: Wait) -> Non
         "cart_summary": ("live", True),
         "customer_spend": ("live", True),
     }
+    (carts,) = [row for row in at_work("status", "--json").rows() if row["kind"] == "decider"]
+    assert (carts["per_command"] > 0, carts["answers_dropped"]) == (True, 0)
     told = at_work("status")
     assert told.code == 0
     assert told.err == ""

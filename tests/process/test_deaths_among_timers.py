@@ -110,6 +110,6 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
         monkeypatch.setattr(Member, "fetch", late)
         monkeypatch.setattr(ProcessLane, "due", told)
         with Trading(settings, app, parts=("alarm",)):
-            wait_until(lambda: inputs(settings, bell) == 3, "the timer to fire")
+            wait_until(lambda: inputs(settings, bell) >= 3, "the timer to fire")
             wait_until(lambda: any(metadata.startswith("a:") for metadata in tried), "the input to be taken")
     assert (attempt(3) in tried) is counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from confluent_kafka import KafkaException
 
 from leftfold import names
 from leftfold.codec import header
+from leftfold.kafka.states import costs
 from leftfold.ports import RawRecord
 from tests.worker.audit import facts
-from tests.worker.bank import Bank
+from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.hostile import ACCOUNT, Letter, good, hostile
 from tests.worker.raw_headers import produce_with_header
@@ -121,11 +123,25 @@ def test_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log(broke
     with Running(bank, broker.address) as running:
         wait_until(lambda: running.going and running.worker.counts["rejected"] == 1_100, lambda: f"{running.reports}")
         assert running.worker.counts["failed"] == 50
+        seen = running.worker.counts["answers_dropped"]
+        # What a transaction cost stands in the `@` of the next one.
+        _one_by_one(broker, bank, running, 10)
     failed, dropped = running.told("decide failed")[0], running.told("answers dropped")[0]
     assert "failed on Strike(" in failed["why"]
     assert failed["exception"].endswith("ValueError: struck\n")
     assert 1 <= failed["times"] <= 50
     assert 1 <= dropped["times"] <= running.worker.counts["answers_dropped"]
+    spent, noted = costs(broker.settings, bank.state, PARTITIONS)
+    assert 0 < seen <= noted <= running.worker.counts["answers_dropped"]
+    assert 10_000 < spent < 200_000, "a hot key's answers are written again with every command"
+
+
+def test_what_commands_cost_is_little_where_no_key_is_busy(broker: Broker, bank: Bank) -> None:
+    with Running(bank, broker.address) as running:
+        _one_by_one(broker, bank, running, 10)
+    spent, noted = costs(broker.settings, bank.state, PARTITIONS)
+    assert 0 < spent < 1_000
+    assert noted == 0
 
 
 def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:
@@ -135,6 +151,16 @@ def _post(broker: Broker, bank: Bank, letters: Iterable[Letter]) -> None:
         headers: Any = [*one.headers, ("case", one.name.encode())]
         producer.produce(names.commands(bank.name), one.value, one.key, one.partition, headers=headers)
     assert producer.flush(SECONDS) == 0
+
+
+def _one_by_one(broker: Broker, bank: Bank, running: Running, count: int) -> None:
+    for number in range(1, count + 1):
+        _post(broker, bank, [good(bank, f"single-{number}", bank.deposit(ACCOUNT))])
+        wait_until(partial(_has_accepted, running, number), lambda: f"{running.reports}")
+
+
+def _has_accepted(running: Running, count: int) -> bool:
+    return running.going and running.worker.counts["accepted"] == count
 
 
 def _decide_all(broker: Broker, bank: Bank) -> Counter[str]:

@@ -106,7 +106,14 @@ class Survey:
         if not workers:
             self.problems.append(f"nobody decides {names.commands(name)}; start: leftfold run {name}")
         row = {"kind": "decider", "name": name, "version": version, "partitions": made or app.partitions}
-        return {**row, "workers": workers, "offsets": sum(self._ends.offsets.get(names.events(name), {}).values())}
+        offsets = sum(self._ends.offsets.get(names.events(name), {}).values())
+        return {**row, "workers": workers, "offsets": offsets, **self._costs(names.state(name, version), topics)}
+
+    def _costs(self, state: str, topics: Mapping[str, int]) -> Row:
+        """What commands cost, as the workers have noted it."""
+        costs = ring("leftfold.kafka.states").costs
+        spent, dropped = costs(kafka_settings(self._kafka), state, topics.get(state, 0)) if state in topics else (0, 0)
+        return {"per_command": spent, "answers_dropped": dropped}
 
     def processes(self, app: App) -> Iterator[Row]:
         """Each process with what is left to do for its routers and workers."""

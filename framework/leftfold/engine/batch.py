@@ -53,7 +53,8 @@ class Batch:
     """The writes of one transaction, and the streams as they are once it is committed.
 
     `sent` holds, by topic, commands of processes and answers to them; `changed` names the streams by partition and key
-    whose record must be written. `failures` are exceptions of user code by kind.
+    whose record must be written. `failures` are exceptions of user code by kind, `answers_dropped` says by partition
+    how many answers left a key's memory before their time.
     """
 
     events: list[Outgoing] = field(default_factory=list)
@@ -65,6 +66,12 @@ class Batch:
     changed: set[tuple[int, str]] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
     failures: dict[str, Failure] = field(default_factory=dict)
+    answers_dropped: dict[int, int] = field(default_factory=dict)
+
+    def drop_answers(self, partition: int, count: int) -> None:
+        """Notes that answers left a key's memory before their time."""
+        if count:
+            self.answers_dropped[partition] = self.answers_dropped.get(partition, 0) + count
 
     def fail(self, error: LeftfoldError) -> None:
         """Notes that user code failed, for the operator; those of one line and type of exception once."""

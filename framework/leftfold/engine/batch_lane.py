@@ -109,7 +109,7 @@ class BatchLane(ABC, Generic[G]):
                 del streams[key]
             for key, stream in streams.items():
                 raw = key.encode()
-                value = self._fitted(batch, stream, room := self._room_beside(raw))
+                value = self._fitted(batch, partition, stream, room := self._room_beside(raw))
                 if len(value) > room:
                     raise HeavyState(f"the state of {key[:80]!r} weighs {len(value)} bytes")
                 batch.states.append(Outgoing(partition, raw, value, STATE_HEADERS))
@@ -162,12 +162,12 @@ class BatchLane(ABC, Generic[G]):
             return
         self._take(batch, record, given, stream, now, careful)
 
-    def _fitted(self, batch: Batch, stream: Any, room: int) -> bytes:
+    def _fitted(self, batch: Batch, partition: int, stream: Any, room: int) -> bytes:
         """The record of a stream; remembered answers leave, oldest first, when it is heavier than `room`."""
         value = self.streams.encode(stream)
         if len(value) > room and (dropped := self.streams.shed(stream, len(value) - room)):
             value = self.streams.encode(stream)
-            self._count(batch, "answers_dropped", dropped)
+            batch.drop_answers(partition, dropped)
         return value
 
     def _room_beside(self, key: bytes | None) -> int:

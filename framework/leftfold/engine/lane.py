@@ -58,7 +58,7 @@ class Lane(BatchLane[Received]):
         spare = stream.copy() if careful else None
         room = self._room_beside(record.key)
         outcome = decide(self.decider, self.events, stream, given, now, room, self._decided)
-        if spare is not None and (size := len(self._fitted(batch, stream, room))) > room:
+        if spare is not None and (size := len(self._fitted(batch, record.partition, stream, room))) > room:
             batch.streams[record.partition][given.key] = stream = spare
             outcome = Refused(ContractError(f"the state would weigh {size} bytes; at most {room} fit"), False)
         self._write(batch, record, given, stream, outcome)
@@ -72,7 +72,8 @@ class Lane(BatchLane[Received]):
                 headers = self._headers(record, received, type_, first + index, index + 1, len(events))
                 batch.events.append(Outgoing(record.partition, record.key, value, headers))
             batch.changed.add((record.partition, received.key))
-            self._tell(batch, "accepted", dropped)
+            self._count(batch, "accepted")
+            batch.drop_answers(record.partition, dropped)
             self._reply(batch, record, received, stream.version, len(events), None)
         elif isinstance(outcome, Duplicate):
             self._count(batch, "duplicates")
@@ -83,7 +84,8 @@ class Lane(BatchLane[Received]):
             if outcome.remembered:
                 batch.changed.add((record.partition, received.key))
             late = isinstance(outcome.error, OutcomeUnknown)
-            self._tell(batch, "rejected" if outcome.remembered else "late" if late else "failed", outcome.dropped)
+            self._count(batch, "rejected" if outcome.remembered else "late" if late else "failed")
+            batch.drop_answers(record.partition, outcome.dropped)
             if not outcome.remembered and not late:
                 batch.fail(outcome.error)
             self._reply(batch, record, received, stream.version, 0, nack(outcome.error))
@@ -105,11 +107,6 @@ class Lane(BatchLane[Received]):
         if received.traceparent:
             headers.append(("traceparent", received.traceparent))
         return headers
-
-    def _tell(self, batch: Batch, what: str, dropped: int) -> None:
-        self._count(batch, what)
-        if dropped:
-            self._count(batch, "answers_dropped", dropped)
 
     def _reply(
         self,

@@ -23,6 +23,8 @@ class StateMark:
 
     `start` is where the state partition began then: when it begins later by now, records are gone that `events` counts.
     `topics` are the ids of the topics that these offsets belong to, by name; older records have none.
+    `per_command` is how many bytes of state a command has cost lately, `answers_dropped` how many answers ever left a
+    key's memory before their time: both as of the transaction before.
     """
 
     commands: int = 0
@@ -30,6 +32,8 @@ class StateMark:
     writer: str = ""
     start: int = 0
     topics: Mapping[str, str] = field(default_factory=dict)
+    per_command: int = 0
+    answers_dropped: int = 0
 
     def encode(self) -> bytes:
         """The record's value."""

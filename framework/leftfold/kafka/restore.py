@@ -49,14 +49,14 @@ class Restored:
     commands: tuple[int, int] = (0, 0)
 
     @property
-    def topics(self) -> Mapping[str, str]:
-        """The ids of topics that `@` knows."""
-        return self.mark.topics if self.mark else {}
+    def known(self) -> StateMark:
+        """What `@` knows."""
+        return self.mark or StateMark()
 
     @property
     def start(self) -> int:
         """The first command to decide."""
-        return max(self.committed, self.mark.commands if self.mark else 0)
+        return max(self.committed, self.known.commands)
 
 
 class Restoration:
@@ -196,7 +196,7 @@ class Restoration:
                 # makes up for what it may lack.
                 restored.span = self._duty.span(StateMark(), restored.start, restored.events_end)
             else:
-                restored.span = self._duty.span(restored.mark or StateMark(), restored.start, restored.events_end)
+                restored.span = self._duty.span(restored.known, restored.start, restored.events_end)
             self._pass_over_lost(restored)
         if self._duty.refusals and any(begin < end for begin, end in (r.span for r in self.found.values())):
             self._letters = {p: self._ends(self._duty.refusals, p) for p in self.found}
@@ -212,7 +212,7 @@ class Restoration:
         Raises:
             ConfigurationError: the topics are not those that the state was made from, or shorter.
         """
-        mark, partition = restored.mark or StateMark(), restored.partition
+        mark, partition = restored.known, restored.partition
         known = KnownLogs(self._duty, partition, mark, self._ids)
         known.check_same(restored.events_end)
         if mark.events > restored.events_end:
@@ -308,13 +308,13 @@ class Restoration:
         for partition in self._theirs.keys() & self.found.keys():
             restored, theirs = self.found[partition], self._theirs[partition]
             if theirs.is_of(self._commands, self._ids) and self._is_ahead(partition, theirs):
-                restored.mark = replace(restored.mark or StateMark(), commands=theirs.commands)
+                restored.mark = replace(restored.known, commands=theirs.commands)
                 self._check_commands(restored)
                 self._pass_over_lost(restored)
         return self._next_version()
 
     def _is_ahead(self, partition: int, theirs: StateMark) -> bool:
-        return theirs.commands > (self.found[partition].mark or StateMark()).commands
+        return theirs.commands > self.found[partition].known.commands
 
     def _marks_of(self, topic: str) -> dict[int, StateMark]:
         """The last mark of each partition in another version's topic."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
+from leftfold.engine.statemark import StateMark
 from leftfold.kafka.offsets import CLEAN, Left
 
 __all__ = ["Served"]
@@ -18,17 +19,17 @@ class Served:
 
     Args:
         state_start: the first offset of the state partition, which a restore found complete from there.
-        topics: the ids of topics that `@` knew.
+        known: the last `@` of the state partition, which knows ids of topics and what commands cost.
     """
 
     SMALL: ClassVar[int] = 100
+    _SHARE: ClassVar[float] = 0.1
     _FOR: ClassVar[int] = 2000
 
-    def __init__(
-        self, next_offset: int, left: Left, *, state_start: int = 0, topics: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, next_offset: int, left: Left, *, state_start: int = 0, known: StateMark | None = None) -> None:
         self.next, self.metadata, self.attempts, self.state_start = next_offset, left.token, left.attempts, state_start
-        self.topics = topics or {}
+        self._known = known or StateMark()
+        self._per_command, self._dropped = float(self._known.per_command), self._known.answers_dropped
         self.begun = False
         self.lonely = self.SMALL if left.suspect else 0
         self.small = 0 if left.token in ("", CLEAN) else self._FOR
@@ -40,6 +41,16 @@ class Served:
     def move(self, next_offset: int, metadata: str) -> None:
         """A batch is committed."""
         self.next, self.metadata, self.attempts, self.begun = next_offset, metadata, 0, True
+
+    @property
+    def known(self) -> StateMark:
+        """What the next `@` goes on with: ids of topics, and what commands have cost in the last ten transactions."""
+        return replace(self._known, per_command=round(self._per_command), answers_dropped=self._dropped)
+
+    def spent(self, state_bytes: int, commands: int, answers_dropped: int) -> None:
+        """Counts what a transaction has written for its commands."""
+        self._per_command += self._SHARE * (state_bytes / commands - self._per_command)
+        self._dropped += answers_dropped
 
     def suspect(self) -> None:
         """One of the next commands outlived a transaction: they are decided one by one, and it may be refused."""

@@ -1,18 +1,20 @@
-"""Has the states of a decider or a process folded again: their topics are emptied, and workers fill them."""
+"""State topics of deciders and processes: what commands cost there, and having all states folded again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
 from leftfold.engine.duty import Duty, duty_of
 from leftfold.engine.statemark import StateMark
 from leftfold.errors import ConfigurationError
+from leftfold.kafka.errors import translated
 from leftfold.kafka.groups import Groups
 from leftfold.kafka.known_logs import cut_commands
 from leftfold.kafka.logs import QuietLog
@@ -22,7 +24,7 @@ from leftfold.kafka.topics import ensure
 from leftfold.ports import LogReader
 from leftfold.position import Position
 
-__all__ = ["Where", "forget_states"]
+__all__ = ["Where", "costs", "forget_states"]
 
 Where: TypeAlias = Literal["kept", "start", "end"]
 
@@ -72,6 +74,40 @@ def _check_whole(open_log: Callable[[], LogReader], topic: str, partitions: int)
         log.close()
 
 
+def costs(settings: KafkaSettings, topic: str, partitions: int) -> tuple[int, int]:
+    """What the `@` records of a state topic say: how many bytes of state a command has lately cost, in the partition
+    where that is most, and how many answers ever left a key's memory before their time.
+
+    Raises:
+        InfrastructureError: no broker answers.
+    """
+    try:
+        with _stable(settings) as consumer:
+            raw = [last_mark(consumer, TopicPartition(topic, partition)) for partition in range(partitions)]
+    except KafkaException as error:
+        raise translated(error, doing=f"reading {topic}") from error
+    marks = [StateMark.decode(mark) for mark in raw if mark]
+    return max((mark.per_command for mark in marks), default=0), sum(mark.answers_dropped for mark in marks)
+
+
+@contextmanager
+def _stable(settings: KafkaSettings) -> Iterator[Consumer]:
+    """A consumer that reads what is committed, and says at once when there is no more."""
+    config: dict[str, Any] = {
+        **settings.librdkafka(),
+        "group.id": f"leftfold.reader.{uuid4()}",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,
+    }
+    consumer = Consumer(config, logger=QuietLog("states"))
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
 def _kept(groups: Groups, group: str, duty: Duty, settings: KafkaSettings) -> Position:
     """Where workers would go on: what is committed, or what the states know of this same topic."""
     commands = names.commands(duty.name)
@@ -79,11 +115,7 @@ def _kept(groups: Groups, group: str, duty: Duty, settings: KafkaSettings) -> Po
     committed, ends = groups.committed(group, [commands]), groups.ends([commands]).offsets[commands]
     states = _states(groups, duty.name)
     found: dict[int, int] = {}
-    config = {**settings.librdkafka(), "group.id": f"leftfold.reader.{uuid4()}", "isolation.level": "read_committed"}
-    consumer = Consumer(
-        {**config, "enable.auto.commit": False, "enable.partition.eof": True}, logger=QuietLog("states")
-    )
-    try:
+    with _stable(settings) as consumer:
         for partition, end in ends.items():
             raw = [last_mark(consumer, TopicPartition(topic, partition)) for topic in states]
             marks = [StateMark.decode(mark) for mark in raw if mark]
@@ -97,6 +129,4 @@ def _kept(groups: Groups, group: str, duty: Duty, settings: KafkaSettings) -> Po
             found[partition] = max([at, *here])
             if found[partition] > end:
                 raise cut_commands(duty.name, partition, found[partition], end)
-    finally:
-        consumer.close()
     return Position({commands: found})

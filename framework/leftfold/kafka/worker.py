@@ -140,7 +140,7 @@ class Worker:
             records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
             known = self._duty.partly(restored.span[0], restored.start)
             commands, events = known if refold.changed else (restored.start, restored.events_end)
-            mark = self._mark(partition, commands, events, restored.state_start, restored.topics)
+            mark = self._mark(partition, commands, events, restored.state_start, restored.known)
             offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
             result = self._run([(self._state, [mark, *records])], [offset])
             if not isinstance(result, Committed):
@@ -150,7 +150,7 @@ class Worker:
         if is_served := self._member.serve(partition, restored.start):
             self._lane.hold(partition, refold.store, end=restored.events_end)
             self._served[partition] = Served(
-                restored.start, restored.left, state_start=restored.state_start, topics=restored.topics
+                restored.start, restored.left, state_start=restored.state_start, known=restored.known
             )
         return is_served
 
@@ -239,8 +239,7 @@ class Worker:
         token = new_token()
         of = self._served
         marks = [
-            self._mark(p, offset, self._lane.held[p].end, of[p].state_start, of[p].topics)
-            for p, offset in nexts.items()
+            self._mark(p, offset, self._lane.held[p].end, of[p].state_start, of[p].known) for p, offset in nexts.items()
         ]
         offsets = [TopicPartition(self._commands, p, offset, token) for p, offset in nexts.items()]
         match self._run(chain([(self._state, marks)], writes), offsets):
@@ -267,24 +266,30 @@ class Worker:
         hanging.await_none(self._served, self._touched - self._served.keys(), self._transactions.id, SETTLED_SECONDS)
         self._settled = self._transactions.rotations
 
-    def _mark(
-        self, partition: int, commands: int, events: int, state_start: int, topics: Mapping[str, str]
-    ) -> Outgoing:
+    def _mark(self, partition: int, commands: int, events: int, state_start: int, known: StateMark) -> Outgoing:
         # What an earlier worker knew stays known where this one may not ask for ids.
-        known = {**topics, **{topic: id_ for topic, id_ in self._shop.ids.items() if id_}}
-        mark = StateMark(commands, events, self._transactions.id, state_start, known).encode()
-        return Outgoing(partition, MARK, mark, STATE_HEADERS)
+        topics = {**known.topics, **{topic: id_ for topic, id_ in self._shop.ids.items() if id_}}
+        mark = StateMark(
+            commands, events, self._transactions.id, state_start, topics, known.per_command, known.answers_dropped
+        )
+        return Outgoing(partition, MARK, mark.encode(), STATE_HEADERS)
 
     def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:
         self._pace.committed()
         self._lane.commit(batch, ends)
+        heavy = Counter[int]()
+        for record in batch.states:
+            heavy[record.partition] += len(record.value or b"")
         for partition, offset in nexts.items():
-            self._served[partition].move(offset, token)
+            served = self._served[partition]
+            served.spent(heavy[partition], max(1, offset - served.next), batch.answers_dropped.get(partition, 0))
+            served.move(offset, token)
         self.counts.update(batch.counts)
         for kind, failure in batch.failures.items():
             told = {"why": failure.why[:500], "exception": failure.trace}
             self._seldom.report("decide failed", told, kind=kind, times=failure.times)
-        if dropped := batch.counts.get("answers_dropped"):
+        if dropped := sum(batch.answers_dropped.values()):
+            self.counts["answers_dropped"] += dropped
             told = {"why": "a key had more answers within a minute than are remembered; a repeat may be decided again"}
             self._seldom.report("answers dropped", told, times=dropped)
         self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
