@@ -85,9 +85,9 @@ class Shell:
 
 
 @contextmanager
-def serving(shell: Shell) -> Iterator[subprocess.Popen[bytes]]:
+def serving(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """`leftfold run` in a project until the block ends; the block begins once worker and tail are at work."""
-    process = shell.start(["run"])
+    process = shell.start(["run", *words])
     try:
         deadline = time.monotonic() + SECONDS
         while not all(f'"{what}"' in shell.said() for what in ("serving", "following")):

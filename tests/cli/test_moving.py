@@ -1,0 +1,94 @@
+"""Moving to another cluster, as docs/moving.md says, typed on two real brokers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import Shell, serving
+
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
+
+Wait = Callable[[Callable[[], object], str], None]
+PAGE = Path(__file__).parents[2] / "docs" / "moving.md"
+APP = """
+from pathlib import Path
+
+from leftfold import App, Delivery, Reaction
+from shop.events.carts import ItemAdded
+from shop.projections.cart_summary import cart_summary
+from shop.projections.customer_spend import customer_spend
+from shop.services.carts.domain import carts
+
+
+def note(event: ItemAdded, delivery: Delivery) -> None:
+    with Path("told").open("a") as told:
+        told.write(event.cart_id + "\\n")
+
+
+noted = Reaction("noted", events=ItemAdded, act=note)
+app = App("shop", partitions=4, deciders=[carts], views=[cart_summary, customer_spend], reactions=[noted])
+"""
+KEYS = [f"c-{number}" for number in range(8)]
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Another broker and Redis, by name."""
+    other = tmp_path_factory.mktemp("other")
+    assert Shell(other)("new", "elsewhere").code == 0
+    shell = Shell(other / "elsewhere")
+    (up,) = shell("up", "--json").rows()
+    yield {"kafka": up["kafka"], "redis": up["redis"]}
+    shell("down")
+
+
+def add(shell: Shell, key: str, *words: str) -> dict[str, Any]:
+    body = {"cart_id": key, "product_id": "tea", "quantity": 1, "price": "2.50", "at": "2026-01-01T00:00:00Z"}
+    sent = shell("send", "AddItem", json.dumps(body), "--json", *words)
+    assert sent.code == 0, sent.err
+    return dict(sent.rows()[0])
+
+
+def items(shell: Shell, *words: str) -> dict[str, int]:
+    """How many items each cart has, by its row; none without a row."""
+    got = {key: shell("get", "cart_summary", key, "--json", *words) for key in KEYS}
+    return {key: one.rows()[0]["row"]["items"] for key, one in got.items() if one.code == 0}
+
+
+def test_the_steps_of_the_page_give_the_same_streams_and_rows_in_another_cluster(
+    served: Shell, new: dict[str, str], wait_until: Wait
+) -> None:
+    (served.place / "shop/services/carts/app.py").write_text(APP)
+    there = ["--kafka", new["kafka"]]
+    both = [*there, "--redis", new["redis"]]
+
+    def told() -> list[str]:
+        return (served.place / "told").read_text().split() if (served.place / "told").exists() else []
+
+    with serving(served):
+        for version in (1, 2):
+            assert {add(served, key, "--id", f"{key}/{version}")["version"] for key in KEYS} == {version}
+        wait_until(lambda: len(told()) == 2 * len(KEYS), "the reaction")
+        wait_until(lambda: items(served) == dict.fromkeys(KEYS, 2), "the view")
+    made = served("topics", "ensure", "--app", "shop.services.carts.app:app", *there)
+    assert made.code == 0, made.err
+    (old,) = [row["address"] for row in served("status", "--json").rows() if row.get("name") == "kafka"]
+    (page,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    copied = served.python("-c", page + f"\ncopy({old!r}, {new['kafka']!r}, 'carts.events', 4)\n")
+    assert copied.code == 0, copied.err
+    begun = served("reactions", "begin", "noted", "--since", "end", "--yes", *there)
+    assert begun.code == 0, begun.err
+    with serving(served, *both):
+        assert add(served, KEYS[0], "--id", f"{KEYS[0]}/2", *there)["version"] == 2, "known by its id"
+        assert {add(served, key, "--id", f"{key}/3", *there)["version"] for key in KEYS} == {3}
+        wait_until(lambda: len(told()) >= 3 * len(KEYS), "the reaction")
+        assert sorted(told()) == sorted(3 * KEYS)
+        wait_until(lambda: items(served, "--redis", new["redis"]) == dict.fromkeys(KEYS, 3), "the view, folded again")
+        verified = served("verify", *both)
+        assert verified.code == 0, verified.out + verified.err
