@@ -92,3 +92,6 @@ def test_the_steps_of_the_page_give_the_same_streams_and_rows_in_another_cluster
         wait_until(lambda: items(served, "--redis", new["redis"]) == dict.fromkeys(KEYS, 3), "the view, folded again")
         verified = served("verify", *both)
         assert verified.code == 0, verified.out + verified.err
+        rebuilt = served("rebuild", "cart_summary", *there)
+        assert rebuilt.code == 0, rebuilt.out + rebuilt.err
+        assert items(served) == dict.fromkeys(KEYS, 3), "in the Redis of before"
