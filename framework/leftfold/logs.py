@@ -30,6 +30,7 @@ _WARN = frozenset(
         "generation lost",
         "killed",
         "not left clean",
+        "react failed",
         "refused in folding",
         "restarting",
         "sender of answers replaced",

@@ -58,6 +58,7 @@ class Bench:
         self.ends = [0, 0, 0, 0]
         self.sent: list[Outgoing] = []
         self.dead: list[str] = []
+        self.traces: list[str] = []
 
     def event(self, event: Placed | Reserved | Paid, offset: int, topic: str = "orders.events") -> RawRecord:
         """The event as the router sends it; its source is another place for each offset."""
@@ -93,6 +94,7 @@ class Bench:
         self.lane.commit(batch, {})
         self.sent = [out for sent in batch.sent.values() for out in sent]
         self.dead += [header(out.headers, "dead_reason").decode() for out in batch.dead]
+        self.traces += [failure.trace for failure in batch.failures.values()]
         return batch.counts
 
     def again(self) -> Bench:
@@ -211,6 +213,7 @@ def test_an_input_that_cannot_be_reacted_to_is_dead_lettered_and_the_rest_goes_o
     assert bench.take(bench.event(PLACED, 7), bench.event(PAID, 0, "payments.events")) == {"dead": 1, "taken": 1}
     assert "process checkout failed on Placed(" in bench.dead[0]
     assert "no such product" in bench.dead[0]
+    assert ["in fails" in trace and "KeyError: 'no such product'" in trace for trace in bench.traces] == [True]
     assert bench.take(bench.event(PLACED, 7)) == {"duplicates": 1}, "it was dealt with"
 
 

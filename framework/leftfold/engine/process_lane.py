@@ -156,6 +156,7 @@ class ProcessLane(BatchLane[Input]):
             self._count(batch, outcome.why)
             return
         if isinstance(outcome, Failed):
+            batch.fail(outcome.error)
             self._bury(batch, record, outcome.error)
             return
         batch.changed.add((record.partition, given.key))
