@@ -287,7 +287,9 @@ class Worker:
         self.counts.update(batch.counts)
         for kind, failure in batch.failures.items():
             told = {"why": failure.why[:500], "exception": failure.trace}
-            self._seldom.report("react failed" if self._duty.time else "decide failed", told, kind=kind, times=failure.times)
+            self._seldom.report(
+                "react failed" if self._duty.time else "decide failed", told, kind=kind, times=failure.times
+            )
         if dropped := sum(batch.answers_dropped.values()):
             self.counts["answers_dropped"] += dropped
             told = {"why": "a key had more answers within a minute than are remembered; a repeat may be decided again"}
