@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -49,6 +50,7 @@ def test_a_change_starts_the_app_again_and_a_slip_waits_for_the_next(
 def test_ctrl_c_stops_servers_and_app(shop: Shell, dev: subprocess.Popen[bytes]) -> None:
     everything = family(dev)
     assert any("java" in process.name() for process in everything)
+    assert [line for line in shop.said().splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)] == []
     dev.send_signal(signal.SIGINT)
     assert dev.wait(240.0) == 130
     assert psutil.wait_procs(everything, timeout=240.0)[1] == []

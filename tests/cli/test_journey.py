@@ -188,7 +188,7 @@ def test_status_shows_workers_and_views(at_work: Shell, wait_until: Wait) -> Non
         "customer_spend": ("live", True),
     }
     (carts,) = [row for row in at_work("status", "--json").rows() if row["kind"] == "decider"]
-    assert (carts["per_command"] > 0, carts["answers_dropped"]) == (True, 0)
+    assert (carts["per_command"] > 0, carts["answers_dropped"], carts["dead"]) == (True, 0, 0)
     told = at_work("status")
     assert told.code == 0
     assert told.err == ""

@@ -42,8 +42,11 @@ def test_a_server_that_keeps_keys_without_a_time_to_live_is_well(server: RedisSe
 def test_one_that_evicts_any_key_is_refused(server: RedisServer, policy: str) -> None:
     with server.client() as client:
         client.config_set("maxmemory-policy", policy)
-    with pytest.raises(ConfigurationError, match=f"has maxmemory-policy {policy}, .*maxmemory-policy noeviction"):
+    with pytest.raises(
+        ConfigurationError, match=f"has maxmemory-policy {policy}, .*maxmemory-policy noeviction"
+    ) as told:
         refuse_eviction(server.settings)
+    assert f"type: redis-cli -h {server.settings.host} -p {server.settings.port} config set" in str(told.value)
 
 
 def test_where_config_is_forbidden_info_says_it(evicting: RedisServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ import pytest
 
 from leftfold import names
 from leftfold.cli.main import run
+from leftfold.cli.survey import Survey
 from tests.cli.shell import Typed
 from tests.worker.bank import Bank
 from tests.worker.broker import SECONDS, Broker
@@ -50,13 +52,17 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, typed
         listed = typed("list", bank.name)
         assert listed.code == 1
         assert f"{names_of}  1 letter: key 'elsewhere' belongs to partition {home}" in listed.out
+        assert _surveyed(broker, bank) == (2, True)
         rows = {row["id"]: row for row in typed("list", bank.name, "--json").rows()}
         assert rows.keys() == {"strayed", "broken"}
         at, hopeless = rows["strayed"]["letter"], rows["broken"]["letter"]
         (shown,) = typed("show", at, "--json").rows()
         assert shown["value"] == json.loads(strayed.value or b"")
         assert shown["headers"]["ce_id"] == "strayed"
-        assert f"reason    {rows['broken']['reason']}" in typed("show", hopeless).out
+        assert f"look at one: leftfold dead show '{names_of}[" in listed.err
+        told = typed("show", hopeless).out
+        assert f"reason    {rows['broken']['reason']}" in told
+        assert re.search(r"^appended  20\d\d-\d\d-\d\dT", told, re.MULTILINE), told
         assert typed("resend", at).code == 2  # it is asked first
         again = typed("resend", at, "--reason", "it strayed", "--by", "ann", "--yes")
         assert (again.code, again.out) == (0, f"{at} is sent again under its own id strayed\n")
@@ -65,6 +71,7 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, typed
     assert typed("discard", hopeless, "--yes").code == 2  # without a reason
     assert typed("discard", bank.name, "--reason", "a test", "--by", "bob", "--yes").code == 0
     assert (typed("list", bank.name).code, typed("list", bank.name).out) == (0, "")
+    assert _surveyed(broker, bank) == (0, False)
     handled = {row["id"]: (row["handled"], row["why"]) for row in typed("list", bank.name, "--all", "--json").rows()}
     assert handled == {"strayed": ("sent again", "ann: it strayed"), "broken": ("discarded", "bob: a test")}
     for words in (("resend", hopeless, "--yes"), ("discard", at, "--reason", "again", "--yes")):
@@ -73,6 +80,13 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, typed
         assert "already" in refused.err
     assert typed("list", "nope").code == 2
     assert typed("show", f"{names_of}[0]@999").code == 2
+
+
+def _surveyed(broker: Broker, bank: Bank) -> tuple[int, bool]:
+    """How many dead letters `leftfold status` shows of the decider, and whether it tells where to look at them."""
+    survey = Survey(broker.address, None)
+    (row,) = survey.deciders(bank.app)
+    return row["dead"], any(f"leftfold dead list {bank.name}" in one for one in survey.problems)
 
 
 def _commands(broker: Broker, bank: Bank) -> set[str]:

@@ -117,9 +117,12 @@ def test_a_topic_that_allows_less_than_usual_gets_less_or_stops_everything(
         assert not running.worker.counts["accepted"]
 
 
-def test_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log(broker: Broker, bank: Bank) -> None:
+def test_dead_letters_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log(
+    broker: Broker, bank: Bank
+) -> None:
     failing = [good(bank, f"failing-{n}", bank.strike(ACCOUNT, "raise")) for n in range(50)]
-    _post(broker, bank, [*failing, *(good(bank, f"poor-{n}", bank.withdraw(ACCOUNT)) for n in range(1_100))])
+    bad = hostile(bank, b"")[0]
+    _post(broker, bank, [bad, *failing, *(good(bank, f"poor-{n}", bank.withdraw(ACCOUNT)) for n in range(1_100))])
     with Running(bank, broker.address) as running:
         wait_until(lambda: running.going and running.worker.counts["rejected"] == 1_100, lambda: f"{running.reports}")
         assert running.worker.counts["failed"] == 50
@@ -127,6 +130,9 @@ def test_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log(broke
         # What a transaction cost stands in the `@` of the next one.
         _one_by_one(broker, bank, running, 10)
     failed, dropped = running.told("decide failed")[0], running.told("answers dropped")[0]
+    (dead,) = running.told("dead letters")
+    assert bad.reason in dead["why"]
+    assert (dead["do"], dead["times"]) == (f"leftfold dead list {bank.name}", 1)
     assert "failed on Strike(" in failed["why"]
     assert failed["exception"].endswith("ValueError: struck\n")
     assert 1 <= failed["times"] <= 50

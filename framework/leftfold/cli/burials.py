@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from leftfold import names
+from leftfold.cli.console import amount, lasting
 from leftfold.cli.failures import Usage, unknown
+from leftfold.cli.last_records import last_records
 from leftfold.cli.passed_over import place_in
 from leftfold.connection import kafka_settings, ring
-from leftfold.engine.dead_letter import Letter
+from leftfold.engine.dead_letter import Letter, letters_in
 
-__all__ = ["Burials"]
+__all__ = ["Burials", "dead_waiting"]
 
 _DEAD = names.dead("")
+_LAST = 2000
+"""How many offsets of each partition a look reads at most."""
+_NEWS = 24 * 3600.0
+"""Dead letters stay for ever; those of the last day are told of."""
+
+
+def dead_waiting(cluster: Any, settings: Any, name: str) -> tuple[int, str]:
+    """How many commands or inputs wait among the last dead letters of each partition, and a sentence about new ones."""
+    records = last_records(cluster, settings, names.dead(name), _LAST)
+    found = [letter for letter in letters_in(records) if letter.is_input and not letter.handled]
+    newest = max(found, key=lambda letter: letter.record.time, default=None)
+    ago = time.time() - newest.record.time / 1000 if newest else _NEWS
+    if newest is None or ago >= _NEWS:
+        return len(found), ""
+    trace = f"leftfold log trace {id_}, " if (id_ := newest.text("ce_id")) else ""
+    told = f"{amount(len(found), 'dead letter')}, the last one {lasting(ago)} ago: {newest.reason}"
+    return len(found), f"{told}; see: {trace}leftfold dead list {name}"
 
 
 class Burials:

@@ -59,7 +59,7 @@ def list_(
         say(f"  {' '.join(str(letter.place) for letter in letters[:_SHOWN])}{more}")
     waiting = sum(not letter.handled for letter in found)
     if not as_json:
-        note("look at one: leftfold dead show 'LETTER'" if found else "there are no dead letters that wait")
+        note(f"look at one: leftfold dead show '{found[0].place}'" if found else "there are no dead letters that wait")
     raise typer.Exit(1 if waiting else 0)
 
 
@@ -76,6 +76,7 @@ def show(
     """Show a dead letter: why it is one, its headers, its bytes."""
     import base64
     import json
+    from datetime import UTC, datetime
 
     from leftfold.cli.burials import Burials
     from leftfold.cli.console import emit, pairs, say
@@ -91,7 +92,8 @@ def show(
         headers = {name: letter.text(name) for name, _ in letter.record.headers}
         emit({**_row(letter), "headers": headers, "value": read, "bytes": base64.b64encode(value).decode()})
         return
-    pairs({name: told for name, told in _row(letter).items() if told})
+    appended = datetime.fromtimestamp(letter.record.time / 1000, UTC).isoformat(timespec="milliseconds")
+    pairs({name: told for name, told in {**_row(letter), "appended": appended}.items() if told})
     say()
     pairs({name: letter.text(name) for name, _ in letter.record.headers if not name.startswith("dead_")})
     say(f"\n{len(value):,} bytes: {value!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from leftfold.cli.options import AppsOption, KafkaOption, LogsOption, RedisOption, examples
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from leftfold.logs import Report
@@ -46,7 +48,7 @@ def dev(
     report, stopping = open_report("dev", as_json=json_logs), Stopping()
     environment = handover(kafka=kafka, redis=redis)
     try:
-        with _servers(kafka, redis, report):
+        with _servers(kafka, redis, report, shown=sys.stderr.isatty() and not json_logs):
             if not stopping.event.is_set():
                 logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]
                 arguments = [*logs, *(f"--app={one}" for one in app or ())]
@@ -59,8 +61,8 @@ def dev(
     raise typer.Exit(stopping.code)
 
 
-def _servers(kafka: str | None, redis: str | None, report: Report) -> AbstractContextManager[object]:
-    """What is not configured and does not run yet, for as long as this process lives."""
+def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: bool) -> AbstractContextManager[object]:
+    """What is not configured and does not run yet, for as long as this process lives; `shown` = work is overwritten."""
     from contextlib import nullcontext
 
     from leftfold.cli.embedded import local_settings, needed
@@ -77,4 +79,19 @@ def _servers(kafka: str | None, redis: str | None, report: Report) -> AbstractCo
         report("servers were there", {"kafka": servers.kafka, "redis": servers.redis})
         return nullcontext()
     report("starting servers", {"data": str(settings.data)})
-    return kept_up(local.embedded(settings.data, settings=settings, want=need.want), settings.data, report)
+    progress = None if shown else _reported(report)
+    servers = local.embedded(settings.data, settings=settings, want=need.want, progress=progress)
+    return kept_up(servers, settings.data, report)
+
+
+def _reported(report: Report) -> Callable[[str], None]:
+    """Tells of each piece of work once, as a line of the log."""
+    told: set[str] = set()
+
+    def progress(line: str) -> None:
+        work = line.partition(" ... ")[0]
+        if work not in told:
+            told.add(work)
+            report(work, {})
+
+    return progress

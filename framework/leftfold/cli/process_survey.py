@@ -9,14 +9,12 @@ from typing import Any
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.cli.burials import dead_waiting
 from leftfold.cli.console import amount, lasting
 from leftfold.cli.freshness import Freshness
-from leftfold.cli.last_records import last_records
 from leftfold.cli.timerline import row_of
 from leftfold.cli.timing import time_of
-from leftfold.codec import header
 from leftfold.connection import ring
-from leftfold.engine.dead_letter import letters_in
 from leftfold.engine.timer_table import TimerTable
 from leftfold.errors import LeftfoldError, LogHole
 from leftfold.position import Position
@@ -27,10 +25,8 @@ __all__ = ["ProcessSurvey"]
 Row = dict[str, Any]
 _FAR = 10.0
 """Seconds behind which nobody takes for work under way."""
-_STATES, _DEAD = 500_000, 2000
-"""How many offsets of states and of dead letters a look reads at most."""
-_NEWS = 24 * 3600.0
-"""Dead letters stay for ever; those of the last day are told of."""
+_STATES = 500_000
+"""How many offsets of states a look reads at most."""
 
 
 class ProcessSurvey:
@@ -59,7 +55,10 @@ class ProcessSurvey:
         events = [names.events(category) for category in process.categories]
         row["unrouted"] = self._age(f"{name}.router", events, "its routers have not routed an event")
         row["untaken"] = self._age(name, [inputs], "its workers have not taken an input")
-        return row | self._timers(process) | self._dead(name)
+        waiting, told = dead_waiting(self._groups, self._settings, name)
+        if told:
+            self.problems.append(f"process {name}: {told}")
+        return row | self._timers(process) | {"dead": waiting}
 
     def _age(self, of: str, topics: Iterable[str], what: str) -> float | None:
         """How old the first record is that a group has not committed; None = nobody can tell."""
@@ -110,18 +109,3 @@ class ProcessSurvey:
                 f"{first['key']}, due {first['due']}; see: leftfold timers list {process.name}"
             )
         return {"timers": len(rows), "overdue": len(overdue)}
-
-    def _dead(self, name: str) -> Row:
-        """How many dead letters wait among the last ones of each partition."""
-        records = last_records(self._groups, self._settings, names.dead(name), _DEAD)
-        found = [letter.record for letter in letters_in(records) if not letter.handled]
-        newest = max(found, key=lambda record: record.time, default=None)
-        if newest is not None and time.time() - newest.time / 1000 < _NEWS:
-            reason = header(newest.headers, "dead_reason").decode(errors="replace")
-            id_ = header(newest.headers, "ce_id").decode(errors="replace")
-            see = "; see: " + (f"leftfold log trace {id_}, " if id_ else "") + f"leftfold dead list {name}"
-            self.problems.append(
-                f"process {name}: {amount(len(found), 'dead letter')}, the last one "
-                f"{lasting(time.time() - newest.time / 1000)} ago: {reason}{see}"
-            )
-        return {"dead": len(found)}

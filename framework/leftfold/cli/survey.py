@@ -8,6 +8,7 @@ from typing import Any
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.cli.burials import dead_waiting
 from leftfold.cli.embedded import local_settings
 from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
@@ -96,7 +97,11 @@ class Survey:
                 self._starts = cluster.starts(logs)
                 self._ids = cluster.identities(logs)
                 for decider in app.deciders:
-                    yield self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
+                    row = self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
+                    waiting, told = dead_waiting(cluster, kafka_settings(self._kafka), decider.name)
+                    if told:
+                        self.problems.append(f"decider {decider.name}: {told}")
+                    yield {**row, "dead": waiting}
         except LeftfoldError as error:
             self._met(error)
 

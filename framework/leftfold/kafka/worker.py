@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.codec import header
 from leftfold.engine.batch import Batch, Outgoing, Write
 from leftfold.engine.batch_lane import STATE_HEADERS, HeavyState
 from leftfold.engine.duty import duty_of
@@ -290,6 +291,10 @@ class Worker:
             self._seldom.report(
                 "react failed" if self._duty.time else "decide failed", told, kind=kind, times=failure.times
             )
+        if batch.dead:
+            why = header(batch.dead[-1].headers, "dead_reason").decode(errors="replace")
+            told = {"why": why[:500], "do": f"leftfold dead list {self._category}"}
+            self._seldom.report("dead letters", told, times=len(batch.dead))
         if dropped := sum(batch.answers_dropped.values()):
             self.counts["answers_dropped"] += dropped
             told = {"why": "a key had more answers within a minute than are remembered; a repeat may be decided again"}

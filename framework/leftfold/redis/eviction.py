@@ -34,9 +34,10 @@ def refuse_eviction(settings: RedisSettings) -> str:
         for server in topology_of(settings).hearers():
             policy = _policy(server)
             if policy.startswith(_EVICTS):
+                at = f"-s {server.socket_path}" if server.socket_path else f"-h {server.host} -p {server.port}"
                 raise ConfigurationError(
                     f"redis at {server.address} has maxmemory-policy {policy}, which drops rows of views unnoticed; "
-                    f"set it in redis.conf or type: redis-cli config set maxmemory-policy noeviction"
+                    f"set it in redis.conf or type: redis-cli {at} config set maxmemory-policy noeviction"
                 )
             policies.add(policy)
     return ", ".join(sorted(filter(None, policies)))
