@@ -32,6 +32,8 @@ class App:
     Args:
         name: lower case; part of topic names (`{name}.replies`) and transactional ids.
         partitions: of every topic of its categories; changing it later is a migration.
+        senders: processes of other Apps whose commands its deciders take, by name. What claims to come from any other
+            process is dead-lettered: whoever may write commands could forge it, and have answers written elsewhere.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class App:
         reactions: Sequence[Reaction[Any]] = (),
         views: Sequence[View[Any, Any]] = (),
         streams: Sequence[Streaming] = (),
+        senders: Sequence[str] = (),
     ) -> None:
         self.name, self.partitions = name, partitions
         self.deciders, self.processes, self.views = tuple(deciders), tuple(processes), tuple(views)
@@ -59,6 +62,11 @@ class App:
             _of_kind(name, what, kind, given)
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
+        self.senders = tuple(senders)
+        if isinstance(senders, str) or not all(isinstance(s, str) and _NAME.fullmatch(s) for s in senders):
+            raise ConfigurationError(
+                f"app {name}: senders={senders!r} must be names of processes of other Apps, such as ['checkout']"
+            )
         if not 1 <= partitions <= 4096:
             raise ConfigurationError(f"app {name}: partitions={partitions} must be between 1 and 4096")
         _distinct(name, "deciders", (d.name for d in self.deciders))
@@ -77,6 +85,11 @@ class App:
         for process in self.processes:
             _same_events(name, process, self.deciders)
             _same_commands(name, process, self.deciders)
+
+    def senders_to(self, category: str) -> frozenset[str]:
+        """The processes, by name, whose commands a decider takes: those of other Apps, and its own that send here."""
+        own = {p.name for p in self.processes if any(c.__leftfold__.category == category for c in p.sends)}
+        return frozenset(own.union(self.senders))
 
     def decider(self, category: str) -> Decider[Any, Any, Any]:
         """The decider of a category.

@@ -40,8 +40,8 @@ def digest(value: bytes) -> str:
 
 
 def header(headers: Headers, name: str) -> bytes:
-    """A header's value, empty when it is not there."""
-    for key, value in headers:
+    """A header's value, empty when it is not there; of one that is there twice, the last, as in a dictionary."""
+    for key, value in reversed(headers):
         if key == name:
             return value or b""
     return b""

@@ -23,6 +23,7 @@ _WARN = frozenset(
     {
         "a command is too slow",
         "answers dropped",
+        "answers withheld",
         "commands begin again",
         "commands lost to retention",
         "commit outcome unknown",

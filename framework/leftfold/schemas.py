@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic_core import core_schema
@@ -12,10 +12,13 @@ from pydantic_core import core_schema
 __all__ = ["adjusted", "with_aware_times"]
 
 TAG = "@"
+_FIRST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+_LAST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+"""Times between these exist in every zone."""
 
 
 def with_aware_times(schema: Any) -> Any:
-    """The schema of a message, in which every datetime must say its zone."""
+    """The schema of a message, in which every datetime must say its zone, and has a time in UTC."""
     if isinstance(schema, (list, tuple)):
         return type(schema)(with_aware_times(s) for s in schema)
     if not isinstance(schema, dict):
@@ -23,6 +26,8 @@ def with_aware_times(schema: Any) -> Any:
     done = {k: v if k in ("metadata", "serialization") else with_aware_times(v) for k, v in schema.items()}
     if done.get("type") == "datetime":
         done["tz_constraint"] = "aware"
+        done.setdefault("ge", _FIRST)
+        done.setdefault("le", _LAST)
     return done
 
 

@@ -15,5 +15,6 @@ app = App(
     "baskets",
     partitions=12,
     deciders=[baskets],
+    senders=["checkout"],
     views=[basket_summary, household_spend, product_sales, store_totals],
 )

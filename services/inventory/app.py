@@ -7,4 +7,4 @@ from services.inventory.domain import inventory
 
 __all__ = ["app"]
 
-app = App("inventory", partitions=12, deciders=[inventory])
+app = App("inventory", partitions=12, deciders=[inventory], senders=["checkout", "replenishment", "supplier"])

@@ -7,4 +7,4 @@ from services.loyalty.domain import loyalty
 
 __all__ = ["app"]
 
-app = App("loyalty", partitions=12, deciders=[loyalty])
+app = App("loyalty", partitions=12, deciders=[loyalty], senders=["checkout"])

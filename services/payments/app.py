@@ -7,4 +7,4 @@ from services.payments.domain import payments
 
 __all__ = ["app"]
 
-app = App("payments", partitions=12, deciders=[payments])
+app = App("payments", partitions=12, deciders=[payments], senders=["checkout"])

@@ -57,7 +57,7 @@ clerk = Process("clerk", inputs=Asked, sends=Answer, correlate=whose, react=reac
 asked = FoldView("asked", events=Asked, row=Count, evolve=more)
 answered = FoldView("answered", events=Answered, row=Count, evolve=more)
 asking = App("asking", partitions=2, deciders=[questions], views=[asked])
-answering = App("answering", partitions=2, deciders=[answers], views=[answered])
+answering = App("answering", partitions=2, deciders=[answers], views=[answered], senders=["clerk", "late"])
 between = App("between", partitions=2, processes=[clerk])
 late = Process("late", inputs=Asked, sends=Answer, correlate=whose, react=react, **kept)
 later = App("later", partitions=2, processes=[late])

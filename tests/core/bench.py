@@ -15,16 +15,19 @@ from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from tests.core.shop import baskets
 
-__all__ = ["LaneBench", "memory"]
+__all__ = ["END", "LaneBench", "memory"]
 
-PARTITIONS = 4
+PARTITIONS, END = 4, 1000
 
 
 class LaneBench:
-    """One lane that holds every partition; `now` is the time of the broker in seconds, `clock` the worker's."""
+    """One lane that holds every partition; `now` is the time of the broker in seconds, `clock` the worker's.
+
+    A process `checkout` of another App sends to it, each partition of whose inputs ends at `END`.
+    """
 
     def __init__(self, decider: Decider[Any, Any, Any] = baskets, max_bytes: int = 1_000_000) -> None:
-        self.now, self.clock, self.offset = 1000.0, 0.0, 0
+        self.now, self.clock, self.offset, self.asked = 1000.0, 0.0, 0, 0
         self.codec: MessageCodec[Any] = MessageCodec(decider.commands)
         self.lane = Lane(
             "shop",
@@ -32,9 +35,16 @@ class LaneBench:
             partition_of=lambda key: partition_of(key, PARTITIONS),
             max_bytes=max_bytes,
             clock=lambda: self.clock,
+            partitions=lambda topic: PARTITIONS,
+            senders=("checkout",),
+            end=self._end,
         )
         for partition in range(PARTITIONS):
             self.lane.hold(partition, MemoryStates(), end=0)
+
+    def _end(self, topic: str, partition: int) -> int:
+        self.asked += 1
+        return END
 
     def record(
         self, command: Command, id_: str = "", *, headers: Mapping[str, Any] | None = None, **changes: Any

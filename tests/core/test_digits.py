@@ -66,7 +66,7 @@ def test_an_input_whose_version_is_no_number_is_dead_lettered_by_a_process(versi
     record = bench.event(PLACED, 7)
     strange = record._replace(headers=named(record.headers, "ce_type", f"orders.Placed.v{version}".encode()))
     assert bench.take(strange) == {"dead": 1}
-    assert bench.dead[0].startswith("orders.Placed version ")
+    assert bench.dead[0].startswith(("orders.Placed version ", "header 'ce_type' has more than 1024 bytes"))
 
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000, "x"])

@@ -182,7 +182,7 @@ def test_a_state_grown_too_heavy_refuses_the_command_that_made_it_so() -> None:
     assert batch.counts["accepted"] + batch.counts["dead"] == 12
     assert bench.state("other").version == 1
     assert bench.state("b").version == batch.counts["accepted"] - 1
-    assert any(b"the state would weigh" in header(dead, "dead_reason") for dead in batch.dead)
+    assert any(b"the state would be too large" in header(dead, "dead_reason") for dead in batch.dead)
 
 
 def test_a_long_key_counts_three_times_in_what_a_record_weighs() -> None:

@@ -224,7 +224,7 @@ def test_a_state_that_is_too_heavy_is_refused_and_the_instance_stays_as_it_was()
     process = checkout_with(evolve=grows)
     bench = Bench(process, heavy=4096)
     assert bench.take(bench.event(PLACED, 7)) == {"dead": 1}
-    assert "the state would weigh" in bench.dead[0]
+    assert "the state would be too large" in bench.dead[0]
     assert bench.take(bench.event(PLACED, 7)) == {"duplicates": 1}, "it was dealt with"
     assert b"xxx" not in (bench.stores[home(b"o")].get("o") or b"")
 

@@ -112,7 +112,9 @@ def test_a_fold_that_fails_refuses_the_partition_loudly() -> None:
 def test_answers_and_origins_come_over_from_another_version_of_the_state() -> None:
     bench = LaneBench()
     bench.run(
-        bench.record(COMMANDS[0], "c1", headers={"origin": b"t/0/5/1"}),
+        bench.record(
+            COMMANDS[0], "c1", headers={"origin": b"checkout.commands/0/5/1", "reply_to": b"checkout.commands"}
+        ),
         bench.record(COMMANDS[0], "c2", headers={"expected_version": b"9"}),
     )
     store = MemoryStates()
@@ -121,7 +123,7 @@ def test_answers_and_origins_come_over_from_another_version_of_the_state() -> No
     refold.adopt("b", bench.lane.held[partition].store.get("b") or b"")
     stream = refold.stream("b")
     assert list(stream.answered) == ["c1", "c2"]
-    assert stream.origins == {"t/0": (5, 1)}
+    assert stream.origins == {"checkout.commands/0": (5, 1)}
     assert stream.version == 0
 
 

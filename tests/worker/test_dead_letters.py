@@ -33,7 +33,7 @@ UNANSWERABLE = [
     b"%b.replies/",
     b"%b.replies/-1",
     b"%b.replies/\xc2\xb2",
-    b"%b.replies/" + b"9" * 5000,
+    b"%b.replies/" + b"9" * 900,
     b".replies/0",
     b"/0",
     b"\x00.replies/0",
@@ -100,21 +100,29 @@ def test_a_record_too_large_takes_its_transaction_along_when_nobody_weighs_it(br
     assert broker.records(names.events(bank.name)) == []
 
 
-@pytest.mark.parametrize("asks_room", [True, False])
+@pytest.mark.parametrize("way", ["room is asked for", "found one by one", "neither"])
 def test_a_topic_that_allows_less_than_usual_gets_less_or_stops_everything(
-    broker: Broker, bank: Bank, asks_room: bool
+    broker: Broker, bank: Bank, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker refuses a whole batch of records by its weight, though each of them is small enough."""
     broker.alter(names.events(bank.name), max_message_bytes="100000")
     small = [good(bank, f"small-{n}", bank.swell(ACCOUNT, "event", 10_000)) for n in range(30)]
     large = good(bank, "large", bank.swell(ACCOUNT, "event", 150_000))
     _post(broker, bank, [*small, large, good(bank, "last", bank.deposit(ACCOUNT))])
-    if asks_room:
+    if way == "room is asked for":
         assert _decide_all(broker, bank) == {"accepted": 31, "dead": 1}
         return
+    if way == "neither":
+        monkeypatch.setattr("leftfold.kafka.worker.REFUSED", frozenset[int]())
     with Running(bank, broker.address, haste=Haste(asks_room=False)) as running:
-        wait_until(lambda: running.worker.counts["aborted"] >= 3, "the same transaction, again and again")
-        assert not running.worker.counts["accepted"]
+        if way == "neither":
+            wait_until(lambda: running.worker.counts["aborted"] >= 3, "the same transaction, again and again")
+            assert not running.worker.counts["accepted"]
+            return
+        wait_until(lambda: running.worker.counts["accepted"] == 31, lambda: f"{running.reports}")
+        assert running.worker.counts["dead"] == 1
+    (dead,) = broker.records(names.dead(bank.name))
+    assert b"what it makes cannot be written" in header(dead.headers, "dead_reason")
 
 
 def test_dead_letters_failures_of_a_decider_and_answers_that_leave_early_are_in_the_log(

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from leftfold import names
 from leftfold.codec import header
 from leftfold.engine.batch import Batch, Outgoing, Reply
 from leftfold.engine.dead_letter import dead_letter
@@ -15,7 +16,7 @@ from leftfold.engine.log_time import TimeMark
 from leftfold.engine.received import CONTENT_TYPE
 from leftfold.engine.reply import nack
 from leftfold.engine.statemark import MARK
-from leftfold.errors import ContractError, LeftfoldError
+from leftfold.errors import ContractError, DecisionFailed, LeftfoldError
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord, StateStore
 
@@ -29,7 +30,7 @@ STATE_HEADERS = [CONTENT_TYPE]
 
 
 class HeavyState(Exception):
-    """A batch made a state record that is too heavy to be written."""
+    """A batch made a state record that cannot be written: it is too heavy, or its value has no form in bytes."""
 
 
 class _Keyed(Protocol):
@@ -109,16 +110,26 @@ class BatchLane(ABC, Generic[G]):
                 del streams[key]
             for key, stream in streams.items():
                 raw = key.encode()
-                value = self._fitted(batch, partition, stream, room := self._room_beside(raw))
+                room = self._room_beside(raw)
+                try:
+                    value = self._fitted(batch, partition, stream, room)
+                except Exception as error:  # a state of user code, made from whatever a client has sent
+                    raise HeavyState(f"the state of {key[:80]!r} cannot be written down: {error!r}") from error
                 if len(value) > room:
                     raise HeavyState(f"the state of {key[:80]!r} weighs {len(value)} bytes")
                 batch.states.append(Outgoing(partition, raw, value, STATE_HEADERS))
 
-    def bury(self, record: RawRecord, reason: str) -> Batch:
-        """A batch that dead-letters one record without looking into it."""
+    def bury(self, record: RawRecord, reason: str, *, silent: bool = False) -> Batch:
+        """A batch that dead-letters one record without looking into it; `silent` answers no process."""
         batch = Batch()
         self._bury(batch, record, ContractError(reason))
+        if silent:
+            batch.sent.clear()
         return batch
+
+    def withhold(self, topics: Iterable[str]) -> bool:
+        """Answers nobody there for a minute; returns whether that leaves something to be written."""
+        return False
 
     def commit(self, batch: Batch, ends: Mapping[int, int]) -> None:
         """Takes over a batch that is committed; `ends` are the events ends of partitions it wrote events to."""
@@ -162,6 +173,17 @@ class BatchLane(ABC, Generic[G]):
             return
         self._take(batch, record, given, stream, now, careful)
 
+    def _unfit(self, batch: Batch, partition: int, stream: Any, room: int) -> LeftfoldError | None:
+        """Why the record of a stream cannot be written; None = it can."""
+        try:
+            if len(self._fitted(batch, partition, stream, room)) <= room:
+                return None
+        except Exception as error:  # noqa: BLE001  # a state of user code, made from whatever a client has sent
+            failed = DecisionFailed(f"{self.name}: the state cannot be written down: {error!r}")
+            failed.__cause__ = error
+            return failed
+        return ContractError(f"the state would be too large to be written; at most {room} bytes fit")
+
     def _fitted(self, batch: Batch, partition: int, stream: Any, room: int) -> bytes:
         """The record of a stream; remembered answers leave, oldest first, when it is heavier than `room`."""
         value = self.streams.encode(stream)
@@ -200,16 +222,18 @@ class BatchLane(ABC, Generic[G]):
             id_ = header(record.headers, "ce_id")
             batch.replies.append(Reply(to, id_, record.partition, version, events, error))
             return
-        topic = to.decode(errors="replace")
-        count = self._partitions(topic) if topic.endswith(".commands") else 0
+        process = self._sender(to)
+        count = self._partitions(names.commands(process)) if process else 0
         if not count:
             self._count(batch, "replies_unanswerable")
             return
         body = {"version": version, "events": events} if error is None else error
-        answer = answer_record(
-            record, key, partition_of(key, count), self._source[1], body, topic.removesuffix(".commands")
-        )
-        batch.sent.setdefault(topic, []).append(answer)
+        answer = answer_record(record, key, partition_of(key, count), self._source[1], body, process)
+        batch.sent.setdefault(names.commands(process), []).append(answer)
+
+    def _sender(self, to: bytes) -> str:
+        """The process that is to be answered there, '' = nobody whom this lane answers."""
+        return ""
 
     def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:
         """Dead-letters a record with its original bytes, by reference when it is too heavy to be copied."""

@@ -19,8 +19,8 @@ _HANDLED, _HOW, _WHY = "dead_handled", "dead_how", "dead_reason"
 SENDING, SENT, DISCARDED = "sending", "sent again", "discarded"
 HANDLED = frozenset({SENT, DISCARDED})
 """What is done with a letter in the end."""
-_LEFT_OUT = ("dead_", "reply_", "origin", "deadline")
-"""How headers begin that a command sent again lacks: no client waits for its answer, and it is late by intent."""
+_LEFT_OUT = ("dead_", "origin", "deadline")
+"""How headers begin that a command sent again lacks: it is late by intent."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Letter:
 def dead_letter(record: RawRecord, why: str, partition: int, room: int) -> Outgoing:
     """The record with its original bytes; by reference, when a copy would weigh more bytes than there is `room` for."""
     source = f"{record.topic}/{record.partition}/{record.offset}".encode()
-    told: HeaderList = [(_WHY, why[:_LONGEST].encode()), ("dead_source", source)]
+    told: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), ("dead_source", source)]
     headers = [*record.headers, *told]
     weight = len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") for k, v in headers)
     if weight > room:
@@ -108,10 +108,12 @@ def sent_again(original: RawRecord, partition: int, *, id_: str = "", origin: st
         original: as it was sent. id_: another id than its own.
         origin: where it comes from now, for an input: the place of the old one counts as seen.
     """
+    # A process still waits for its answer, and takes one only; a client has gone.
+    left_out = _LEFT_OUT if header(original.headers, "reply_key") else (*_LEFT_OUT, "reply_")
     headers: HeaderList = [
         (name, id_.encode() if id_ and name == "ce_id" else value or b"")
         for name, value in original.headers
-        if not name.startswith(_LEFT_OUT)
+        if not name.startswith(left_out)
     ]
     if origin:
         headers.append(("origin", origin.encode()))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from leftfold.codec import MessageCodec
 from leftfold.decider import Decider
 from leftfold.engine.received import Received
-from leftfold.engine.reply import nack
+from leftfold.engine.reply import SMALL, nack, small
 from leftfold.engine.stream import Stream, answer
 from leftfold.errors import (
     ConflictError,
@@ -108,7 +108,9 @@ def decide(
         return _failed(why, error)
     for type_, value in encoded:
         if len(value) > max_bytes:
-            return Refused(ContractError(f"{type_.decode()} of {len(value)} bytes; at most {max_bytes} fit"), False)
+            return Refused(
+                ContractError(f"{type_.decode()} is too large to be written; at most {max_bytes} bytes fit"), False
+            )
     first = stream.version + 1
     stream.state, stream.version = state, stream.version + len(events)
     dropped = stream.remember(
@@ -158,7 +160,11 @@ def _rejected(
 
 
 def _refused(stream: Stream[Any], received: Received, error: LeftfoldError, now: float, decided: float) -> Refused:
-    given = answer(received.id, received.digest, stream.version, 0, nack(error), max(now, decided))
+    seen, refusal = max(now, decided), nack(error)
+    given = answer(received.id, received.digest, stream.version, 0, refusal, seen)
+    if len(given.encoded) > SMALL:
+        # Each transaction writes it again, and two large ones would fill the record.
+        given = answer(received.id, received.digest, stream.version, 0, small(refusal), seen)
     dropped = stream.remember(received.id, given, now)
     _advance(stream, received)
     return Refused(error, True, dropped)

@@ -8,7 +8,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.decider import Decider
 from leftfold.engine.batch_lane import BatchLane, Clock, Partitions
-from leftfold.engine.lane import Lane
+from leftfold.engine.lane import End, Lane
 from leftfold.engine.process_lane import ProcessLane
 from leftfold.engine.process_refold import ProcessRefold
 from leftfold.engine.refold import Refold
@@ -60,7 +60,7 @@ class Duty(Protocol):
     adopts: bool
     rests: tuple[str, ...]
 
-    def lane(self, app: App, partitions: Partitions, max_bytes: int, clock: Clock) -> BatchLane[Any]:
+    def lane(self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock) -> BatchLane[Any]:
         """The lane that does it."""
 
     def refold(self, store: StateStore) -> Refolding:
@@ -82,7 +82,7 @@ class Deciding:
         self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
         self.rests: tuple[str, ...] = (self.log,)
 
-    def lane(self, app: App, partitions: Partitions, max_bytes: int, clock: Clock) -> BatchLane[Any]:
+    def lane(self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock) -> BatchLane[Any]:
         """The lane that decides."""
         return Lane(
             app.name,
@@ -91,6 +91,8 @@ class Deciding:
             partitions=partitions,
             max_bytes=max_bytes,
             clock=clock,
+            senders=app.senders_to(self.name),
+            end=end,
         )
 
     def refold(self, store: StateStore) -> Refolding:
@@ -116,7 +118,7 @@ class Reacting:
         self.writes: tuple[str, ...] = (self.refusals,)
         self.rests: tuple[str, ...] = (self.log, *map(names.events, process.categories))
 
-    def lane(self, app: App, partitions: Partitions, max_bytes: int, clock: Clock) -> BatchLane[Any]:
+    def lane(self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock) -> BatchLane[Any]:
         """The lane that reacts."""
         return ProcessLane(
             app.name,

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from leftfold.codec import event_id, header, utc_text
 from leftfold.engine.batch import HeaderList, Outgoing
 from leftfold.engine.instance import Due
-from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION, origin_of
+from leftfold.engine.received import CONTENT_TYPE, LONGEST, SPEC_VERSION, headers_of, origin_of
+from leftfold.engine.reply import small
 from leftfold.errors import ContractError
 from leftfold.moments import moment_in
 from leftfold.ports import RawRecord
@@ -46,7 +47,7 @@ def read_input(record: RawRecord) -> Input:
     Raises:
         ContractError: headers or key are not those of an input.
     """
-    found = dict(record.headers)
+    found = headers_of(record)
     try:
         key = record.key.decode() if record.key else ""
         given = Input(
@@ -68,7 +69,7 @@ def read_input(record: RawRecord) -> Input:
     except (ValueError, AttributeError, TypeError) as error:
         raise ContractError(f"unreadable header or key: {error}") from error
     if not key or key == "@" or not given.id:
-        raise ContractError(f"key {key!r} and ce_id {given.id!r}: neither may be empty, and '@' is reserved")
+        raise ContractError(f"key {key[:80]!r} and ce_id {given.id!r}: neither may be empty, and '@' is reserved")
     if given.origin is None and given.type not in (DUE, CANCEL):
         raise ContractError("header 'origin' is missing: nobody could tell whether this input was there before")
     return given
@@ -83,11 +84,8 @@ def answer_record(
     """
     id_ = header(command.headers, "ce_id")
     if "error" in body:
-        body = {
-            **body,
-            "message": str(body["message"])[:_LONGEST],
-            "type": header(command.headers, "ce_type").decode(errors="replace"),
-        }
+        type_ = header(command.headers, "ce_type")[:LONGEST].decode(errors="replace")
+        body = {**small(body, _LARGE), "message": str(body["message"])[:_LONGEST], "type": type_}
         if len(command.value or b"") <= _LARGE:
             body["command"] = (command.value or b"").decode(errors="replace")
     headers: HeaderList = [

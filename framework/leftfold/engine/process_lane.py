@@ -111,9 +111,9 @@ class ProcessLane(BatchLane[Input]):
                 given = read_input(RawRecord("", out.partition, 0, out.key, out.value, out.headers))
                 self.timers[out.partition].fired(given.key, *timer_of(given))
 
-    def bury(self, record: RawRecord, reason: str) -> Batch:
+    def bury(self, record: RawRecord, reason: str, *, silent: bool = False) -> Batch:
         """A batch that dead-letters one record; whoever folds the inputs again passes it over, too."""
-        batch = super().bury(record, reason)
+        batch = super().bury(record, reason, silent=silent)
         self.finish(batch)
         return batch
 
@@ -131,6 +131,9 @@ class ProcessLane(BatchLane[Input]):
             batch.streams[record.partition][given.key] = before
         batch.changed.add((record.partition, given.key))
 
+    def _answer(self, batch: Batch, record: RawRecord, version: int, events: int, error: dict[str, Any] | None) -> None:
+        """Nobody waits for an answer to an input."""
+
     def _read(self, record: RawRecord) -> Input:
         return read_input(record)
 
@@ -143,9 +146,9 @@ class ProcessLane(BatchLane[Input]):
             self.times[record.partition].saw(given.origin[0], at, routed, record.offset)
         spare = stream.copy() if careful else None
         outcome = self._reactor.take(stream, given)
-        if spare is not None and (size := len(self.streams.encode(stream))) > (room := self._room_beside(record.key)):
+        if spare is not None and (wrong := self._unfit(batch, record.partition, stream, self._room_beside(record.key))):
             batch.streams[record.partition][given.key] = spare
-            outcome = Failed(ContractError(f"the state would weigh {size} bytes; at most {room} fit"))
+            outcome = Failed(wrong)
         if isinstance(outcome, Passed) and outcome.why == "foreign":
             # A router sends what its own code listens to: passed over here, it would never reach the process.
             what = given.type.decode(errors="replace")

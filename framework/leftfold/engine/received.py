@@ -8,16 +8,19 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from leftfold.codec import JSON, MessageCodec, digest
+from leftfold.digits import number_in
 from leftfold.errors import ContractError
 from leftfold.messages import Command
 from leftfold.ports import RawRecord
 
 __all__ = [
-    "DELIVERY_SECONDS", "Received", "command_headers", "command_id", "deadline_header", "origin_of", "read_command",
+    "DELIVERY_SECONDS", "Received", "command_headers", "command_id", "deadline_header", "headers_of", "origin_of",
+    "read_command",
 ]  # fmt: skip
 
 SPEC_VERSION = ("ce_specversion", b"1.0")
-LONGEST = 1024
+LONGEST, MOST = 1024, 64
+"""Bytes of a header with its name, and how many headers a command or an input has at most."""
 DELIVERY_SECONDS = 30
 """How long a client's command may be under way: half of what answers are remembered, so that clocks may differ."""
 CONTENT_TYPE = ("content-type", JSON)
@@ -94,13 +97,14 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
     Raises:
         ContractError: the record is no command that this codec knows, or its headers disagree with its body.
     """
-    found = dict(record.headers)
+    found = headers_of(record)
     try:
         id_ = found["ce_id"].decode()
         at = found["ce_time"]
         key = record.key.decode() if record.key else ""
-        if datetime.fromisoformat(at.decode()).tzinfo is None:
+        if (time := datetime.fromisoformat(at.decode())).tzinfo is None:
             raise ContractError(f"ce_time {at.decode()!r} has no time zone")
+        time.astimezone(UTC)
         expected = found.get("expected_version")
         expected_version = int(expected) if expected is not None else None
         deadline = int(found["deadline"]) if "deadline" in found else None
@@ -111,14 +115,12 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
             correlation.decode(), traceparent.decode()
     except KeyError as error:
         raise ContractError(f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
         raise ContractError(f"unreadable header or key: {error}") from error
     if not key or key == "@" or not id_:
-        raise ContractError(f"key {key!r} and ce_id {id_!r}: neither may be empty, and '@' is reserved")
+        raise ContractError(f"key {key[:80]!r} and ce_id {id_!r}: neither may be empty, and '@' is reserved")
     if (subject := found.get("ce_subject", record.key)) != record.key:
         raise ContractError(f"ce_subject is {subject!r} but the record's key is {key!r}")
-    if max(len(found["ce_id"]), len(at), len(correlation), len(traceparent)) > LONGEST:
-        raise ContractError(f"a header of more than {LONGEST} bytes; ids and times are short")
     value = record.value or b""
     command: Command = codec.decode(found.get("ce_type") or b"", value)
     named = getattr(command, command.__leftfold__.key)
@@ -140,10 +142,31 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
     )
 
 
+def headers_of(record: RawRecord) -> dict[str, bytes]:
+    """The headers of a command or an input by name; of one that is there twice, the last.
+
+    Raises:
+        ContractError: there are too many, or one is too long: ids, times and places are short, and travel on.
+    """
+    if len(record.headers) > MOST:
+        raise ContractError(f"{len(record.headers)} headers; {MOST} are the most")
+    for name, value in record.headers:
+        if len(name) + len(value or b"") > LONGEST and name != "ce_subject":  # the key, which is weighed by itself
+            raise ContractError(f"header {name[:80]!r} has more than {LONGEST} bytes; ids, times and places are short")
+    return dict(record.headers)
+
+
 def origin_of(text: bytes) -> tuple[str, int, int]:
-    """`topic/partition/offset/index` as (`topic/partition`, offset, index)."""
-    topic, partition, offset, index = text.decode().rsplit("/", 3)
-    return f"{topic}/{int(partition)}", int(offset), int(index)
+    """`topic/partition/offset/index` as (`topic/partition`, offset, index).
+
+    Raises:
+        ValueError: it is none.
+    """
+    topic, *numbers = text.decode().rsplit("/", 3)
+    partition, offset, index = (-1 if (n := number_in(number)) is None else n for number in numbers)
+    if min(partition, offset, index) < 0:
+        raise ValueError(f"{text!r} is no place of a record")
+    return f"{topic}/{partition}", offset, index
 
 
 def now_text() -> bytes:

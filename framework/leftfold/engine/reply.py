@@ -9,12 +9,16 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
+from leftfold.codec import digest
 from leftfold.envelope import Receipt
 from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError, OutcomeUnknown
 from leftfold.messages import Command
 from leftfold.position import Position
 
-__all__ = ["ack", "nack", "read_reply", "to_error"]
+__all__ = ["ack", "nack", "read_reply", "small", "to_error"]
+
+SMALL = 2048
+_SHOWN = 300
 
 
 def ack(version: int, events: int, position: str) -> bytes:
@@ -34,6 +38,15 @@ def nack(error: LeftfoldError) -> dict[str, Any]:
     return {"error": type(error).__name__, "message": str(error), "fields": fields}
 
 
+def small(refused: dict[str, Any], most: int = SMALL) -> dict[str, Any]:
+    """The value of a refused command's answer; of one of more than `most` bytes its name, beginning and digest."""
+    encoded = json.dumps(refused, separators=(",", ":")).encode()
+    if len(encoded) <= most:
+        return refused
+    message = f"{refused['message'][:_SHOWN]} … (its details were too large to be kept)"
+    return {"error": refused["error"][:_SHOWN], "message": message, "fields": {}, "digest": digest(encoded)}
+
+
 def read_reply(value: bytes, command: type[Command]) -> Receipt | LeftfoldError:
     """The receipt or the error in an answer."""
     fields = json.loads(value)
@@ -46,6 +59,8 @@ def read_reply(value: bytes, command: type[Command]) -> Receipt | LeftfoldError:
 def to_error(fields: dict[str, Any], command: type[Command]) -> LeftfoldError:
     """The error behind a nack: the command's own DomainError where it declares it."""
     name, message = fields["error"], fields["message"]
+    if "digest" in fields:
+        return ContractError(f"{name}: {message}")
     for declared in command.__leftfold__.rejects:
         if declared.__name__ == name:
             try:

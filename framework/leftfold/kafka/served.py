@@ -17,6 +17,8 @@ class Served:
     After an unclean death batches stay small for a while, so that a command that kills the process is found within
     one small batch; when the last owner died before it committed anything, commands are decided one by one.
 
+    `refused` is why the broker refused what the next command makes, decided alone.
+
     Args:
         state_start: the first offset of the state partition, which a restore found complete from there.
         known: the last `@` of the state partition, which knows ids of topics and what commands cost.
@@ -30,7 +32,7 @@ class Served:
         self.next, self.metadata, self.attempts, self.state_start = next_offset, left.token, left.attempts, state_start
         self._known = known or StateMark()
         self._per_command, self._dropped = float(self._known.per_command), self._known.answers_dropped
-        self.begun = False
+        self.begun, self.refused = False, ""
         self.lonely = self.SMALL if left.suspect else 0
         self.small = 0 if left.token in ("", CLEAN) else self._FOR
 
@@ -40,7 +42,7 @@ class Served:
 
     def move(self, next_offset: int, metadata: str) -> None:
         """A batch is committed."""
-        self.next, self.metadata, self.attempts, self.begun = next_offset, metadata, 0, True
+        self.next, self.metadata, self.attempts, self.begun, self.refused = next_offset, metadata, 0, True, ""
 
     @property
     def known(self) -> StateMark:
@@ -53,7 +55,7 @@ class Served:
         self._dropped += answers_dropped
 
     def suspect(self) -> None:
-        """One of the next commands outlived a transaction: they are decided one by one, and it may be refused."""
+        """One of the next commands outlived a transaction, or what it makes is refused: they are decided one by one."""
         self.lonely = self.SMALL
 
     def spend(self) -> None:

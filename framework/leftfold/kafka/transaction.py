@@ -15,9 +15,20 @@ from leftfold.errors import Fenced
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.watchdog import Watchdog
 
-__all__ = ["Aborted", "Committed", "Result", "Transactions", "Unknown"]
+__all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown"]
 
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+REFUSED = frozenset(
+    {
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+    }
+)
+"""Codes which say that a record of the transaction will never be taken."""
 _TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
 
 
@@ -30,17 +41,19 @@ class Committed:
 
 @dataclass(frozen=True)
 class Aborted:
-    """Nothing of the transaction will ever be seen."""
+    """Nothing of the transaction will ever be seen. `code` is that of the client's error, 0 = there is none."""
 
     why: str
+    code: int = 0
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """It may be committed or not; the stable committed offset tells. `ends` as for Committed."""
+    """It may be committed or not; the stable committed offset tells. `ends` as for Committed, `code` as for Aborted."""
 
     why: str
     ends: Mapping[int, int]
+    code: int = 0
 
 
 Result = Committed | Aborted | Unknown
@@ -131,7 +144,7 @@ class Transactions:
         except (KafkaException, BufferError) as error:
             self._spoiled(error)
             self._producer = self._new()
-            return Aborted(str(error))
+            return Aborted(str(error), code_of(error))
         except BaseException as error:
             self.dirty = f"interrupted by {error!r}"
             raise
@@ -141,7 +154,7 @@ class Transactions:
         except KafkaException as error:
             self._spoiled(error)
             self._producer = self._new()
-            return Unknown(str(error), ends)
+            return Unknown(str(error), ends, code_of(error))
         self._producer.poll(0)
         return Committed(ends)
 
@@ -196,6 +209,12 @@ class Transactions:
 
     def _error(self, error: KafkaError) -> None:
         self.dirty = str(error)
+
+
+def code_of(error: Exception) -> int:
+    """The number of a client's error, 0 where it has none."""
+    first = error.args[0] if error.args else None
+    return int(first.code()) if isinstance(first, KafkaError) else 0
 
 
 class _Listening(QuietLog):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
@@ -26,7 +26,7 @@ from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.restorations import Restorations
 from leftfold.kafka.restore import Report, Restored
 from leftfold.kafka.served import Served
-from leftfold.kafka.transaction import Aborted, Committed, Result, Unknown
+from leftfold.kafka.transaction import REFUSED, Aborted, Committed, Result, Unknown
 from leftfold.kafka.workshop import Workshop
 from leftfold.ports import RawRecord
 
@@ -60,7 +60,7 @@ class Worker:
         self._commands, self._events = names.commands(category), names.events(category)
         self._state, self._dead = names.state(category, duty.version), names.dead(category)
         self._served, self._touched = dict[int, Served](), set[int]()
-        self._settled, self._orderly, self._careful = 0, True, False
+        self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
         self._lane = workshop.lane(app, duty)
         self._transactions = workshop.transactions(app, duty)
         longest = self._transactions.longest
@@ -225,15 +225,20 @@ class Worker:
         served = self._served[record.partition]
         if served.attempts >= DEATHS:
             batch = self._lane.bury(record, f"a worker died {served.attempts} times at this command")
+        elif served.refused:
+            batch = self._lane.bury(record, f"what it makes cannot be written: {served.refused}", silent=True)
         else:
             # Counted where the next owner finds it: whoever comes back from a transaction that failed did not die.
             trying = attempt(served.attempts + 1)
             self._member.commit({record.partition: (served.next, trying)})
             served.begin(trying)
             batch = self._deciding.alone(record)
+        self._refused = ""
         self._commit({record.partition: record.offset + 1}, batch, self._written(batch))
         if served.next > record.offset:
             served.spend()
+        else:
+            served.refused = self._refused
 
     def _commit(self, nexts: Mapping[int, int], batch: Batch, writes: Iterator[Write]) -> None:
         """One transaction: `@` first in every state partition, then what `writes` yields, then the offsets."""
@@ -246,10 +251,12 @@ class Worker:
         match self._run(chain([(self._state, marks)], writes), offsets):
             case Committed(ends=ends):
                 self._apply(batch, nexts, token, ends)
-            case Aborted(why=why):
+            case Aborted(why=why, code=code):
                 self._rewind(nexts, why)
-            case Unknown(why=why, ends=ends):
+                self._learn(batch, nexts, why, code)
+            case Unknown(why=why, ends=ends, code=code):
                 self._resolve(batch, nexts, token, ends, why)
+                self._learn(batch, nexts, why, code)
 
     def _run(self, writes: Iterable[Write], offsets: list[TopicPartition]) -> Result:
         self._transactions.refresh()
@@ -307,6 +314,15 @@ class Worker:
         self._report("transaction aborted", {"why": why, "in a row": self._pace.failures + 1})
         self._member.rewind({p: self._served[p].next for p in nexts if p in self._served})
         self._stop.wait(self._pace.failed())
+
+    def _learn(self, batch: Batch, nexts: Mapping[int, int], why: str, code: int) -> None:
+        """What would abort the same transaction for ever is done in another way."""
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._lane.withhold(batch.sent):
+            self._report("answers withheld", {"why": why, "to": sorted(batch.sent)})
+        if code in REFUSED:
+            self._refused = why
+            for partition in nexts.keys() & self._served.keys():
+                self._served[partition].suspect()
 
     def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str) -> None:
         """Asks the stable committed offsets what became of a commit: others may have left the same token elsewhere."""

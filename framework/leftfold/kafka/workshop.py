@@ -77,7 +77,7 @@ class Workshop:
 
     def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
         """The lane of a category or a process."""
-        return duty.lane(app, self.partitions, self.room(duty), time.time)
+        return duty.lane(app, self.partitions, self.end, self.room(duty), time.time)
 
     def times(self, duty: Duty) -> TimeMarks | None:
         """What says what time it is, where somebody must know."""
@@ -237,6 +237,15 @@ class Workshop:
             raise translated(error, doing=f"asking for the partitions of {topic}") from error
         self._counts[topic] = count, now + self._check_seconds
         return count
+
+    def end(self, topic: str, partition: int) -> int:
+        """Where a partition ends now, records that are not committed included.
+
+        Raises:
+            KafkaException: no broker answers; whoever decides tries the same commands again.
+        """
+        _, end = self._uncommitted.get_watermark_offsets(TopicPartition(topic, partition), timeout=5.0)
+        return int(end)
 
     def _partitions(self, topic: str) -> int:
         """How many partitions a topic has; 0 when it does not exist or no broker answers."""

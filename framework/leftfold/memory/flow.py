@@ -176,7 +176,14 @@ class Flow:
         return reader
 
     def _lane(self, decider: Any) -> Lane:
-        return Lane(self._app.name, decider, partition_of=self._home, partitions=self._count)
+        return Lane(
+            self._app.name,
+            decider,
+            partition_of=self._home,
+            partitions=self._count,
+            senders=self._app.senders_to(decider.name),
+            end=lambda topic, partition: len(self._log.topics[topic][partition]),
+        )
 
     def _process_lane(self, process: Process[Any, Any, Any]) -> ProcessLane:
         return ProcessLane(self._app.name, process, partition_of=self._home, partitions=self._count)

@@ -35,5 +35,6 @@ app = App(
     before.app.name,
     partitions=before.app.partitions,
     deciders=before.app.deciders,
+    senders=before.app.senders,
     views=[changed if view is household_spend else view for view in before.app.views],
 )
