@@ -60,7 +60,7 @@ class FaultyShop(Workshop):
         return super().room(duty) if self.haste.asks_room else 1_000_000
 
     def lane(self, app: App, duty: Duty) -> Lane:
-        return _Lane(self.points, app, app.decider(duty.name), self.room(duty))
+        return _Lane(self, app, app.decider(duty.name), self.room(duty))
 
     def transactions(self, app: App, duty: Duty) -> Transactions:
         config = {
@@ -93,14 +93,17 @@ class FaultyShop(Workshop):
 
 
 class _Lane(Lane):
-    def __init__(self, points: Points, app: App, decider: Decider[Any, Any, Any], room: int) -> None:
-        self._points = points
+    def __init__(self, shop: FaultyShop, app: App, decider: Decider[Any, Any, Any], room: int) -> None:
+        self._points = shop.points
         super().__init__(
             app.name,
             decider,
             partition_of=lambda key: partition_of(key, app.partitions),
+            partitions=shop.partitions,
             max_bytes=room,
             clock=time.time,
+            senders=app.senders_to(decider.name),
+            end=shop.end,
         )
 
     def finish(self, batch: Batch) -> None:
