@@ -22,12 +22,23 @@ CALM = Haste(session=30_000)
 
 
 class Running:
-    """Runs while the block runs; the block begins once every partition is served, and raises what the worker raised."""
+    """Runs while the block runs; the block begins once every partition is served, and raises what the worker raised.
+
+    Args:
+        stopped: partitions that it begins without.
+    """
 
     def __init__(
-        self, bank: Bank, address: str, *, haste: Haste | None = None, points: Points | None = None, batch: int = 2000
+        self,
+        bank: Bank,
+        address: str,
+        *,
+        haste: Haste | None = None,
+        points: Points | None = None,
+        batch: int = 2000,
+        stopped: frozenset[int] = frozenset(),
     ) -> None:
-        self._bank, self._stop = bank, threading.Event()
+        self._bank, self._stop, self._stopped = bank, threading.Event(), stopped
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failure: BaseException | None = None
         self.shop = FaultyShop(KafkaSettings(bootstrap_servers=address), haste or CALM, points)
@@ -43,7 +54,7 @@ class Running:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.wait_serving()
+        self.wait_serving(self._stopped)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -57,9 +68,9 @@ class Running:
         """What it has reported under this name."""
         return [details for name, details in list(self.reports) if name == what]
 
-    def wait_serving(self) -> None:
-        """Waits until it serves every partition; raises its failure."""
-        every = frozenset(range(self._bank.app.partitions))
+    def wait_serving(self, stopped: frozenset[int] = frozenset()) -> None:
+        """Waits until it serves every partition, without some; raises its failure."""
+        every = frozenset(range(self._bank.app.partitions)) - stopped
         wait_until(lambda: self.going and self.worker.served == every, lambda: f"{every}: {self.reports}")
 
     def wait_failure(self, seconds: float = 240.0) -> BaseException:

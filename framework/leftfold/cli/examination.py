@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.cli.burials import standing_still
 from leftfold.cli.console import amount
 from leftfold.cli.embedded import local_settings, needed
 from leftfold.cli.folds import folds_of
@@ -111,11 +112,15 @@ class Examination:
         return f"{settings.bootstrap_servers}: {amount(brokers, 'broker')}, answered in {took:.0f} ms"
 
     def _look_at_workers(self, app: App) -> str:
-        with ring("leftfold.kafka.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
+        settings = kafka_settings(self._kafka)
+        with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
             found = {d.name: cluster.owners(d.name).get(names.group(app.name, d.name), 0) for d in app.deciders}
+            wrong = [told for d in app.deciders for told in standing_still(cluster, settings, d.name, d.version)]
         idle = [name for name, members in found.items() if not members]
         if idle:
-            raise InfrastructureError(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
+            wrong.append(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
+        if wrong:
+            raise InfrastructureError("\n".join(wrong))
         return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items())
 
     def _look_at_processes(self, app: App) -> str:
