@@ -66,7 +66,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
     rest = {partition: name for partition, name in ACCOUNTS.items() if partition != HIT}
     for _ in range(2):
         with Running(one, broker.address, stopped=frozenset({HIT})) as running:
-            wait_until(lambda: running.going and bool(running.told("a partition stands still")), "the report")  # noqa: B023  # called at once
+            wait_until(lambda: standing(running, places[0]), "the report")  # called at once
             told = running.told("a partition stands still")[0]
             assert told["at"] == places[0]
             assert told["do"] == f"leftfold log skip {one.name} '{places[0]}' --reason WHY"
@@ -81,10 +81,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
         for account in rest.values():
             assert client.send(one.deposit(account), timeout=240.0).version == 2
         for place in places:
-            wait_until(
-                lambda: running.going and any(t["at"] == place for t in running.told("a partition stands still")),  # noqa: B023  # called at once
-                place,
-            )
+            wait_until(lambda: standing(running, place), place)  # noqa: B023  # called at once
             wait_until(lambda: skip(typed, one, place) == 0, f"the note of {place}")  # noqa: B023  # called at once
         running.wait_serving()
         assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 2
@@ -92,6 +89,11 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
         assert not running.told("a partition stands still")
         assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 3
     assert "cannot be folded" not in typed("status")[1]
+
+
+def standing(running: Running, place: str) -> bool:
+    """Whether the worker has said that it stands still at a place."""
+    return running.going and any(told["at"] == place for told in running.told("a partition stands still"))
 
 
 def skip(typed: Typing, one: Bank, place: str) -> int:

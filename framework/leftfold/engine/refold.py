@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from leftfold import names
-from leftfold.codec import MessageCodec, header
+from leftfold.codec import UNREADABLE, MessageCodec, header
 from leftfold.decider import Decider
 from leftfold.digits import number_in
 from leftfold.engine.dead_letter import PASSED, offset_in
@@ -21,9 +21,10 @@ __all__ = ["Refold"]
 class Refold:
     """Folds one partition's events into its state store; streams that already hold an event skip it.
 
-    Events that cannot be folded are noted in `{category}.dead`, by the workers that stand still at them; a mark behind
-    such a letter says that somebody had them pass it over. `changed` are the streams that the state topic does not have yet. What was answered is rebuilt as far as events
-    tell: command ids that wrote something, without their bodies' digests.
+    Events that cannot be folded are noted in `{category}.dead` by the workers that stand still at them; a mark behind
+    such a letter says that somebody had them pass it over. `changed` are the streams that the state topic does not have
+    yet. What was answered is rebuilt as far as events tell: command ids that wrote something, without their bodies'
+    digests.
     """
 
     def __init__(self, decider: Decider[Any, Any, Any], store: StateStore) -> None:
@@ -76,7 +77,8 @@ class Refold:
             k, n = map(_number, found["ce_decision"].split(b"/"))
             command_id = found["ce_causationid"].decode()
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise ContractError(f"{where}: broken key or headers ({error!r}); the partition is not served") from error
+            why = header(record.headers, UNREADABLE).decode(errors="replace") or f"broken key or headers ({error!r})"
+            raise ContractError(f"{where}: {why}; the partition is not served") from error
         if version <= self._version(key):
             return
         stream = self.stream(key)

@@ -15,6 +15,7 @@ from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.pending import Pending
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.unpacking import is_packed, read_behind, stand_in
 
 __all__ = ["Answers"]
 
@@ -33,7 +34,7 @@ class Answers:
     def __init__(
         self, settings: KafkaSettings, topic: str, partitions: int, pending: Pending, tick: Callable[[], None]
     ) -> None:
-        self._pending, self._tick = pending, tick
+        self._pending, self._tick, self._packed = pending, tick, settings.librdkafka()
         self._consumer = Consumer(_config(settings), logger=QuietLog("replies"))
         place = TopicPartition(topic, random.randrange(partitions))
         self.reply_to = f"{topic}/{place.partition}".encode()
@@ -73,6 +74,9 @@ class Answers:
 
     def _take(self, message: KafkaMessage) -> None:
         error = message.error()
+        if is_packed(message):
+            # Nobody can tell what is in it; it must not keep back the answers behind it.
+            read_behind(self._consumer, stand_in(self._packed, message))
         if error is not None:
             _log.warning("reading answers: %s", error)
             return

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import time
+from collections.abc import Collection
 
 from leftfold.app import App
 from leftfold.engine.dead_letter import dead_letter
