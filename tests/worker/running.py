@@ -25,7 +25,7 @@ class Running:
     """Runs while the block runs; the block begins once every partition is served, and raises what the worker raised.
 
     Args:
-        stopped: partitions that it begins without.
+        stopped: partitions that it is not waited for to serve.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Running:
         batch: int = 2000,
         stopped: frozenset[int] = frozenset(),
     ) -> None:
-        self._bank, self._stop, self._stopped = bank, threading.Event(), stopped
+        self._bank, self._stop, self.stopped = bank, threading.Event(), stopped
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failure: BaseException | None = None
         self.shop = FaultyShop(KafkaSettings(bootstrap_servers=address), haste or CALM, points)
@@ -54,7 +54,7 @@ class Running:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.wait_serving(self._stopped)
+        self.wait_serving()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -68,9 +68,9 @@ class Running:
         """What it has reported under this name."""
         return [details for name, details in list(self.reports) if name == what]
 
-    def wait_serving(self, stopped: frozenset[int] = frozenset()) -> None:
-        """Waits until it serves every partition, without some; raises its failure."""
-        every = frozenset(range(self._bank.app.partitions)) - stopped
+    def wait_serving(self) -> None:
+        """Waits until it serves every partition that is not stopped; raises its failure."""
+        every = frozenset(range(self._bank.app.partitions)) - self.stopped
         wait_until(lambda: self.going and self.worker.served == every, lambda: f"{every}: {self.reports}")
 
     def wait_failure(self, seconds: float = 240.0) -> BaseException:

@@ -12,6 +12,7 @@ from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
 from leftfold.position import Position
 from tests.worker.bank import PARTITIONS
 from tests.worker.broker import Broker
@@ -91,10 +92,15 @@ def test_readers_go_on_behind_such_a_batch(broker: Broker) -> None:
         assert producer.flush(240.0) == 0
         if not number:
             bomb(broker, topic, 0, records=3)
-    reader, found = KafkaLogReader(broker.settings), []
+    reader, found = KafkaLogReader(broker.settings), list[RawRecord]()
+
+    def read() -> bool:
+        found.extend(reader.poll(10, 0.1))
+        return len(found) > 2
+
     try:
         reader.seek(Position.at(topic, 0, 0))
-        wait_until(lambda: found.extend(reader.poll(10, 0.1)) or len(found) > 2, "three records")
+        wait_until(read, "three records")
     finally:
         reader.close()
     assert [(record.offset, record.value) for record in found] == [(0, b"0"), (3, None), (4, b"1")]

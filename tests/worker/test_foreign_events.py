@@ -83,6 +83,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
         for place in places:
             wait_until(lambda: standing(running, place), place)  # noqa: B023  # called at once
             wait_until(lambda: skip(typed, one, place) == 0, f"the note of {place}")  # noqa: B023  # called at once
+        running.stopped = frozenset()
         running.wait_serving()
         assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 2
     with Running(one, broker.address) as running, KafkaClient(one.name, broker.settings) as client:

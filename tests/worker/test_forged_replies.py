@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_forged_answers_keep_nobody_from_theirs(broker: Broker) -> None:
     def forge() -> None:
         number = 0
         while not stop.is_set():
-            headers = [("ce_causationid", b"\xff%d" % number), ("ce_causationid", None)]
+            headers: list[Any] = [("ce_causationid", b"\xff%d" % number), ("ce_causationid", None)]
             forger.produce(topic, HOSTILE[number % len(HOSTILE)], b"k", 0, headers=headers[: number % 3])
             forger.flush()
             produce_with_header(broker.address, topic, 0, b"k", b"x", b"\xff\xfe")
@@ -53,7 +54,7 @@ def test_a_forged_answer_to_a_command_is_refused_and_another_one_is_answered(bro
     """A position of another topic is not believed: whoever read after it would wait in vain."""
     one = broker.bank(partitions=1)
     with KafkaClient(one.name, broker.settings) as client:
-        headers = [("ce_causationid", b"mine")]
+        headers: list[Any] = [("ce_causationid", b"mine")]
         forger = broker.producer()
         stop = threading.Event()
 
