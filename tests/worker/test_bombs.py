@@ -11,6 +11,7 @@ from leftfold.engine.bulk_log import Range
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.shared_log import SharedLog
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.position import Position
@@ -105,6 +106,24 @@ def test_readers_go_on_behind_such_a_batch(broker: Broker) -> None:
         reader.close()
     assert [(record.offset, record.value) for record in found] == [(0, b"0"), (3, None), (4, b"1")]
     assert b"a batch of offsets 1 to 3: " in header(found[1].headers, UNREADABLE)
+    shared = SharedLog(
+        broker.settings,
+        f"{one.name}.shared",
+        [topic],
+        begin=lambda _, places: dict.fromkeys(places, 0),
+        leave=lambda places, ours: None,
+    )
+    fetched = list[RawRecord]()
+
+    def fetch() -> bool:
+        fetched.extend(shared.fetch(10, 0.1).records)
+        return len(fetched) > 2
+
+    try:
+        wait_until(fetch, "three records of a member")
+    finally:
+        shared.close()
+    assert [(record.offset, record.value) for record in fetched] == [(0, b"0"), (3, None), (4, b"1")]
     log = KafkaBulkLog(broker.settings)
     try:
         messages = [message for some in log.read(Range(topic, 0, 0, 5)) for message in some]

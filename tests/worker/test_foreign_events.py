@@ -107,3 +107,11 @@ def test_what_no_worker_stands_still_at_is_not_passed_over(broker: Broker, one: 
     assert typed("log", "skip", one.name, "--reason", "why not")[0] == 2
     dead: Any = broker.records(names.dead(one.name))
     assert not dead
+
+
+def test_topics_that_take_packed_batches_are_named(broker: Broker, one: Bank, typed: Typing) -> None:
+    told = f"{names.commands(one.name)} take batches that weigh little only while they are packed"
+    assert told not in typed("doctor")[1]
+    broker.alter(names.commands(one.name), compression_type="producer")
+    with Running(one, broker.address):
+        assert told in typed("doctor")[1]

@@ -199,7 +199,8 @@ class Examination:
 
 def _packed(cluster: Any, app: App) -> str:
     """Says which topics that clients write to take batches whose unpacked size no broker looks at."""
-    wanted = [names.replies(app.name), *(names.commands(part.name) for part in (*app.deciders, *app.processes))]
+    parts = [*(decider.name for decider in app.deciders), *(process.name for process in app.processes)]
+    wanted = [names.replies(app.name), *map(names.commands, parts)]
     try:
         configs = cluster.configs(cluster.partition_counts(wanted))
     except ConfigurationError:  # not allowed to ask

@@ -65,7 +65,8 @@ class Restorations:
     def _stop(self, partition: int, stopped: Stopped) -> None:
         """Tells of a partition that is not served, notes it where status looks, and puts the next try off."""
         _, pause = self._stopped.get(partition, (0.0, _PAUSE))
-        self._stopped[partition] = time.monotonic() + pause, min(_LONGEST_PAUSE, 2 * pause)
+        until = time.monotonic() + max(pause, 2 * stopped.seconds)
+        self._stopped[partition] = until, min(_LONGEST_PAUSE, 2 * pause)
         record, duty = stopped.record, duty_of(self._app, self._name)
         place = Place(record.topic, record.partition, record.offset)
         way_out = f"leftfold log skip {self._name} '{place}' --reason WHY"

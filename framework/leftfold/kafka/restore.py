@@ -63,11 +63,14 @@ class Restored:
 
 @dataclass(frozen=True)
 class Stopped:
-    """A partition whose events cannot be folded beyond a record, and whether a letter says so already."""
+    """A partition whose events cannot be folded beyond a record, whether a letter says so already, and how many
+    seconds it took to find that out.
+    """
 
     record: RawRecord
     why: str
     is_noted: bool
+    seconds: float
 
 
 class Restoration:
@@ -305,7 +308,8 @@ class Restoration:
         noted, partition = restored.refold.noted.get(record.offset), restored.partition
         if record.offset not in restored.refold.passed:
             end = (self._letters or {})[partition][1]
-            self.stopped[partition] = Stopped(record, why, noted is not None and noted >= end - _RECENT)
+            is_noted, seconds = noted is not None and noted >= end - _RECENT, time.monotonic() - self._began
+            self.stopped[partition] = Stopped(record, why, is_noted, seconds)
             self.found.pop(partition)
 
     def _next_version(self) -> bool:
