@@ -47,6 +47,10 @@ def header(headers: Headers, name: str) -> bytes:
     return b""
 
 
+UNREADABLE = "unreadable"
+"""The header of a record that stands for bytes which could not be read: why that is."""
+
+
 def utc_text(time: datetime) -> str:
     """A time as RFC 3339 in UTC.
 

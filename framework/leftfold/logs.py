@@ -22,6 +22,7 @@ Fields = MutableMapping[str, Any]
 _WARN = frozenset(
     {
         "a command is too slow",
+        "a partition stands still",
         "answers dropped",
         "answers withheld",
         "commands begin again",

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from leftfold.codec import header
 from leftfold.engine.batch import Outgoing
-from leftfold.engine.dead_letter import DISCARDED, SENDING, SENT, Letter, dead_letter, letters_in, mark, sent_again
+from leftfold.engine.dead_letter import (
+    DISCARDED,
+    PASSED,
+    SENDING,
+    SENT,
+    Letter,
+    dead_letter,
+    letters_in,
+    mark,
+    offset_in,
+    passed_over,
+    sent_again,
+)
+from leftfold.engine.refold import Refold
+from leftfold.memory import MemoryStates
 from leftfold.ports import RawRecord
+from tests.core.shop import baskets
 from tests.core.test_process_lane import PLACED, Bench
 from tests.core.trade import Checkout, Input, Sends, checkout, checkout_with
 
@@ -74,3 +89,25 @@ def test_an_input_that_failed_is_taken_under_a_new_origin_once_and_never_under_i
     new = sent_again(letter, record.partition, origin=origin)
     assert mended.take(mended.record(old)) == {"duplicates": 1}
     assert mended.take(mended.record(new), mended.record(new)) == {"taken": 1, "sent": 1, "duplicates": 1}
+
+
+def test_a_sender_cannot_say_what_becomes_of_its_letter_nor_of_another() -> None:
+    forged = [("dead_how", PASSED.encode()), ("dead_source", b"baskets.events/1/3"), ("dead_handled", b"0")]
+    letter = stored(dead_letter(COMMAND._replace(headers=[*COMMAND.headers, *forged]), "no", 1, 1_000_000), 1)
+    assert [found.handled for found in letters_in([LETTER, letter])] == ["", ""]
+    assert offset_in(letter, "baskets.events") is None
+    refold = Refold(baskets, MemoryStates())
+    refold.pass_over(letter)
+    assert (refold.noted, refold.passed) == ({}, set())
+
+
+def test_an_event_is_passed_over_once_a_mark_behind_its_letter_says_so() -> None:
+    event = RawRecord("baskets.events", 1, 3, b"b", b"{}", ())
+    noted = stored(dead_letter(event, "no event", 1, 1_000_000), 7)
+    refold = Refold(baskets, MemoryStates())
+    refold.pass_over(noted)
+    assert (refold.noted, refold.passed) == ({3: 7}, set())
+    mark_ = stored(passed_over(Letter(noted), "by ann: forged"), 8)
+    refold.pass_over(mark_)
+    assert refold.passed == {3}
+    assert [found.handled for found in letters_in([LETTER, noted, mark_])] == ["", PASSED]

@@ -101,6 +101,25 @@ def test_an_event_with_broken_headers_is_refused(name: str) -> None:
         Refold(baskets, MemoryStates()).add(record._replace(headers=broken))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ce_sequence", None), ("ce_sequence", b"9" * 4300), ("ce_decision", None), ("ce_decision", b"-1/1"),
+        ("ce_causationid", None), ("ce_type", None),
+    ],
+)  # fmt: skip
+def test_headers_that_no_worker_writes_are_refused_and_not_a_crash(name: str, value: bytes | None) -> None:
+    record = history(LaneBench())[0]
+    headers: Any = [(n, value if n == name else v) for n, v in record.headers]
+    with pytest.raises(ContractError, match="the partition is not served"):
+        Refold(baskets, MemoryStates()).add(record._replace(headers=headers))
+
+
+def test_a_key_that_is_no_text_is_refused_and_not_a_crash() -> None:
+    with pytest.raises(ContractError, match="the partition is not served"):
+        Refold(baskets, MemoryStates()).add(history(LaneBench())[0]._replace(key=b"\xff"))
+
+
 def test_a_fold_that_fails_refuses_the_partition_loudly() -> None:
     record = history(LaneBench())[1]
     value = json.loads(record.value or b"") | {"product": "unfoldable"}

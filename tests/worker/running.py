@@ -22,12 +22,23 @@ CALM = Haste(session=30_000)
 
 
 class Running:
-    """Runs while the block runs; the block begins once every partition is served, and raises what the worker raised."""
+    """Runs while the block runs; the block begins once every partition is served, and raises what the worker raised.
+
+    Args:
+        stopped: partitions that it is not waited for to serve.
+    """
 
     def __init__(
-        self, bank: Bank, address: str, *, haste: Haste | None = None, points: Points | None = None, batch: int = 2000
+        self,
+        bank: Bank,
+        address: str,
+        *,
+        haste: Haste | None = None,
+        points: Points | None = None,
+        batch: int = 2000,
+        stopped: frozenset[int] = frozenset(),
     ) -> None:
-        self._bank, self._stop = bank, threading.Event()
+        self._bank, self._stop, self.stopped = bank, threading.Event(), stopped
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failure: BaseException | None = None
         self.shop = FaultyShop(KafkaSettings(bootstrap_servers=address), haste or CALM, points)
@@ -58,8 +69,8 @@ class Running:
         return [details for name, details in list(self.reports) if name == what]
 
     def wait_serving(self) -> None:
-        """Waits until it serves every partition; raises its failure."""
-        every = frozenset(range(self._bank.app.partitions))
+        """Waits until it serves every partition that is not stopped; raises its failure."""
+        every = frozenset(range(self._bank.app.partitions)) - self.stopped
         wait_until(lambda: self.going and self.worker.served == every, lambda: f"{every}: {self.reports}")
 
     def wait_failure(self, seconds: float = 240.0) -> BaseException:

@@ -12,9 +12,10 @@ from leftfold.cli.failures import Usage, unknown
 from leftfold.cli.last_records import last_records
 from leftfold.cli.passed_over import place_in
 from leftfold.connection import kafka_settings, ring
-from leftfold.engine.dead_letter import Letter, letters_in
+from leftfold.engine.dead_letter import Letter, letters_in, offset_in
+from leftfold.engine.step import Place
 
-__all__ = ["Burials", "dead_waiting"]
+__all__ = ["Burials", "dead_waiting", "standing_still"]
 
 _DEAD = names.dead("")
 _LAST = 2000
@@ -34,6 +35,26 @@ def dead_waiting(cluster: Any, settings: Any, name: str) -> tuple[int, str]:
     trace = f"leftfold log trace {id_}, " if (id_ := newest.text("ce_id")) else ""
     told = f"{amount(len(found), 'dead letter')}, the last one {lasting(ago)} ago: {newest.reason}"
     return len(found), f"{told}; see: {trace}leftfold dead list {name}"
+
+
+def standing_still(cluster: Any, settings: Any, name: str, version: int) -> list[str]:
+    """What is to be done about events that a category's workers cannot fold: their partitions are not served."""
+    events, state = names.events(name), names.state(name, version)
+    records = last_records(cluster, settings, names.dead(name), _LAST)
+    at = {
+        (letter.record.partition, offset): letter
+        for letter in letters_in(records)
+        if not letter.handled and (offset := offset_in(letter.record, events)) is not None
+    }
+    # Where states have gone on since, other code could fold what that code could not.
+    count = cluster.partition_counts([state]).get(state, 0) if at else 0
+    folded: dict[int, int] = ring("leftfold.kafka.states").folded(settings, state, count)
+    return [
+        f"{place} cannot be folded, so {names.commands(name)}[{partition}] is not served: {letter.reason}; start code "
+        f"that can fold it, or have it passed over: leftfold log skip {name} '{place}' --reason WHY"
+        for (partition, offset), letter in sorted(at.items())
+        if folded.get(partition, 0) <= offset and (place := Place(events, partition, offset))
+    ]
 
 
 class Burials:

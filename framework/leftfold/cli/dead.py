@@ -86,7 +86,7 @@ def show(
     value = burials.of(letter).original(letter).value or b""
     try:
         read = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         read = None
     if as_json:
         headers = {name: letter.text(name) for name, _ in letter.record.headers}

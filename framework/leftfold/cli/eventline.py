@@ -78,5 +78,5 @@ def _key(record: RawRecord) -> str | None:
 def _body(record: RawRecord) -> Any:
     try:
         return json.loads(record.value or b"null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return (record.value or b"").decode(errors="replace")

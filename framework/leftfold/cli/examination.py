@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from leftfold import names
 from leftfold.app import App
+from leftfold.cli.burials import standing_still
 from leftfold.cli.console import amount
 from leftfold.cli.embedded import local_settings, needed
 from leftfold.cli.folds import folds_of
@@ -111,12 +112,17 @@ class Examination:
         return f"{settings.bootstrap_servers}: {amount(brokers, 'broker')}, answered in {took:.0f} ms"
 
     def _look_at_workers(self, app: App) -> str:
-        with ring("leftfold.kafka.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
+        settings = kafka_settings(self._kafka)
+        with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
             found = {d.name: cluster.owners(d.name).get(names.group(app.name, d.name), 0) for d in app.deciders}
+            wrong = [told for d in app.deciders for told in standing_still(cluster, settings, d.name, d.version)]
+            packed = _packed(cluster, app)
         idle = [name for name, members in found.items() if not members]
         if idle:
-            raise InfrastructureError(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
-        return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items())
+            wrong.append(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
+        if wrong:
+            raise InfrastructureError("\n".join(wrong))
+        return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) + packed
 
     def _look_at_processes(self, app: App) -> str:
         settings = kafka_settings(self._kafka)
@@ -189,6 +195,23 @@ class Examination:
             f"none in the keys of the first {_LONGEST_LOOK:g} s, and there are more; all of them, view by view: "
             f"leftfold drop VIEW --orphans"
         )
+
+
+def _packed(cluster: Any, app: App) -> str:
+    """Says which topics that clients write to take batches whose unpacked size no broker looks at."""
+    parts = [*(decider.name for decider in app.deciders), *(process.name for process in app.processes)]
+    wanted = [names.replies(app.name), *map(names.commands, parts)]
+    try:
+        configs = cluster.configs(cluster.partition_counts(wanted))
+    except ConfigurationError:  # not allowed to ask
+        return ""
+    found = [topic for topic, config in configs.items() if config.get("compression.type") == "producer"]
+    if not found:
+        return ""
+    return (
+        f"\n{', '.join(found)} take batches that weigh little only while they are packed; to have brokers refuse them: "
+        f"kafka-configs --alter --entity-type topics --entity-name TOPIC --add-config compression.type=uncompressed"
+    )
 
 
 def _up_to_date(survey: Callable[[App, str | None, list[str]], Iterator[Row]], app: App, kafka: str | None) -> str:

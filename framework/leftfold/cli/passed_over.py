@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from leftfold import names
@@ -11,7 +12,7 @@ from leftfold.cli.failures import Usage
 from leftfold.cli.last_records import last_records
 from leftfold.codec import header
 from leftfold.connection import ring
-from leftfold.engine.dead_letter import dead_letter
+from leftfold.engine.dead_letter import Letter, dead_letter
 from leftfold.engine.router import Router
 from leftfold.engine.step import Place
 from leftfold.errors import ContractError
@@ -19,7 +20,7 @@ from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.process import Process
 
-__all__ = ["Unroutable", "pass_over", "passed_over", "place_in", "unroutable"]
+__all__ = ["Unroutable", "pass_over", "passed_over", "place_in", "stopping", "unroutable"]
 
 _PLACE = re.compile(r"(?P<topic>[^\[\]/]+)(?:\[(?P<p>[0-9]+)\]@|/(?P<q>[0-9]+)/)(?P<offset>[0-9]{1,18})")
 _ROOM = 1_000_000
@@ -68,6 +69,26 @@ def unroutable(app: str, process: Process[Any, Any, Any], place: Place, settings
     except ContractError as error:
         return Unroutable(place, record, str(error))
     raise Usage(f"{place} can be routed to {process.name}, so it is not passed over; nothing was changed")
+
+
+def stopping(decider: str, places: Sequence[Place], settings: Any) -> list[Letter]:
+    """The letters of workers that stand still at these events of their category, which they cannot fold.
+
+    Raises:
+        Usage: no worker has said so of one of them.
+    """
+    events, found = names.events(decider), list[Letter]()
+    letters = ring("leftfold.kafka.dead_letters").DeadLetters(decider, settings).read()
+    waiting = [letter for letter in letters if not letter.handled]
+    for place in places:
+        here = [letter for letter in waiting if letter.source == f"{place.topic}/{place.partition}/{place.offset}"]
+        if not here or place.topic != events:
+            raise Usage(
+                f"no worker of {decider} stands still at {place}, so it is not passed over; nothing was changed. Where "
+                f"they do: leftfold status"
+            )
+        found += here
+    return found
 
 
 def pass_over(process: str, found: Unroutable, why: str, settings: Any) -> None:

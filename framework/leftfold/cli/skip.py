@@ -1,4 +1,4 @@
-"""`leftfold log skip`: routers that pass over what their topics have lost, or what nobody can route."""
+"""`leftfold log skip`: routers and restores that pass over what is lost, or what nobody can route or fold."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ EXAMPLES = examples(
     "leftfold log skip newsletter          asks first, naming what is gone and will never reach the process",
     "leftfold log skip newsletter --yes --json",
     "leftfold log skip newsletter 'orders.events[2]@7' --reason \"ticket 4711\"     an event that nobody can read",
+    "leftfold log skip orders 'orders.events[2]@7' --reason \"ticket 4712\"     an event at which workers stand still",
 )
 
 
 def skip(
-    name: Annotated[str, typer.Argument(metavar="PROCESS", help="The process's name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The process, or the decider.")],
     events: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[EVENT]...", help="Events that its routers cannot route; else what is gone."),
+        typer.Argument(metavar="[EVENT]...", help="Events that cannot be routed or folded; else what is gone."),
     ] = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the events.")] = "",
     by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who says so; else your login name.")] = "",
@@ -35,7 +36,7 @@ def skip(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have the routers of a process pass over events: those that are gone, or those that are named.
+    """Have the routers of a process, or the workers of a decider, pass over events: those that are gone, or named.
 
     A router that finds its next events trimmed does not go on: they would never reach the process. Where that is as it
     should be, since the process is younger than they are, this says so, and routers begin where topics begin now. Stop
@@ -44,12 +45,18 @@ def skip(
     A router does not go on behind an event either that it cannot read, or on which `correlate` fails. Where no code
     will ever mend that, name the event: it goes to PROCESS.dead with the reason, and routers pass it over when they
     are started again.
+
+    A worker does not serve a partition whose events it cannot fold, since somebody else has written there: status
+    names the place. Named here, it is passed over wherever it cannot be folded, and the partition is served within a
+    minute. An event of your own that code of yours cannot fold is mended by other code: those behind it need it.
     """
     from leftfold.cli.project import load_app
     from leftfold.connection import kafka_settings
 
     whole, settings = load_app(app, having=[name]), kafka_settings(kafka)
-    if events:
+    if any(decider.name == name for decider in whole.deciders):
+        _skip_folded(name, events or [], reason, by, settings, yes=yes, as_json=as_json)
+    elif events:
         _skip_named(whole, name, events, reason, by, settings, yes=yes, as_json=as_json)
     else:
         _skip_gone(whole, name, settings, yes=yes, as_json=as_json)
@@ -76,6 +83,34 @@ def _skip_named(
             emit({"process": name, **event.place._asdict(), "why": event.why, "actor": actor, "reason": reason})
     if not as_json:
         note(f"kept in {names.dead(name)}; routers of {name} pass over {which} when they are started again")
+
+
+def _skip_folded(
+    name: str, events: Sequence[str], reason: str, by: str, settings: Any, *, yes: bool, as_json: bool
+) -> None:
+    from leftfold.cli.agreeing import agreed
+    from leftfold.cli.console import emit, note
+    from leftfold.cli.failures import Usage
+    from leftfold.cli.passed_over import place_in, stopping
+    from leftfold.cli.signed import signed
+    from leftfold.connection import ring
+
+    if not events:
+        raise Usage(f"which event? leftfold status names those at which workers of {name} stand still")
+    actor = signed(by, reason)
+    letters = stopping(name, [place_in(text) for text in dict.fromkeys(events)], settings)
+    told = {letter.source: letter.reason for letter in letters}
+    for source, why in told.items():
+        note(f"{source}: {why}")
+    agreed("no state will ever know of what stands there; have it passed over?", yes=yes)
+    kept = ring("leftfold.kafka.dead_letters").DeadLetters(name, settings)
+    for letter in letters:
+        kept.pass_over(letter, f"by {actor}: {reason}")
+    for source, why in told.items():
+        if as_json:
+            emit({"decider": name, "source": source, "why": why, "actor": actor, "reason": reason})
+    if not as_json:
+        note(f"kept in {names.dead(name)}; workers of {name} go on behind it within a minute")
 
 
 def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) -> None:

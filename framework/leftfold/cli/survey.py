@@ -8,7 +8,7 @@ from typing import Any
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.cli.burials import dead_waiting
+from leftfold.cli.burials import dead_waiting, standing_still
 from leftfold.cli.embedded import local_settings
 from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
@@ -98,7 +98,9 @@ class Survey:
                 self._ids = cluster.identities(logs)
                 for decider in app.deciders:
                     row = self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
-                    waiting, told = dead_waiting(cluster, kafka_settings(self._kafka), decider.name)
+                    settings = kafka_settings(self._kafka)
+                    self.problems += standing_still(cluster, settings, decider.name, decider.version)
+                    waiting, told = dead_waiting(cluster, settings, decider.name)
                     if told:
                         self.problems.append(f"decider {decider.name}: {told}")
                     yield {**row, "dead": waiting}

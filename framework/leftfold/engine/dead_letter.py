@@ -12,12 +12,13 @@ from leftfold.engine.batch import HeaderList, Outgoing
 from leftfold.engine.step import Place
 from leftfold.ports import RawRecord
 
-__all__ = ["HANDLED", "Letter", "dead_letter", "letters_in", "mark", "sent_again"]
+__all__ = ["HANDLED", "Letter", "dead_letter", "letters_in", "mark", "offset_in", "passed_over", "sent_again"]
 
 _LONGEST = 2000
 _HANDLED, _HOW, _WHY = "dead_handled", "dead_how", "dead_reason"
-SENDING, SENT, DISCARDED = "sending", "sent again", "discarded"
-HANDLED = frozenset({SENT, DISCARDED})
+_SOURCE = "dead_source"
+SENDING, SENT, DISCARDED, PASSED = "sending", "sent again", "discarded", "passed over"
+HANDLED = frozenset({SENT, DISCARDED, PASSED})
 """What is done with a letter in the end."""
 _LEFT_OUT = ("dead_", "origin", "deadline")
 """How headers begin that a command sent again lacks: it is late by intent."""
@@ -50,7 +51,7 @@ class Letter:
     @property
     def source(self) -> str:
         """Where it was taken from, `topic/partition/offset`."""
-        return self.text("dead_source")
+        return self.text(_SOURCE)
 
     @property
     def is_input(self) -> bool:
@@ -66,8 +67,9 @@ class Letter:
 def dead_letter(record: RawRecord, why: str, partition: int, room: int) -> Outgoing:
     """The record with its original bytes; by reference, when a copy would weigh more bytes than there is `room` for."""
     source = f"{record.topic}/{record.partition}/{record.offset}".encode()
-    told: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), ("dead_source", source)]
-    headers = [*record.headers, *told]
+    told: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), (_SOURCE, source)]
+    # Who sent the record must not say what becomes of its letter, nor what another one is about.
+    headers = [*((name, value) for name, value in record.headers if not name.startswith("dead_")), *told]
     weight = len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") for k, v in headers)
     if weight > room:
         return Outgoing(partition, record.key, None, [*told, ("dead_reference", b"true")])
@@ -99,6 +101,22 @@ def mark(letter: Letter, how: str, why: str) -> Outgoing:
         (_WHY, why[:_LONGEST].encode()),
     ]
     return Outgoing(letter.record.partition, letter.record.key, None, headers)
+
+
+def passed_over(letter: Letter, why: str) -> Outgoing:
+    """The mark which says that restores pass over the event that a letter is about, where they cannot fold it."""
+    out = mark(letter, PASSED, why)
+    return out._replace(headers=[*out.headers, (_SOURCE, letter.source.encode())])
+
+
+def offset_in(letter: RawRecord, topic: str) -> int | None:
+    """The offset of the record of a topic that a letter in the partition of the same number is about; None = another.
+
+    Args:
+        letter: a dead letter, or a mark that names what it is about.
+    """
+    place, _, offset = header(letter.headers, _SOURCE).decode(errors="replace").rpartition("/")
+    return number_in(offset) if place == f"{topic}/{letter.partition}" else None
 
 
 def sent_again(original: RawRecord, partition: int, *, id_: str = "", origin: str = "") -> Outgoing:

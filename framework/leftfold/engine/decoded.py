@@ -7,7 +7,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from leftfold.codec import MessageCodec
+from leftfold.codec import UNREADABLE, MessageCodec, header
 from leftfold.errors import ContractError
 from leftfold.messages import Event
 from leftfold.ports import RawRecord
@@ -88,7 +88,8 @@ class EventDecoder:
             version = int(found.get("ce_sequence") or b"0")
             event = self._codec.wanted(type_, record.value)
         except ContractError as failure:
-            error = failure
+            why = header(record.headers, UNREADABLE).decode(errors="replace")
+            error = ContractError(why) if why else failure
         except ValueError as failure:
             error = ContractError(f"broken headers: {failure}")
         try:

@@ -23,12 +23,15 @@ __all__ = ["Deciding", "Duty", "Reacting", "Refolding", "duty_of"]
 class Refolding(Protocol):
     """Brings the records of one partition up to a log; `changed` are those that the state topic lacks, by key.
 
-    `refused` is how many records of the log this code could not take, though they were taken once.
+    `refused` is how many records of the log this code could not take, though they were taken once. `noted` are the
+    offsets of those at which workers stand still, each with that of its letter; `passed` those that need not be folded.
     """
 
     store: StateStore
     changed: dict[str, Any]
     refused: int
+    noted: dict[int, int]
+    passed: set[int]
 
     def add(self, record: RawRecord) -> None:
         """Folds one record of the log."""
@@ -37,7 +40,7 @@ class Refolding(Protocol):
         """Takes over what another version's record says of answers."""
 
     def pass_over(self, letter: RawRecord) -> None:
-        """A dead letter: the record of the log that it is about was not taken."""
+        """A dead letter: the record of the log that it is about was not taken, or need not be."""
 
     def take(self, most: int) -> list[tuple[str, bytes]]:
         """Up to `most` changed records for the state topic."""
@@ -47,7 +50,8 @@ class Duty(Protocol):
     """What a worker works at: `log` is the topic its state can be folded from, `writes` what else it writes of its own.
 
     `time` is the topic that says what time it is, '' where nobody needs to know; `refusals` the one that says which
-    records of the log were not taken, '' where each was; `adopts` says whether records of another version tell what
+    records of the log were not taken, or need not be, and `foretells` whether that must be known before any is folded;
+    `adopts` says whether records of another version tell what
     one's own log does not; `rests` are the topics whose offsets the state remembers beside its own.
     """
 
@@ -57,6 +61,7 @@ class Duty(Protocol):
     writes: tuple[str, ...]
     time: str
     refusals: str
+    foretells: bool
     adopts: bool
     rests: tuple[str, ...]
 
@@ -78,7 +83,8 @@ class Deciding:
 
     def __init__(self, decider: Decider[Any, Any, Any]) -> None:
         self.decider, self.name, self.version = decider, decider.name, decider.version
-        self.log, self.time, self.refusals, self.adopts = names.events(self.name), "", "", True
+        self.log, self.time, self.refusals, self.adopts = names.events(self.name), "", names.dead(self.name), True
+        self.foretells = False
         self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
         self.rests: tuple[str, ...] = (self.log,)
 
@@ -114,7 +120,7 @@ class Reacting:
     def __init__(self, process: Process[Any, Any, Any]) -> None:
         self.process, self.name, self.version = process, process.name, process.version
         self.log, self.time, self.adopts = names.commands(self.name), names.time(self.name), False
-        self.refusals = names.dead(self.name)
+        self.refusals, self.foretells = names.dead(self.name), True
         self.writes: tuple[str, ...] = (self.refusals,)
         self.rests: tuple[str, ...] = (self.log, *map(names.events, process.categories))
 

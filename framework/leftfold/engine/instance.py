@@ -98,7 +98,7 @@ class InstanceCodec(Generic[S]):
         """
         try:
             return {name: _known(Due, timer) for name, timer in json.loads(value)["timers"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
 
     def decode(self, value: bytes, seen: float) -> Instance[S]:
@@ -117,7 +117,7 @@ class InstanceCodec(Generic[S]):
                 {id_: _known(Sent, sent) for id_, sent in fields["waiting"].items()},
                 bool(fields["finished"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
 
 

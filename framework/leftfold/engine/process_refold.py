@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from leftfold.codec import header
-from leftfold.digits import number_in
+from leftfold.engine.dead_letter import offset_in
 from leftfold.engine.inputs import BARRIER, read_input
 from leftfold.engine.instance import Instance, InstanceCodec
 from leftfold.engine.reacting import Failed, Passed, Reactor
@@ -27,6 +27,8 @@ class ProcessRefold:
 
     def __init__(self, process: Process[Any, Any, Any], store: StateStore) -> None:
         self.store, self.refused = store, 0
+        self.noted: dict[int, int] = {}
+        self.passed: set[int] = set()
         self._reactor, self._topic = Reactor(process), f"{process.name}.commands"
         self._codec: InstanceCodec[Any] = InstanceCodec(process.state, process.initial_state)
         self.changed: dict[str, None] = {}
@@ -35,10 +37,8 @@ class ProcessRefold:
 
     def pass_over(self, letter: RawRecord) -> None:
         """An input that was dead-lettered is not taken now either."""
-        topic, _, offset = header(letter.headers, "dead_source").decode(errors="replace").rpartition("/")
-        number = number_in(offset)
-        if topic == f"{self._topic}/{letter.partition}" and number is not None:
-            self._dead.add(number)
+        if (offset := offset_in(letter, self._topic)) is not None:
+            self._dead.add(offset)
 
     def add(self, record: RawRecord) -> None:
         """Takes one input; one that could not be read then is passed over now."""

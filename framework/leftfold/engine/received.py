@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from leftfold.codec import JSON, MessageCodec, digest
+from leftfold.codec import JSON, UNREADABLE, MessageCodec, digest
 from leftfold.digits import number_in
 from leftfold.errors import ContractError
 from leftfold.messages import Command
@@ -114,7 +114,8 @@ def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
             # They travel on into events, where whoever reads them expects text.
             correlation.decode(), traceparent.decode()
     except KeyError as error:
-        raise ContractError(f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
+        why = (found.get(UNREADABLE) or b"").decode(errors="replace")
+        raise ContractError(why or f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
     except (ValueError, AttributeError, TypeError, OverflowError) as error:
         raise ContractError(f"unreadable header or key: {error}") from error
     if not key or key == "@" or not id_:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from leftfold.codec import MessageCodec
+from leftfold import names
+from leftfold.codec import UNREADABLE, MessageCodec, header
 from leftfold.decider import Decider
+from leftfold.digits import number_in
+from leftfold.engine.dead_letter import PASSED, offset_in
 from leftfold.engine.statemark import MARK
 from leftfold.engine.stream import Stream, StreamCodec, answer
 from leftfold.errors import ContractError, InfrastructureError
@@ -18,8 +21,10 @@ __all__ = ["Refold"]
 class Refold:
     """Folds one partition's events into its state store; streams that already hold an event skip it.
 
-    `changed` are the streams that the state topic does not have yet. What was answered is rebuilt as far as events
-    tell: command ids that wrote something, without their bodies' digests.
+    Events that cannot be folded are noted in `{category}.dead` by the workers that stand still at them; a mark behind
+    such a letter says that somebody had them pass it over. `changed` are the streams that the state topic does not have
+    yet. What was answered is rebuilt as far as events tell: command ids that wrote something, without their bodies'
+    digests.
     """
 
     def __init__(self, decider: Decider[Any, Any, Any], store: StateStore) -> None:
@@ -28,9 +33,17 @@ class Refold:
         self._streams = StreamCodec(decider.state, decider.initial_state)
         self.changed: dict[str, Stream[Any]] = {}
         self.refused = 0
+        self._topic = names.events(decider.name)
+        self.noted: dict[int, int] = {}
+        self.passed: set[int] = set()
 
     def pass_over(self, letter: RawRecord) -> None:
-        """Nothing: commands are refused, events never."""
+        """An event that was noted is passed over once a mark says so; commands are of no concern here."""
+        if (offset := offset_in(letter, self._topic)) is not None:
+            if header(letter.headers, "dead_how") == PASSED.encode():
+                self.passed.add(offset)
+            else:
+                self.noted[offset] = letter.offset
 
     def stream(self, key: str) -> Stream[Any]:
         """The stream as far as it is folded."""
@@ -58,13 +71,14 @@ class Refold:
             return
         where = f"{record.topic}[{record.partition}]@{record.offset}"
         found = dict(record.headers)
-        key = (record.key or b"").decode()
         try:
-            version = int(found["ce_sequence"])
-            k, n = (int(part) for part in found["ce_decision"].split(b"/"))
+            key = (record.key or b"").decode()
+            version = _number(found["ce_sequence"])
+            k, n = map(_number, found["ce_decision"].split(b"/"))
             command_id = found["ce_causationid"].decode()
-        except (KeyError, ValueError) as error:
-            raise ContractError(f"{where}: broken headers ({error!r}); the partition is not served") from error
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            why = header(record.headers, UNREADABLE).decode(errors="replace") or f"broken key or headers ({error!r})"
+            raise ContractError(f"{where}: {why}; the partition is not served") from error
         if version <= self._version(key):
             return
         stream = self.stream(key)
@@ -73,12 +87,16 @@ class Refold:
                 f"{where}: stream {key!r} goes on at version {version}, but only {stream.version} are known; events "
                 f"before it are missing, so the partition is not served"
             )
-        event = self._events.decode(found.get("ce_type", b""), record.value)
+        try:
+            event = self._events.decode(found.get("ce_type") or b"", record.value)
+        except ContractError as error:
+            raise ContractError(f"{where}: {error}; the partition is not served") from error
         try:
             stream.state = self._decider.evolve(stream.state, event)
         except Exception as error:
             raise ContractError(
-                f"{where}: {self._decider.name}.evolve failed on {event!r}: {error!r}; the partition is not served"
+                f"{where}: {self._decider.name}.evolve failed on {_brief(event)}: {_brief(error)}; the partition "
+                "is not served"
             ) from error
         stream.version = version
         if command_id not in stream.answered:
@@ -104,3 +122,14 @@ class Refold:
         records = [(key, self._streams.encode(self.changed.pop(key))) for key in keys]
         self.store.put(records)
         return records
+
+
+def _number(text: bytes) -> int:
+    number = number_in(text)
+    if number is None:
+        raise ValueError(f"{text[:80]!r} is no number")
+    return number
+
+
+def _brief(value: object) -> str:
+    return repr(value)[:500]

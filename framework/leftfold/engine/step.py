@@ -118,7 +118,7 @@ def _source(text: str, at: Place) -> Place:
 def _told(value: bytes | None) -> dict[str, str]:
     try:
         fields = json.loads(value or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(fields, dict):
         return {}

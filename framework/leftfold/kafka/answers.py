@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -13,8 +13,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from leftfold.kafka.errors import translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.pending import Pending
-from leftfold.kafka.records import KafkaMessage
+from leftfold.kafka.records import KafkaMessage, raw
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.unpacking import is_packed, read_behind, stand_in
 
 __all__ = ["Answers"]
 
@@ -33,7 +34,7 @@ class Answers:
     def __init__(
         self, settings: KafkaSettings, topic: str, partitions: int, pending: Pending, tick: Callable[[], None]
     ) -> None:
-        self._pending, self._tick = pending, tick
+        self._pending, self._tick, self._packed = pending, tick, settings.librdkafka()
         self._consumer = Consumer(_config(settings), logger=QuietLog("replies"))
         place = TopicPartition(topic, random.randrange(partitions))
         self.reply_to = f"{topic}/{place.partition}".encode()
@@ -64,21 +65,31 @@ class Answers:
                 first = self._consumer.poll(_IDLE)
                 self._tick()
                 if first is not None:
-                    self._take(first)
-                    for message in self._consumer.consume(_MANY, 0):
-                        self._take(message)
+                    self._take_all([first, *self._consumer.consume(_MANY, 0)])
             except Exception:  # noqa: BLE001  # who waits is told at the deadline; the next answers may be readable
                 _log.exception("reading answers")
                 self._stop.wait(_IDLE)
 
+    def _take_all(self, messages: Iterable[KafkaMessage]) -> None:
+        """Takes each by itself: anybody who may write to the topic can have written one that nobody can read."""
+        for message in messages:
+            try:
+                self._take(message)
+            except Exception:  # noqa: BLE001  # those behind it are for others
+                _log.exception("reading an answer")
+
     def _take(self, message: KafkaMessage) -> None:
         error = message.error()
+        if is_packed(message):
+            # Nobody can tell what is in it; it must not keep back the answers behind it.
+            read_behind(self._consumer, stand_in(self._packed, message))
         if error is not None:
             _log.warning("reading answers: %s", error)
             return
-        for name, value in reversed(message.headers() or ()):
+        answer = raw(message)
+        for name, value in reversed(answer.headers):
             if name == "ce_causationid" and isinstance(value, bytes):
-                self._pending.resolve(value, message.value() or b"")
+                self._pending.resolve(value, answer.value or b"")
                 return
 
 
@@ -93,5 +104,7 @@ def _config(settings: KafkaSettings) -> dict[str, object]:
         "auto.offset.reset": "earliest",
         "check.crcs": True,
         "fetch.queue.backoff.ms": 2,
+        # Answers are short, and whoever may write to the topic can write more than this client takes.
+        "queued.max.messages.kbytes": 16_384,
         "reconnect.backoff.max.ms": 1000,
     }

@@ -16,6 +16,7 @@ from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.reader import reader_config
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.unpacking import unpacked
 from leftfold.position import Position
 
 __all__ = ["KafkaBulkLog"]
@@ -72,8 +73,11 @@ class KafkaBulkLog:
                 continue
             heard = time.monotonic()
             messages: list[KafkaMessage] = [first, *self._consumer.consume(_MANY - 1, 0)]
+            has_errors = any(map(_error, messages))
+            if has_errors:
+                messages = unpacked(self._settings.librdkafka(), self._consumer, messages)
             ended = self._ended(part, messages[-1])
-            if ended or any(map(_error, messages)):
+            if ended or has_errors:
                 messages = [m for m in messages if not self._is_end(part, m) and (m.offset() or 0) < end]
             if messages:
                 yield messages  # type: ignore[misc]  # a message is a BulkRecord; its stubs say offset() may be None

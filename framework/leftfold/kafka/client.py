@@ -48,7 +48,7 @@ class KafkaClient:
         self, app: str, settings: KafkaSettings, *, most: int = 10_000, delivery: float = DELIVERY_SECONDS
     ) -> None:
         self._settings, self._most = settings, most
-        self._pending, self._topics = Pending(), set[str]()
+        self._pending, self._topics = Pending(), dict[str, int]()
         check_reachable(settings)
         self._cluster = Cluster(settings)
         self._silence = Silence(self._cluster)
@@ -78,7 +78,7 @@ class KafkaClient:
         parcel = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
         self._check_topic(parcel.topic)
         (answer,) = self._burst(timeout, self._most).run([parcel])
-        return _receipt(answer, command)
+        return self._receipt(answer, command)
 
     async def asend(
         self,
@@ -97,7 +97,7 @@ class KafkaClient:
         waiter = _Task(asyncio.get_running_loop())
         self._pending.add(parcel.id, parcel.body, waiter)
         try:
-            return _receipt(await self._awaited(parcel, waiter, timeout), command)
+            return self._receipt(await self._awaited(parcel, waiter, timeout), command)
         finally:
             self._pending.remove(parcel.id, waiter)
 
@@ -160,7 +160,7 @@ class KafkaClient:
     def _sent(self, rows: Iterable[Asked], timeout: float, most: int) -> Iterator[Receipt | LeftfoldError]:
         classes: deque[type[Command]] = deque()
         for answer in self._burst(timeout, most).run(self._packed(rows, classes)):
-            yield _outcome(answer, classes.popleft())
+            yield self._outcome(answer, classes.popleft())
 
     def _packed(self, rows: Iterable[Asked], classes: deque[type[Command]]) -> Iterator[Parcel | LeftfoldError]:
         for row in rows:
@@ -178,8 +178,21 @@ class KafkaClient:
         if self._closed:
             raise InfrastructureError("this client is closed; nothing was sent")
         if topic not in self._topics:
-            self._cluster.partitions(topic)
-            self._topics.add(topic)
+            self._topics[topic] = self._cluster.partitions(topic)
+
+    def _outcome(self, answer: Answer, command: type[Command]) -> Receipt | LeftfoldError:
+        if isinstance(answer, LeftfoldError):
+            return answer
+        try:
+            return read_reply(answer, command, self._topics[names.commands(command.__leftfold__.category)])
+        except ContractError as error:
+            return error
+
+    def _receipt(self, answer: Answer, command: Command) -> Receipt:
+        outcome = self._outcome(answer, type(command))
+        if isinstance(outcome, LeftfoldError):
+            raise outcome
+        return outcome
 
     def _why(self, topic: str) -> str:
         return self._silence.why(topic.rpartition(".")[0])
@@ -212,19 +225,3 @@ class _Task:
     def _wake(self) -> None:
         if not self._woken.done():
             self._woken.set_result(None)
-
-
-def _outcome(answer: Answer, command: type[Command]) -> Receipt | LeftfoldError:
-    if isinstance(answer, LeftfoldError):
-        return answer
-    try:
-        return read_reply(answer, command)
-    except (ValueError, KeyError, TypeError) as error:
-        return ContractError(f"no answer that this code can read: {answer[:200]!r} ({error!r})")
-
-
-def _receipt(answer: Answer, command: Command) -> Receipt:
-    outcome = _outcome(answer, type(command))
-    if isinstance(outcome, LeftfoldError):
-        raise outcome
-    return outcome

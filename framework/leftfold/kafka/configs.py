@@ -13,8 +13,12 @@ TopicConfig: TypeAlias = Mapping[str, str]
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 _SMALL_SEGMENT = str(64 * 1024 * 1024)
 
+# Brokers then weigh what records weigh when they are unpacked. Packed, a record of hundreds of MB is of a few kB.
+_WEIGHED: TopicConfig = {"compression.type": "uncompressed"}
+
 EVENTS: TopicConfig = MappingProxyType(
     {
+        **_WEIGHED,
         "cleanup.policy": "delete",
         "retention.ms": "-1",
         "retention.bytes": "-1",
@@ -26,6 +30,7 @@ EVENTS: TopicConfig = MappingProxyType(
 # The active segment is never cleaned, so segments are small: a restore reads at most one of them uncompacted.
 STATE: TopicConfig = MappingProxyType(
     {
+        **_WEIGHED,
         "cleanup.policy": "compact",
         "segment.ms": str(10 * _MINUTE),
         "segment.bytes": _SMALL_SEGMENT,
@@ -37,15 +42,23 @@ STATE: TopicConfig = MappingProxyType(
 """The last state record of every stream."""
 
 COMMANDS: TopicConfig = MappingProxyType(
-    {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY), "message.timestamp.type": "LogAppendTime"}
+    {
+        **_WEIGHED,
+        "cleanup.policy": "delete",
+        "retention.ms": str(7 * _DAY),
+        "message.timestamp.type": "LogAppendTime",
+    }
 )
 """Commands that were decided are kept a week for the curious; their time is the broker's, which no client can set."""
 
-DEAD: TopicConfig = MappingProxyType({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"})
+DEAD: TopicConfig = MappingProxyType(
+    {**_WEIGHED, "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+)
 """Dead letters stay until somebody has looked at them."""
 
 REPLIES: TopicConfig = MappingProxyType(
     {
+        **_WEIGHED,
         "cleanup.policy": "delete",
         "retention.ms": str(10 * _MINUTE),
         "segment.ms": str(10 * _MINUTE),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from leftfold import names
 from leftfold.codec import header
 from leftfold.digits import number_in
-from leftfold.engine.dead_letter import DISCARDED, SENDING, SENT, Letter, letters_in, mark, sent_again
+from leftfold.engine.dead_letter import DISCARDED, SENDING, SENT, Letter, letters_in, mark, passed_over, sent_again
 from leftfold.errors import ContractError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.one_record import record_at, write_record
@@ -68,6 +68,10 @@ class DeadLetters:
     def discard(self, letter: Letter, why: str) -> None:
         """Says that nothing is to be done with a letter."""
         write_record(self._settings, self._topic, mark(letter, DISCARDED, why))
+
+    def pass_over(self, letter: Letter, why: str) -> None:
+        """Has restores pass over the event at which a worker stands still, as a letter of its says."""
+        write_record(self._settings, self._topic, passed_over(letter, why))
 
     def _records(self) -> Iterator[RawRecord]:
         with Cluster(self._settings) as cluster:

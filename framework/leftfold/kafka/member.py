@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from leftfold.errors import Fenced, InfrastructureError
+from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.records import KafkaMessage, place
+from leftfold.kafka.unpacking import is_packed, unpacked
 
 __all__ = ["Member"]
 
 _NEVER = 1 << 63
+_error = Message.error
+_log = logging.getLogger(__name__)
 _METADATA = b"CGMDv2:"
 """How librdkafka begins the metadata of a group; the generation follows in the machine's byte order."""
 
@@ -34,6 +38,7 @@ class Member:
         self._served: dict[int, int] = {}
         self._touched: set[int] = set()
         self._kept: list[KafkaMessage] = []
+        self._config = {name: value for name, value in config.items() if name != "group.instance.id"}
         self.consumer = Consumer(
             {
                 "group.id": group,
@@ -64,6 +69,8 @@ class Member:
         messages = [first] if first is not None else []
         if first is not None and (room := limit - 1 - len(self._kept)) > 0:
             messages += self.consumer.consume(room, 0)
+        if any(map(_error, messages)):
+            messages = self._unpacked(messages)
         # Read only now: what a rebalance took during the calls above has left the kept ones.
         found = [*self._kept, *[m for m in messages if self._usable(m)]]
         self._kept = found[limit:]
@@ -128,6 +135,18 @@ class Member:
         """Drops the kept messages of partitions."""
         self._kept = [m for m in self._kept if m.partition() not in partitions]
 
+    def _unpacked(self, messages: list[KafkaMessage]) -> list[KafkaMessage]:
+        """The messages with one for each batch that cannot be unpacked, as far as it is read here."""
+        here = self._served.keys() - self._touched
+        try:
+            return unpacked(
+                self._config, self.consumer, [m for m in messages if not is_packed(m) or m.partition() in here]
+            )
+        except LeftfoldError as error:
+            # The batch is fetched again, and met again.
+            _log.warning("%s cannot be read: %s", self.topic, error)
+            return messages
+
     def _usable(self, message: Message) -> bool:
         error = message.error()
         if error is None:
@@ -139,6 +158,8 @@ class Member:
             return partition not in self._touched and offset >= wanted
         if error.fatal():
             raise Fenced(f"the consumer of {self.topic} cannot go on: {error}")
+        if error.code() == KafkaError._BAD_MSG:
+            _log.warning("%s[%d]@%d holds bytes that are no records: %s", self.topic, *place(message), error.str())
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
             raise InfrastructureError(f"{self.topic}: {error.str()}; was the topic deleted? see: leftfold check")
         return False

@@ -48,7 +48,7 @@ class RecordedPlaces:
                         fields = json.loads(record.value or b"")
                         found[topic, int(partition)] = int(fields["offset"])
                         self.ids[topic, int(partition)] = str(fields.get("topic_id", ""))
-                    except (ValueError, KeyError, TypeError) as error:
+                    except (ValueError, KeyError, TypeError, RecursionError) as error:
                         where = f"{self._topic}[0]@{record.offset}"
                         raise ContractError(f"{where} is no place of a reaction: {error!r}") from error
         finally:

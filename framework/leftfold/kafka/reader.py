@@ -14,8 +14,9 @@ from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.errors import translated
 from leftfold.kafka.logs import QuietLog
-from leftfold.kafka.records import KafkaMessage, split
+from leftfold.kafka.records import KafkaMessage, raw, split
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.unpacking import is_packed, read_behind, stand_in
 from leftfold.ports import RawRecord
 from leftfold.position import Position
 
@@ -116,10 +117,13 @@ class KafkaLogReader:
     def poll(self, limit: int, timeout: float) -> list[RawRecord]:
         """Waits for the first record, then takes what is there; empty also when only the position has moved.
 
+        A batch that cannot be unpacked is one record without content, at its last offset.
+
         Raises:
             InfrastructureError: the next record has been deleted, or its topic is gone.
         """
-        self._raise_failure()
+        if met := self._met_failure():
+            return met
         deadline = time.monotonic() + timeout
         while True:
             first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
@@ -131,7 +135,8 @@ class KafkaLogReader:
             moved = self._moved(records, others)
             if records or moved:
                 return records
-            self._raise_failure()
+            if met := self._met_failure():
+                return met
 
     def position(self) -> Position:
         """Where each partition goes on."""
@@ -163,17 +168,37 @@ class KafkaLogReader:
             self._trouble = ""
         return moved
 
-    def _raise_failure(self) -> None:
-        """Raises what `poll` met behind the records that it has returned; only `seek` mends it."""
+    def _met_failure(self) -> list[RawRecord]:
+        """Raises what `poll` met behind the records that it has returned; only `seek` mends it.
+
+        Returns:
+            What stands for a batch that cannot be unpacked; empty where nothing was met.
+        """
         message = self._failure
         if message is None or (error := message.error()) is None:
-            return
+            return []
+        if is_packed(message):
+            return self._unpacked(message)
         topic, partition = message.topic() or "", message.partition() or 0
         if error.code() in _HOLE:
             raise self._hole(topic, partition, error)
         if error.code() == KafkaError._BAD_MSG:
             raise ContractError(f"{topic}[{partition}] holds bytes that are no records: {error.str()}")
         raise translated(error, doing=f"reading {topic}[{partition}]")
+
+    def _unpacked(self, message: KafkaMessage) -> list[RawRecord]:
+        """What stands for a batch, unless it was told of before; reads on behind it."""
+        self._failure = None
+        instead = stand_in(self._settings.librdkafka(), message)
+        found = raw(instead)
+        place = found.topic, found.partition
+        if place not in self._next:
+            return []
+        if found.offset < self._next[place]:
+            return []
+        read_behind(self._consumer, instead)
+        self._next[place] = found.offset + 1
+        return [found]
 
     def _hole(self, topic: str, partition: int, error: KafkaError) -> InfrastructureError:
         wanted = self._next.get((topic, partition))

@@ -18,7 +18,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.engine.duty import Refolding, duty_of
 from leftfold.engine.statemark import MARK, StateMark
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.known_logs import KnownLogs, cut_commands
 from leftfold.kafka.marks import last_mark
 from leftfold.kafka.offsets import Left, read_metadata
@@ -26,11 +26,13 @@ from leftfold.kafka.restore_ports import TRANSACTION_SECONDS, RestorePorts
 from leftfold.ports import LogReader, RawRecord, StateStore
 from leftfold.position import Position
 
-__all__ = ["Report", "Restoration", "Restored"]
+__all__ = ["Report", "Restoration", "Restored", "Stopped"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 READ = 200
 ALONE_SECONDS, TELL_SECONDS = 25.0, 5.0
+_RECENT = 1000
+"""How many dead letters behind a note may stand before it is written again: who looks for notes reads so far back."""
 
 
 @dataclass
@@ -59,12 +61,26 @@ class Restored:
         return max(self.committed, self.known.commands)
 
 
+@dataclass(frozen=True)
+class Stopped:
+    """A partition whose events cannot be folded beyond a record, whether a letter says so already, and how many
+    seconds it took to find that out.
+    """
+
+    record: RawRecord
+    why: str
+    is_noted: bool
+    seconds: float
+
+
 class Restoration:
     """Restores some partitions of one category in small steps, so that held ones go on being served.
 
     Args:
         deadline: seconds without any progress after which a restore refuses to serve; however long it takes with.
         report: told every few seconds how far it is.
+
+    An event that cannot be folded stops its own partition only, see `stopped`.
     """
 
     def __init__(
@@ -92,7 +108,8 @@ class Restoration:
         self._version = ""
         self._version_ends: dict[int, int] = {}
         self._theirs: dict[int, StateMark] = {}
-        self._letters: dict[int, tuple[int, int]] = {}
+        self._letters: dict[int, tuple[int, int]] | None = None
+        self.stopped: dict[int, Stopped] = {}
         self._phase: Callable[[], bool] = self._committed
 
     def drop(self, partition: int) -> None:
@@ -198,13 +215,16 @@ class Restoration:
             else:
                 restored.span = self._duty.span(restored.known, restored.start, restored.events_end)
             self._pass_over_lost(restored)
-        if self._duty.refusals and any(begin < end for begin, end in (r.span for r in self.found.values())):
-            self._letters = {p: self._ends(self._duty.refusals, p) for p in self.found}
-            log.seek(Position({self._duty.refusals: {p: begin for p, (begin, _) in self._letters.items()}}))
-            self._phase = self._refusals
+        if self._duty.foretells and any(begin < end for begin, end in (r.span for r in self.found.values())):
+            self._look_for_refusals(log)
         else:
             self._fold(log)
         return False
+
+    def _look_for_refusals(self, log: LogReader) -> None:
+        self._letters = {p: self._ends(self._duty.refusals, p) for p in self.found}
+        log.seek(Position({self._duty.refusals: {p: begin for p, (begin, _) in self._letters.items()}}))
+        self._phase = self._refusals
 
     def _check_logs(self, restored: Restored) -> None:
         """Has a partition begin where its state and the topics agree.
@@ -242,13 +262,13 @@ class Restoration:
             restored.committed = low
 
     def _refusals(self) -> bool:
-        """Learns which records of the log were not taken, before any is folded."""
-        log = self._reader()
+        """Learns which records of the log were not taken, or need not be."""
+        log, letters = self._reader(), self._letters or {}
         records = self._read(log)
         for record in records:
             if restored := self.found.get(record.partition):
                 restored.refold.pass_over(record)
-        if not self._short(log, self._duty.refusals, {p: self._letters[p][1] for p in self.found}):
+        if not self._short(log, self._duty.refusals, {p: letters[p][1] for p in self.found}):
             self._fold(log)
         elif not records:
             self._end_hanging()
@@ -263,8 +283,18 @@ class Restoration:
         records = self._read(log)
         for record in records:
             restored = self.found.get(record.partition)
-            if restored is not None and record.offset < restored.span[1]:
+            if restored is None or record.offset >= restored.span[1]:
+                continue
+            try:
                 restored.refold.add(record)
+            except (ContractError, InfrastructureError) as error:
+                if self._duty.foretells:
+                    raise
+                if self._letters is None:
+                    # What is folded already is passed over when all of it is folded again.
+                    self._look_for_refusals(log)
+                    return False
+                self._stop_at(restored, record, str(error))
         if self._short(log, self._log_of, {p: r.span[1] for p, r in self.found.items()}):
             if not records:
                 self._end_hanging()
@@ -272,6 +302,15 @@ class Restoration:
             return False
         self._versions = self._others() if self._duty.adopts else []
         return self._next_version()
+
+    def _stop_at(self, restored: Restored, record: RawRecord, why: str) -> None:
+        """Gives a partition up at an event that cannot be folded, unless somebody has said that it need not be."""
+        noted, partition = restored.refold.noted.get(record.offset), restored.partition
+        if record.offset not in restored.refold.passed:
+            end = (self._letters or {})[partition][1]
+            is_noted, seconds = noted is not None and noted >= end - _RECENT, time.monotonic() - self._began
+            self.stopped[partition] = Stopped(record, why, is_noted, seconds)
+            self.found.pop(partition)
 
     def _next_version(self) -> bool:
         """Turns to the answers of another decider version that has decided more recently, in a rolling upgrade.

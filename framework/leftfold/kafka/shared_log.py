@@ -10,8 +10,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from leftfold.errors import Fenced, InfrastructureError
 from leftfold.kafka.errors import translated
 from leftfold.kafka.logs import QuietLog
-from leftfold.kafka.records import KafkaMessage, split
+from leftfold.kafka.records import KafkaMessage, raw, split
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.unpacking import is_packed, unpacked
 from leftfold.ports import RawRecord
 
 __all__ = ["Fetched", "SharedLog", "member_config"]
@@ -68,7 +69,7 @@ class SharedLog:
         begin: Callable[[Consumer, Collection[Place]], Mapping[Place, int]],
         leave: Callable[[Collection[Place], bool], None],
     ) -> None:
-        self._begin, self._leave = begin, leave
+        self._begin, self._leave, self._settings = begin, leave, settings
         self._new: dict[Place, int] = {}
         self._held: set[Place] = set()
         self._touched: set[Place] = set()
@@ -96,9 +97,11 @@ class SharedLog:
         if first is None:
             return Fetched([], {})
         rest = self._consumer.consume(limit - 1, 0) if limit > 1 else []
-        records, others = split([first, *rest])
-        ends = {place: offset for message in others for place, offset in self._end_of(message)}
         usable = self._held - self._touched - self._new.keys()
+        records, others = split([first, *rest])
+        packed = [message for message in others if is_packed(message) and _place_of(message) in usable]
+        records += map(raw, unpacked(self._settings.librdkafka(), self._consumer, packed))
+        ends = {place: offset for message in others for place, offset in self._end_of(message)}
         if records or ends:
             self.trouble = ""
         return Fetched(
@@ -152,7 +155,7 @@ class SharedLog:
 
     def _end_of(self, message: KafkaMessage) -> list[tuple[Place, int]]:
         error = message.error()
-        place = message.topic() or "", message.partition() or 0
+        place = _place_of(message)
         if error is None:
             return []
         if error.code() == KafkaError._PARTITION_EOF:
@@ -202,3 +205,7 @@ class SharedLog:
         self.is_unsure = self.is_unsure or error is not None
         if error is not None and error.code() not in _NOT_OURS:
             self.trouble = f"committing what is done: {error.str()} ({error.name()})"
+
+
+def _place_of(message: KafkaMessage) -> Place:
+    return message.topic() or "", message.partition() or 0

@@ -24,7 +24,7 @@ from leftfold.kafka.topics import ensure
 from leftfold.ports import LogReader
 from leftfold.position import Position
 
-__all__ = ["Where", "costs", "forget_states"]
+__all__ = ["Where", "costs", "folded", "forget_states"]
 
 Where: TypeAlias = Literal["kept", "start", "end"]
 
@@ -81,13 +81,28 @@ def costs(settings: KafkaSettings, topic: str, partitions: int) -> tuple[int, in
     Raises:
         InfrastructureError: no broker answers.
     """
+    marks = _marks(settings, topic, partitions).values()
+    return max((mark.per_command for mark in marks), default=0), sum(mark.answers_dropped for mark in marks)
+
+
+def folded(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, int]:
+    """Up to which offset of the log each partition of a state topic was made; one that says nothing is left out.
+
+    Raises:
+        InfrastructureError: no broker answers.
+    """
+    return {partition: mark.events for partition, mark in _marks(settings, topic, partitions).items()}
+
+
+def _marks(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, StateMark]:
+    if not partitions:
+        return {}
     try:
         with _stable(settings) as consumer:
-            raw = [last_mark(consumer, TopicPartition(topic, partition)) for partition in range(partitions)]
+            raw = {p: last_mark(consumer, TopicPartition(topic, p)) for p in range(partitions)}
     except KafkaException as error:
         raise translated(error, doing=f"reading {topic}") from error
-    marks = [StateMark.decode(mark) for mark in raw if mark]
-    return max((mark.per_command for mark in marks), default=0), sum(mark.answers_dropped for mark in marks)
+    return {partition: StateMark.decode(mark) for partition, mark in raw.items() if mark}
 
 
 @contextmanager

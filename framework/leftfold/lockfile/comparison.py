@@ -12,7 +12,7 @@ from leftfold.lockfile.schema import breaks
 
 __all__ = ["Finding", "compare"]
 
-_TYPE = re.compile(r"(?P<name>.+)\.v(?P<version>\d+)")
+_TYPE = re.compile(r"(?P<name>.+)\.v(?P<version>[0-9]{1,9})")
 _SAME = "or, if it means the same, accept it: leftfold check --write"
 _RECORD = "record it: leftfold check --write"
 Schemas: TypeAlias = Mapping[str, Mapping[str, Any]]

@@ -58,11 +58,12 @@ class Lock:
             if told["leftfold.lock"] != _FORMAT:
                 raise ConfigurationError(f"leftfold.lock has format {told['leftfold.lock']}; upgrade leftfold")
             deciders, views, processes = (
-                {name: FoldLock(**fold) for name, fold in found.items()}
+                {name: _fold_in(fold) for name, fold in found.items()}
                 for found in (told["deciders"], told["views"], told.get("processes", {}))
             )
-            return cls(deciders, views, told["events"], told.get("commands", {}), processes)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            events, commands = (_schemas_in(told.get(name, {})) for name in ("events", "commands"))
+            return cls(deciders, views, events, commands, processes)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigurationError(
                 f"leftfold.lock cannot be read ({error!r}); take it from version control, "
                 f"or remove it and write it anew: leftfold check --write"
@@ -71,6 +72,22 @@ class Lock:
     def with_history(self, released: Lock) -> Lock:
         """This lock with the event versions that were released before and have not been written over."""
         return replace(self, events={**released.events, **self.events})
+
+
+def _fold_in(told: Mapping[str, Any]) -> FoldLock:
+    fold = FoldLock(**told)
+    if type(fold.version) is not int or not isinstance(fold.fold, str) or not isinstance(fold.schema, str):
+        raise TypeError(f"no fold: {told!r}"[:200])
+    return fold
+
+
+def _schemas_in(told: Any) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for type_, schema in told.items():
+        if not isinstance(schema, dict):
+            raise TypeError(f"no schema of {type_}: {schema!r}"[:200])
+        found[type_] = schema
+    return found
 
 
 def lock_of(app: App) -> Lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from leftfold.errors import ContractError
 from leftfold.messages import Command, Event
 
 __all__ = ["breaks", "message_schema"]
@@ -13,6 +14,7 @@ _WORDS = frozenset({"title", "description", "examples", "deprecated"})
 # pydantic's own for Decimal; it comes and goes with pydantic's version.
 _DECIMAL = "^(?!^[-+.]*$)"
 Schema = Mapping[str, Any]
+_MOST = 100_000
 
 
 def message_schema(message: type[Event | Command]) -> dict[str, Any]:
@@ -25,25 +27,53 @@ def breaks(released: Schema, now: Schema) -> list[str]:
     """What makes the present class unable to read, or to write, what was released; empty when nothing does.
 
     A new field with a default breaks nothing: older events get the default and older readers ignore the field.
+
+    Raises:
+        ContractError: one is no schema, or one that a few lines make larger than any class is.
     """
-    return list(_record("", _Side(released), _Side(now)))
+    room = _Room()
+    try:
+        return list(_record("", _Side(released, room), _Side(now, room)))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ContractError(
+            f"the schema of a message cannot be read ({type(error).__name__}: {str(error)[:200]}); take leftfold.lock "
+            f"from version control"
+        ) from error
+
+
+class _Room:
+    """How much may still be looked at: references within references can stand for more than any memory holds."""
+
+    def __init__(self) -> None:
+        self._left = _MOST
+
+    def spend(self) -> None:
+        """One part more."""
+        self._left -= 1
+        if self._left < 0:
+            raise ContractError(
+                f"the schema of a message has more than {_MOST:,} parts, its references resolved; take leftfold.lock "
+                f"from version control"
+            )
 
 
 class _Side:
     """A schema with its definitions."""
 
-    def __init__(self, schema: Schema, root: Schema | None = None) -> None:
+    def __init__(self, schema: Schema, room: _Room, root: Schema | None = None) -> None:
+        room.spend()
+        self._room = room
         self.root = schema if root is None else root
         reference = schema.get("$ref", "").rpartition("/")[2]
         self.schema: Schema = self.root["$defs"][reference] if reference else schema
 
     def field(self, name: str) -> _Side:
         """One of its fields."""
-        return _Side(self.schema["properties"][name], self.root)
+        return _Side(self.schema["properties"][name], self._room, self.root)
 
     def flat(self, seen: frozenset[str] = frozenset()) -> Any:
         """Itself with every reference replaced, so that two of them compare by what they mean."""
-        return _resolved(self.schema, self.root, seen)
+        return _resolved(self.schema, self.root, seen, self._room)
 
 
 def _record(path: str, old: _Side, new: _Side) -> Iterator[str]:
@@ -78,15 +108,16 @@ def _said(schema: Schema) -> str:
     return f"{kind} {bounds}" if bounds else kind
 
 
-def _resolved(schema: Any, root: Schema, seen: frozenset[str]) -> Any:
+def _resolved(schema: Any, root: Schema, seen: frozenset[str], room: _Room) -> Any:
+    room.spend()
     if isinstance(schema, list):
-        return [_resolved(part, root, seen) for part in schema]
+        return [_resolved(part, root, seen, room) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
     reference = str(schema.get("$ref", "")).rpartition("/")[2]
     if reference and reference not in seen:
-        return _resolved(root["$defs"][reference], root, seen | {reference})
-    return {key: _resolved(value, root, seen) for key, value in schema.items()}
+        return _resolved(root["$defs"][reference], root, seen | {reference}, room)
+    return {key: _resolved(value, root, seen, room) for key, value in schema.items()}
 
 
 def _is_word(key: str, value: Any) -> bool:

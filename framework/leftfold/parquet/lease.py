@@ -90,7 +90,7 @@ class Lease:
             return _Told(
                 host=str(told["host"]), process=int(told["process"]), token=told["token"], until=float(told["until"])
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _holder(self) -> _Told | None:

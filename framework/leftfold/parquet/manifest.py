@@ -66,7 +66,7 @@ class Manifest:
             if told["format"] != FORMAT:
                 raise ContractError(f"{where} has format {told['format']!r}, and this code knows {FORMAT}; upgrade it")
             return cls(told["topic"], told["identity"], tuple(Span(**span) for span in told["spans"]))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ContractError(
                 f"{where} is no manifest of an archive ({error!r}); restore it, or remove it: what it alone told of "
                 f"then counts as not archived"

@@ -46,5 +46,5 @@ def read_mark(fields: Mapping[bytes, bytes], where: str) -> Mark:
             parked={key: Parked(**why) for key, why in json.loads(fields[b"parked"]).items()},
             time=fields[b"time"].decode(),
         )
-    except (KeyError, ValueError, TypeError, AttributeError, ContractError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, ContractError) as error:
         raise ContractError(f"the mark of {where} is unreadable ({error!r}); rebuild the view") from error

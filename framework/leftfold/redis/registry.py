@@ -109,7 +109,7 @@ def _generation(view: str, id_: str, text: bytes) -> Generation:
             ids={str(topic): str(id_) for topic, id_ in told.get("ids", {}).items()},
             attempt=str(told.get("attempt", "")),
         )
-    except (KeyError, ValueError, TypeError, AttributeError, ContractError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, ContractError) as error:
         raise ContractError(
             f"generation {id_} in view:{view} is unreadable ({error!r}); remove it: HDEL view:{view} g:{id_}"
         ) from error

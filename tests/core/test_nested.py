@@ -1,0 +1,65 @@
+"""JSON of others that is nested too deeply, or stands for too much, is an error of the contract and never a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.lockfile import Lock
+from leftfold.lockfile.schema import breaks
+from leftfold.parquet.manifest import Manifest
+from leftfold.redis.marks import read_mark
+from leftfold.redis.registry import decoded
+
+DEEP = "[" * 100_000
+LOCK = '{"leftfold.lock": 1, "deciders": {%s}, "views": {}, "events": {%s}}'
+MARK = {
+    b"position": b"{}", b"checksum": b"0", b"token": b"", b"phase": b"live", b"rows": b"0", b"parked": DEEP.encode(),
+    b"time": b"",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("read", "error"),
+    [
+        (lambda: Lock.from_json(DEEP), ConfigurationError),
+        (lambda: Lock.from_json('{"leftfold.lock": 1, "deciders": ' + DEEP), ConfigurationError),
+        (lambda: Lock.from_json(LOCK % ('"a": {"version": "1", "fold": ""}', "")), ConfigurationError),
+        (lambda: Lock.from_json(LOCK % ("", '"a.B.v1": []')), ConfigurationError),
+        (lambda: Manifest.from_json(DEEP.encode(), "there"), ContractError),
+        (lambda: decoded("sums", {b"g:1": DEEP.encode()}), ContractError),
+        (lambda: read_mark(MARK, "sums"), ContractError),
+    ],
+)
+def test_what_is_nested_too_deeply_is_refused(read: Callable[[], object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        read()
+
+
+def layered(depth: int) -> dict[str, Any]:
+    """A schema of a few hundred bytes that stands for 2^depth parts, its references resolved."""
+    layers: dict[str, Any] = {
+        f"L{n}": {"items": [{"$ref": f"#/$defs/L{n + 1}"}, {"$ref": f"#/$defs/L{n + 1}"}]} for n in range(depth)
+    }
+    return {"$defs": {**layers, f"L{depth}": {}}, "properties": {"field": {"$ref": "#/$defs/L0"}}}
+
+
+def deep() -> dict[str, Any]:
+    """A schema nested more deeply than functions may call each other."""
+    schema: dict[str, Any] = {}
+    for _ in range(10_000):
+        schema = {"items": schema}
+    return {"properties": {"field": schema}}
+
+
+@pytest.mark.parametrize("schema", [layered(40), deep(), {"properties": 1}, {"properties": {"field": 1}}])
+def test_a_schema_that_stands_for_too_much_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(ContractError, match=r"take leftfold\.lock from version control"):
+        breaks(schema, {"properties": {"field": {"type": "string"}}})
+
+
+def test_what_a_class_says_of_itself_is_compared_as_ever() -> None:
+    assert breaks(layered(5), layered(5)) == []

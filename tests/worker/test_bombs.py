@@ -1,0 +1,142 @@
+"""Batches that nobody can unpack: small on the wire, hundreds of MB when unpacked; brokers look at the wire only."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from leftfold import names
+from leftfold.codec import UNREADABLE, header
+from leftfold.engine.bulk_log import Range
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.shared_log import SharedLog
+from leftfold.partitioner import partition_of
+from leftfold.ports import RawRecord
+from leftfold.position import Position
+from tests.worker.bank import PARTITIONS
+from tests.worker.broker import Broker
+from tests.worker.running import Running
+from tests.worker.waiting import wait_until
+
+pytestmark = pytest.mark.servers
+
+ACCOUNTS = {partition_of(name.encode(), PARTITIONS): name for name in map(str, range(40))}
+HIT = 1
+
+
+def bomb(broker: Broker, topic: str, partition: int, *, records: int = 1) -> int:
+    """One batch of 110 MB, packed to a few kB; the offset that it begins at."""
+    before = broker.ends(topic, committed=False)[partition]
+    producer = broker.producer(
+        compression_type="zstd",
+        message_max_bytes=1_000_000_000,
+        batch_size=2_000_000_000,
+        queue_buffering_max_kbytes=1_000_000,
+        linger_ms=60_000,
+    )
+    for _ in range(records):
+        producer.produce(topic, bytes(110_000_000 // records), b"boom", partition)
+    assert producer.flush(240.0) == 0
+    assert broker.ends(topic, committed=False)[partition] == before + records
+    return before
+
+
+def test_topics_of_ours_take_no_bomb(broker: Broker) -> None:
+    one = broker.bank()
+    for topic in (names.commands(one.name), names.events(one.name), names.replies(one.name)):
+        errors: list[KafkaError | None] = []
+        producer = broker.producer(compression_type="zstd", message_max_bytes=1_000_000_000)
+        producer.produce(topic, bytes(2_000_000), b"k", 0, on_delivery=lambda error, _: errors.append(error))  # noqa: B023  # called below
+        assert producer.flush(240.0) == 0
+        assert [error and error.code() for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE]
+
+
+@pytest.mark.parametrize("records", [1, 300])
+def test_a_batch_that_cannot_be_unpacked_is_one_dead_letter_and_the_commands_behind_it_are_decided(
+    broker: Broker, records: int
+) -> None:
+    """A plain consumer is the twin: it meets the same batch again and again."""
+    one = broker.bank()
+    topic = names.commands(one.name)
+    broker.alter(topic, compression_type="producer")
+    with KafkaClient(one.name, broker.settings) as client:
+        with Running(one, broker.address) as running:
+            assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 1
+            base = bomb(broker, topic, HIT, records=records)
+            for account in ACCOUNTS.values():
+                client.send(one.deposit(account), timeout=240.0)
+            assert "a batch of offsets" in running.told("dead letters")[0]["why"]
+        with Running(one, broker.address):
+            assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 3
+    (letter,) = broker.settled(names.dead(one.name))
+    assert header(letter.headers, "dead_source") == f"{topic}/{HIT}/{base + records - 1}".encode()
+    reason = header(letter.headers, "dead_reason").decode()
+    assert f"{topic}[{HIT}]: a batch of offsets {base} to {base + records - 1}: " in reason
+    twin = Consumer({**broker.settings.librdkafka(), "group.id": "twin", "auto.offset.reset": "error"})
+    twin.assign([TopicPartition(topic, HIT, base)])
+    for _ in range(2):
+        message = twin.poll(240.0)
+        assert message is not None
+        assert (message.offset(), getattr(message.error(), "code", int)()) == (base, KafkaError._BAD_COMPRESSION)
+    twin.close()
+
+
+def test_readers_go_on_behind_such_a_batch(broker: Broker) -> None:
+    one = broker.bank()
+    topic = names.events(one.name)
+    broker.alter(topic, compression_type="producer")
+    producer = broker.producer()
+    for number in range(2):
+        producer.produce(topic, b"%d" % number, b"k", 0)
+        assert producer.flush(240.0) == 0
+        if not number:
+            bomb(broker, topic, 0, records=3)
+    reader, found = KafkaLogReader(broker.settings), list[RawRecord]()
+
+    def read() -> bool:
+        found.extend(reader.poll(10, 0.1))
+        return len(found) > 2
+
+    try:
+        reader.seek(Position.at(topic, 0, 0))
+        wait_until(read, "three records")
+    finally:
+        reader.close()
+    assert [(record.offset, record.value) for record in found] == [(0, b"0"), (3, None), (4, b"1")]
+    assert b"a batch of offsets 1 to 3: " in header(found[1].headers, UNREADABLE)
+    shared = SharedLog(
+        broker.settings,
+        f"{one.name}.shared",
+        [topic],
+        begin=lambda _, places: dict.fromkeys(places, 0),
+        leave=lambda places, ours: None,
+    )
+    fetched = list[RawRecord]()
+
+    def fetch() -> bool:
+        fetched.extend(shared.fetch(10, 0.1).records)
+        return len(fetched) > 2
+
+    try:
+        wait_until(fetch, "three records of a member")
+    finally:
+        shared.close()
+    assert [(record.offset, record.value) for record in fetched] == [(0, b"0"), (3, None), (4, b"1")]
+    log = KafkaBulkLog(broker.settings)
+    try:
+        messages = [message for some in log.read(Range(topic, 0, 0, 5)) for message in some]
+    finally:
+        log.close()
+    assert [(message.offset(), message.value()) for message in messages] == [(0, b"0"), (3, None), (4, b"1")]
+
+
+def test_answers_behind_such_a_batch_reach_the_client(broker: Broker) -> None:
+    one = broker.bank()
+    topic = names.replies(one.name)
+    broker.alter(topic, compression_type="producer")
+    with KafkaClient(one.name, broker.settings) as client, Running(one, broker.address):
+        for partition in range(PARTITIONS):
+            bomb(broker, topic, partition)
+        assert client.send(one.deposit("account"), timeout=240.0).version == 1
