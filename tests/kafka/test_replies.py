@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka
 
 from leftfold.engine.batch import Reply
-from leftfold.kafka.replies import Replies
+from leftfold.kafka.replies import ASKED, ASKED_SECONDS, Replies
 
 ANSWER = Reply(b"shop.replies/0", b"id", 0, 1, 1, None)
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
@@ -42,6 +42,24 @@ def test_a_fatal_error_that_comes_between_two_batches_costs_no_answer_of_the_nex
     replies.send([], "shop.events", {0: 1})
     replies.send([ANSWER], "shop.events", {0: 1})
     assert (len(replies._producer), counts) == (1, {"reply_senders_replaced": 1})
+
+
+def test_made_up_names_are_asked_for_now_and_then_and_those_that_are_there_once() -> None:
+    now, asked, counts = [0.0], list[str](), Counter[str]()
+
+    def partitions(topic: str) -> int:
+        asked.append(topic)
+        return 4 if topic == "shop.replies" else 0
+
+    replies = Replies(NOWHERE, partitions, counts, clock=lambda: now[0])
+    true = [ANSWER._replace(to=b"shop.replies/%d" % n) for n in range(4)]
+    forged = [ANSWER._replace(to=b"x%d.replies/0" % n) for n in range(1_000)]
+    replies.send([*true, *forged, *true, ANSWER._replace(to=b"shop.replies/4")], "shop.events", {0: 1})
+    assert (asked.count("shop.replies"), len(asked), len(replies._producer)) == (1, ASKED, 8)
+    assert counts == {"replies_unanswerable": 1_001}
+    now[0] += ASKED_SECONDS + 1
+    replies.send([*forged, ANSWER._replace(to=b"a\x00b.replies/0")], "shop.events", {0: 1})
+    assert len(asked) == 2 * ASKED
 
 
 def _break(producer: confluent_kafka.Producer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.codec import JSON
 from leftfold.engine.batch import Reply
-from leftfold.engine.reply import ack
+from leftfold.engine.reply import ack, small
 from leftfold.kafka.logs import QuietLog
 from leftfold.position import Position
 
@@ -22,6 +23,10 @@ _ACK = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.ack.v1"), ("content-t
 _NACK = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.nack.v1"), ("content-type", JSON)]
 
 
+LARGEST = 900_000
+"""Bytes of an answer, which a reply topic takes by default."""
+ASKED, ASKED_SECONDS = 50, 10.0
+"""Whoever makes names up may cost no more than so many questions in so many seconds."""
 # What Kafka allows in a topic's name; anything else is not even asked for.
 _TO = re.compile(rb"([a-zA-Z0-9._-]{1,240}\.replies)/([0-9]{1,6})")
 
@@ -30,9 +35,9 @@ class Replies:
     """An idempotent producer of answers; one that cannot be sent is counted, since the client may ask again.
 
     Args:
-        partitions: how many partitions a topic has, 0 when it does not exist; asked once per topic and then again
-            only for partitions that are not there.
-        report: told when the producer was replaced after a fatal error.
+        partitions: how many partitions a topic has, 0 when it does not exist; asked again only for what was not there,
+            and not too often.
+        report: told when the producer was replaced after a fatal error. clock: seconds that only grow.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class Replies:
         partitions: Callable[[str], int],
         counts: Counter[str],
         report: Callable[[str, Mapping[str, Any]], None] = lambda what, details: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = {
             "enable.idempotence": True,
@@ -55,7 +61,9 @@ class Replies:
         self._fatal = ""
         self._producer = self._new()
         self._partitions, self._counts, self._report = partitions, counts, report
-        self._places: dict[bytes, tuple[str, int] | None] = {}
+        self._places: dict[bytes, tuple[str, int]] = {}
+        self._counts_of: dict[str, int] = {}
+        self._clock, self._asked, self._since = clock, 0, clock()
 
     def send(self, replies: Iterable[Reply], topic: str, ends: Mapping[int, int]) -> None:
         """Sends the answers of a committed batch; `ends` are the ends of `topic` known now, by partition."""
@@ -71,7 +79,7 @@ class Replies:
                 value = ack(reply.version, reply.events, positions.get(reply.partition, "{}"))
                 headers: Any = [*_ACK, ("ce_causationid", reply.command_id)]
             else:
-                value = json.dumps(reply.error, separators=(",", ":")).encode()
+                value = json.dumps(small(reply.error, LARGEST), separators=(",", ":")).encode()
                 headers = [*_NACK, ("ce_causationid", reply.command_id)]
             if not self._sent(place, value, headers):
                 self._counts["replies_lost"] += 1
@@ -120,16 +128,18 @@ class Replies:
         return Producer(self._config, logger=QuietLog("answers"))
 
     def _place(self, to: bytes) -> tuple[str, int] | None:
-        if to not in self._places:
-            if len(self._places) > 10_000:
-                self._places.clear()
-            self._places[to] = self._checked(to)
-        return self._places[to]
-
-    def _checked(self, to: bytes) -> tuple[str, int] | None:
         """`topic/partition`, if it is an existing partition of a reply topic."""
-        found = _TO.fullmatch(to)
-        if found is None:
-            return None
-        topic, partition = found[1].decode(), int(found[2])
-        return (topic, partition) if partition < self._partitions(topic) else None
+        place = self._places.get(to)
+        if place is None and (found := _TO.fullmatch(to)):
+            topic, partition = found[1].decode(), int(found[2])
+            if partition >= self._counts_of.get(topic, 0) and self._may_ask() and (count := self._partitions(topic)):
+                self._counts_of[topic] = count
+            if partition < self._counts_of.get(topic, 0):
+                place = self._places[to] = topic, partition
+        return place
+
+    def _may_ask(self) -> bool:
+        if self._clock() - self._since > ASKED_SECONDS:
+            self._asked, self._since = 0, self._clock()
+        self._asked += 1
+        return self._asked <= ASKED
