@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import AliasChoices, Field
@@ -39,7 +39,7 @@ class Announced:
     """The addresses that running embedded servers announce, '' for a server that does not run, and who says so."""
 
     kafka: str = ""
-    redis: str = ""
+    redis: str = field(default="", repr=False)
     file: Path | None = None
 
 
