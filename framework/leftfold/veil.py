@@ -21,7 +21,7 @@ _QUOTED = r"b?\"(?:[^\"\\]|\\.)*\"|b?'(?:[^'\\]|\\.)*'"
 _NAMED = re.compile(
     rf"({_NAME}[\w.-]{{0,60}}[\"'\\]{{0,4}})"
     # After a colon and a space stands prose, unless it is quoted or one word to the end of the line.
-    rf"(?:(\s?=\s?|:)(?:{_QUOTED}|[^\s&]+)|(:\s)(?:{_QUOTED}|[^\s&]+(?=\s*(?:$|\n))))",
+    rf"(?:(\s?=\s?|(?<!\.py):)(?:{_QUOTED}|[^\s&]+)|(:\s)(?:{_QUOTED}|[^\s&]+(?=\s*(?:$|\n))))",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(bearer|basic) [\w.~+/=-]{4,}", re.IGNORECASE)

@@ -50,6 +50,7 @@ class LocalSettings(BaseSettings):
         frozen=True,
         extra="ignore",
         populate_by_name=True,
+        hide_input_in_errors=True,
     )
 
     data: Path = Field(default=Path(".leftfold"), validation_alias="LEFTFOLD_DATA")
