@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -57,7 +58,7 @@ def test_each_data_directory_has_a_password_of_its_own_and_keeps_it(tmp_path: Pa
     found = []
     for place in ("one", "two", "one"):
         with embedded(tmp_path / place, want=REDIS) as servers:
-            found.append(servers.redis.partition("@")[0])
+            found.append(urlsplit(servers.redis).password)
     assert found[0] == found[2] != found[1]
 
 
