@@ -9,15 +9,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
 from leftfold.local.servers import PROBES
+from leftfold.redis import RedisSettings
 from tests.ports import free_port
 
-__all__ = ["Addresses", "compose_service", "patient", "running"]
+__all__ = ["Addresses", "compose_service", "patient", "running", "secret_url"]
 
 COMPOSE = Path(__file__).parents[1] / "docker-compose.yml"
 READY_SECONDS = 240.0
@@ -48,6 +50,12 @@ def running(kind: str, data: Path) -> Iterator[Addresses]:
 def patient(brokers: str) -> KafkaSettings:
     """Settings of somebody for whom a broker that stands still for a while is not away."""
     return KafkaSettings(bootstrap_servers=brokers, request_timeout=READY_SECONDS)
+
+
+def secret_url(settings: RedisSettings) -> str:
+    """The URL of a Redis with the password in it, which `settings.url` leaves out."""
+    secret = settings.password.get_secret_value() if settings.password is not None else ""
+    return settings.url.replace("://", f"://:{quote(secret, safe='')}@") if secret else settings.url
 
 
 def compose_service(name: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from leftfold.app import App
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.reading import Views
+from leftfold.veil import veiled
 
 if TYPE_CHECKING:
     from leftfold.client import Client
@@ -152,4 +153,6 @@ def _settings(settings: type[S], field: str, given: str | S | None) -> S:
     except ValueError as error:
         details = error.errors(include_url=False, include_input=False) if hasattr(error, "errors") else ()
         found = "; ".join(f"{'.'.join(map(str, d['loc'])) or field}: {d['msg']}" for d in details)
-        raise ConfigurationError(f"the settings of {settings.__module__} are wrong: {found or error}") from error
+        raise ConfigurationError(
+            f"the settings of {settings.__module__} are wrong: {veiled(found or str(error))}"
+        ) from error

@@ -14,6 +14,8 @@ from zlib import crc32
 
 import structlog
 
+from leftfold.veil import veiled
+
 __all__ = ["Report", "open_report"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
@@ -69,7 +71,7 @@ def open_report(
     render = _People(colour=out.isatty()) if people else structlog.processors.JSONRenderer(default=str)
     log = structlog.wrap_logger(
         structlog.WriteLogger(out),
-        processors=[structlog.processors.add_log_level, _stamp, structlog.processors.format_exc_info, render],
+        processors=[structlog.processors.add_log_level, _stamp, structlog.processors.format_exc_info, _veil, render],
         wrapper_class=structlog.BoundLogger,
         part=part,
     )
@@ -105,6 +107,11 @@ class _Handler(logging.Handler):
 
 def _stamp(logger: Any, method: str, fields: Fields) -> Fields:
     return {"time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
+
+
+def _veil(logger: Any, method: str, fields: Fields) -> Fields:
+    """The fields without secrets: messages of drivers and of users' code may hold addresses with logins."""
+    return {name: veiled(value) if isinstance(value, str) else value for name, value in fields.items()}
 
 
 class _People:

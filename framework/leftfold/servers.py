@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import AliasChoices, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from leftfold.errors import ConfigurationError
+from leftfold.owners import is_foreign
 
 __all__ = ["Announced", "Environment", "announced", "kafka_address", "redis_address"]
 
@@ -22,6 +24,7 @@ class Environment(BaseSettings):
 
     Args:
         kafka: any setting that names brokers; redis: a URL; data: what the embedded servers keep, `LEFTFOLD_DATA`.
+        trust: directories of other users that are trusted, with colons between them; `LEFTFOLD_TRUST`.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
@@ -32,6 +35,11 @@ class Environment(BaseSettings):
     )
     redis: str = Field(default="", validation_alias="LEFTFOLD_REDIS_URL")
     data: Path | None = Field(default=None, validation_alias="LEFTFOLD_DATA")
+    trust: str = Field(default="", validation_alias="LEFTFOLD_TRUST")
+
+    def trusts(self, place: Path) -> bool:
+        """Whether the user has said to trust a directory, whoever it belongs to."""
+        return place.resolve() in (Path(path).resolve() for path in self.trust.split(os.pathsep) if path)
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Announced:
     """The addresses that running embedded servers announce, '' for a server that does not run, and who says so."""
 
     kafka: str = ""
-    redis: str = ""
+    redis: str = field(default="", repr=False)
     file: Path | None = None
 
 
@@ -49,9 +57,14 @@ def announced(start: Path, environment: Environment) -> Announced:
     directories = [environment.data] if environment.data else [place / _DATA for place in places]
     for directory in directories:
         file = directory / _FILE
-        if file.is_file():
+        if file.is_file() and (directory.parent == start or environment.data or _is_safe(file, environment)):
             return _read(file)
     return Announced()
+
+
+def _is_safe(file: Path, environment: Environment) -> bool:
+    """Whether a file above the working directory is one that no other user has put there to lead commands astray."""
+    return not is_foreign(file) or environment.trusts(file.parent.parent)
 
 
 def kafka_address(start: Path) -> str | None:

@@ -23,6 +23,7 @@ from leftfold.spark.streaming import StreamPorts, ViewStream
 from leftfold.view import View
 from tests.archive.past import TOPIC, WAIT_SECONDS, Past
 from tests.ledger import app
+from tests.servers import secret_url
 from tests.spark.queries import owner_sums
 from tests.spark.query_streams import Streaming, places
 from tests.worker.waiting import wait_until
@@ -63,12 +64,12 @@ class Stopped:
 
     def elsewhere(self, database: int) -> Past:
         """The same servers with a Redis database of which nothing is known yet."""
-        url = str(self.past.redis.url).rpartition("/")[0]
+        url = secret_url(self.past.redis).rpartition("/")[0]
         return replace(self.past, redis=RedisSettings(url=f"{url}/{database}"))
 
     def copied(self, past: Past, database: int) -> Past:
         """Everything of a Redis database in another one, which tests may spoil."""
-        with Redis.from_url(str(past.redis.url)) as client:
+        with Redis.from_url(secret_url(past.redis)) as client:
             for key in client.scan_iter(count=1000):
                 client.copy(key, key, destination_db=database, replace=True)
         return self.elsewhere(database)

@@ -20,6 +20,7 @@ from leftfold.engine.rebuild_result import Agreement
 from tests.archive.past import Past
 from tests.archive.stopped import Stopped
 from tests.ledger import by_owner
+from tests.servers import secret_url
 from tests.spark.queries import owner_sums
 from tests.worker.waiting import wait_until
 
@@ -56,7 +57,7 @@ class Running:
 
 
 def addresses(past: Past) -> list[str]:
-    return ["--kafka", past.kafka.bootstrap_servers, "--redis", str(past.redis.url)]
+    return ["--kafka", past.kafka.bootstrap_servers, "--redis", secret_url(past.redis)]
 
 
 def leftfold(past: Past, *words: str) -> subprocess.CompletedProcess[str]:

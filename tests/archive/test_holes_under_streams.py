@@ -22,6 +22,7 @@ from leftfold.testing import fold
 from tests.archive.past import TOPIC, WAIT_SECONDS
 from tests.archive.stopped import Stopped
 from tests.ledger import app, by_owner
+from tests.servers import secret_url
 from tests.spark.oracle import events_of
 from tests.spark.queries import owner_sums
 
@@ -95,7 +96,7 @@ def test_the_twin_that_begins_where_the_topic_does_shows_wrong_rows(
     # What a checkpoint already holds is not asked for again: a stream behind the start of the topic goes on.
     with stopped.querying(past, tmp_path) as stream:
         stream.wait_heard("stream goes on")
-    told = kept(owner_sums, refreshed(stopped.spark, owner_sums), past.kafka.bootstrap_servers, str(past.redis.url))
+    told = kept(owner_sums, refreshed(stopped.spark, owner_sums), past.kafka.bootstrap_servers, secret_url(past.redis))
     assert str(told).startswith("incremental: one GROUP BY over one table of events; its stream is past the trim")
     assert stopped.agreement(past) is Agreement.DIFFERENT
 

@@ -30,6 +30,7 @@ from leftfold.position import Position
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.archive.past import TOPIC, WAIT_SECONDS, Past
 from tests.ledger import app, ledgers
+from tests.servers import secret_url
 
 pytestmark = pytest.mark.servers
 
@@ -235,4 +236,4 @@ def restored(past: Past, workshop: Workshop) -> None:
 
 def elsewhere(past: Past, database: int) -> RedisSettings:
     """Another database of the same Redis."""
-    return RedisSettings(url=f"{str(past.redis.url).rpartition('/')[0]}/{database}")
+    return RedisSettings(url=f"{secret_url(past.redis).rpartition('/')[0]}/{database}")

@@ -82,7 +82,7 @@ def test_a_password_is_on_no_command_line_but_the_one_it_was_typed_on(served: Sh
         server.acl_setuser(
             "guest", enabled=True, passwords=["+canary"], keys=["*"], channels=["*"], categories=["+@all"]
         )
-    run = Running(served, f"--redis={address.replace('://', '://guest:canary@')}")
+    run = Running(served, f"--redis=redis://guest:canary@{address.rpartition('@')[2]}")
     try:
         wait_until(lambda: run.count(" following "), "the tail, logged in")
         assert len(run.parts()) == 2

@@ -41,6 +41,10 @@ def test_a_reason_names_the_kind_of_error_unless_it_is_ours() -> None:
     assert len(reason_of(OSError("x" * 9000))) == 2000
 
 
+def test_a_reason_holds_no_named_secret() -> None:
+    assert reason_of(OSError("sasl.password=hunter2 refused")) == "OSError: sasl.password=*** refused"
+
+
 class Said(Event, category="words", key="word"):
     word: str
 

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from leftfold.local import LocalSettings, Servers, down, kill, restart, status, up
+from leftfold.veil import veiled
 
 pytestmark = pytest.mark.servers
 
@@ -56,7 +57,7 @@ def test_servers_are_told_in_a_file_and_by_status(settings: LocalSettings) -> No
     assert told == {"kafka": servers.kafka, "redis": servers.redis, "pids": pids(settings.data)}
     assert [(server.name, server.address, server.up) for server in seen.servers] == [
         ("kafka", servers.kafka, True),
-        ("redis", servers.redis, True),
+        ("redis", veiled(servers.redis), True),
     ]
     assert all(server.log.is_file() and server.uptime > 0 for server in seen.servers)
     assert seen.kind == "detached"

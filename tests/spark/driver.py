@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.redis import RedisSettings
+from tests.servers import secret_url
 from tests.spark.doomed import Doom
 from tests.spark.late_rebuild import ROOT
 from tests.worker.waiting import wait_until
@@ -54,13 +55,13 @@ class Driver:
     def begin(self, do: str, redis: RedisSettings, **told: Any) -> None:
         """Gives an order, which ends what goes on."""
         assert self._process.stdin is not None
-        self._keeping = {"do": do, "redis": str(redis.url), **told}
+        self._keeping = {"do": do, "redis": secret_url(redis), **told}
         self._process.stdin.write(json.dumps(self._keeping) + "\n")
         self._process.stdin.flush()
 
     def keep(self, do: str, redis: RedisSettings, **told: Any) -> None:
         """Begins something that goes on, unless that is what goes on."""
-        if self._keeping != {"do": do, "redis": str(redis.url), **told}:
+        if self._keeping != {"do": do, "redis": secret_url(redis), **told}:
             self.begin(do, redis, **told)
             assert self.answer() == {}
 

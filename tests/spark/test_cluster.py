@@ -23,6 +23,7 @@ from leftfold.kafka.client import KafkaClient
 from leftfold.local import java_home
 from leftfold.spark.shipping import packed
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
+from tests.servers import secret_url
 from tests.spark.cluster import SPARK_HOME, StandaloneCluster, standalone
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.late_rebuild import CODE, ROOT
@@ -53,7 +54,7 @@ def late_rebuild(cluster: StandaloneCluster, shop: Shop, view: Any, folder: Path
     """A rebuild has ended whose first writer was lost with its worker; the folder lets that one go on."""
     cluster.fill(2)
     command = [sys.executable, "-m", "tests.spark.late_rebuild", cluster.url, shop.kafka.bootstrap_servers]
-    command += [shop.redis.url, str(folder), view.name, *options]
+    command += [secret_url(shop.redis), str(folder), view.name, *options]
     errors = folder / "errors"
     with errors.open("wb") as err:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, cwd=ROOT, text=True)
@@ -131,7 +132,7 @@ def typed(
     cluster: StandaloneCluster, shop: Shop, command: Sequence[str], *options: str
 ) -> subprocess.CompletedProcess[str]:
     """What a command came to whose tasks run on the cluster."""
-    servers = ["--kafka", shop.kafka.bootstrap_servers, "--redis", shop.redis.url]
+    servers = ["--kafka", shop.kafka.bootstrap_servers, "--redis", secret_url(shop.redis)]
     return subprocess.run(
         [*command, "--master", cluster.url, "--json", *servers, *options],
         cwd=ROOT,
@@ -152,7 +153,7 @@ def test_a_verification_sends_the_code_that_workers_lack(cluster: StandaloneClus
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["equal"] for line in done.stdout.splitlines()] == [True, True]
     generation = shop.views[by_owner].describe().generation
-    with closing(Redis.from_url(shop.redis.url)) as redis:
+    with closing(Redis.from_url(secret_url(shop.redis))) as redis:
         (row,) = redis.keys(f"v:{{{by_owner.name}:{generation}:*}}:o%2F3")
         before = redis.hget(row, "total")
         redis.hset(row, "total", "0.07")
@@ -186,7 +187,7 @@ def test_spark_submit_runs_the_command_line(cluster: StandaloneCluster, shop: Sh
     submit = ["--master", cluster.url, "--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
     submit += ["--py-files", packages, str(ROOT / "framework" / "leftfold" / "cli" / "__main__.py")]
     leftfold = ["rebuild", by_owner.name, "--master", "submitted", "--app", "tests.ledger:app", "--json"]
-    leftfold += ["--kafka", shop.kafka.bootstrap_servers, "--redis", shop.redis.url]
+    leftfold += ["--kafka", shop.kafka.bootstrap_servers, "--redis", secret_url(shop.redis)]
     environment = {**os.environ, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
     environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "framework"), str(ROOT)]), "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(

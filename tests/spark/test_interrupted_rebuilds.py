@@ -24,6 +24,7 @@ from leftfold.spark.runner import spark_pass_runner
 from leftfold.view import View
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.server import wait_until
+from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.killed_rebuild import FOLD
 
@@ -34,7 +35,7 @@ VIEWS: tuple[View[Any, Any], ...] = (summary, by_owner, by_tag)
 
 def killed(shop: Shop, view: View[Any, Any], last: int) -> subprocess.CompletedProcess[str]:
     """Runs a rebuild until its `last` write, or to its end."""
-    servers = [shop.kafka.bootstrap_servers, str(shop.redis.url)]
+    servers = [shop.kafka.bootstrap_servers, secret_url(shop.redis)]
     words = [sys.executable, "-m", "tests.spark.killed_rebuild", *servers, view.name, str(last)]
     return subprocess.run(words, check=False, timeout=240.0, capture_output=True, text=True)
 

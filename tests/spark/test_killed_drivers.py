@@ -17,6 +17,7 @@ from leftfold.flush import Generation
 from leftfold.ports import ViewStore
 from leftfold.view import View
 from tests.ledger import by_owner, summary
+from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.killed_rebuild import FOLD
 from tests.spark.oracle import truth
@@ -47,7 +48,7 @@ CASES: list[tuple[View[Any, Any], str]] = [
 
 def killed(shop: Shop, view: View[Any, Any], point: str, folder: Path) -> None:
     """Runs a rebuild on Spark up to a point."""
-    servers = [shop.kafka.bootstrap_servers, str(shop.redis.url)]
+    servers = [shop.kafka.bootstrap_servers, secret_url(shop.redis)]
     words = [sys.executable, "-m", "tests.spark.killed_driver", *servers, view.name, point, str(folder)]
     # Spark's own processes may outlive it, and would hold a pipe open.
     with (folder / "log").open("wb") as log:

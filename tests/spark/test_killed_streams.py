@@ -14,6 +14,7 @@ from typing import Self
 import pytest
 
 from leftfold.engine.rebuild_result import Agreement
+from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.queries import owner_sums
 from tests.spark.test_streams import _nothing_left, agreement, caught_up, move, streaming  # noqa: F401  # a fixture
@@ -26,7 +27,7 @@ class Driver:
     """A stream's driver as a process; what it says goes to a file, since Spark's own processes may outlive it."""
 
     def __init__(self, shop: Shop, checkpoints: Path, point: str = "never") -> None:
-        words = [shop.kafka.bootstrap_servers, str(shop.redis.url), str(checkpoints), point]
+        words = [shop.kafka.bootstrap_servers, secret_url(shop.redis), str(checkpoints), point]
         self._command = [sys.executable, "-m", "tests.spark.stream_driver", *words]
         self._log = checkpoints.parent / f"driver-{time.monotonic_ns()}.log"
         self._deadline = time.monotonic() + STARTING_SECONDS

@@ -18,6 +18,7 @@ import pytest
 from leftfold.kafka.client import KafkaClient
 from tests.ledger import Move
 from tests.ledger import app as ledgers_app
+from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import app, owner_frame, owner_sums, still_open
 
@@ -37,7 +38,7 @@ def _nothing_left(shop: Shop) -> Iterator[None]:
 
 
 def command(shop: Shop, *words: str, redis: bool = True) -> list[str]:
-    places = ["--kafka", shop.kafka.bootstrap_servers, *(["--redis", str(shop.redis.url)] if redis else [])]
+    places = ["--kafka", shop.kafka.bootstrap_servers, *(["--redis", secret_url(shop.redis)] if redis else [])]
     return [sys.executable, "-m", "leftfold.cli", *words, APP, *places]
 
 

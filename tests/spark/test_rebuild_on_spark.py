@@ -23,6 +23,7 @@ from leftfold.flush import Phase
 from leftfold.redis import BulkSink
 from leftfold.testing import fold
 from tests.ledger import by_owner, by_tag, summary
+from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.oracle import logged
 
@@ -93,7 +94,7 @@ def test_ctrl_c_leaves_the_live_generation_alone(shop: Shop) -> None:
     before = shop.store.registry(summary.name)
     command = [sys.executable, "-m", "leftfold.cli", "rebuild", summary.name, "--engine", "spark"]
     command += ["--app", "tests.ledger:app"]
-    brokers = ["--kafka", shop.kafka.bootstrap_servers, "--redis", str(shop.redis.url)]
+    brokers = ["--kafka", shop.kafka.bootstrap_servers, "--redis", secret_url(shop.redis)]
     process = subprocess.Popen([*command, *brokers], stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         deadline = time.monotonic() + 240.0

@@ -21,6 +21,7 @@ from leftfold.query import QueryView
 from leftfold.redis import RedisViewStore
 from leftfold.spark.computing import refreshed
 from tests.ledger import Move, Moved, app
+from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import OwnerSums, balances, hourly, owner_sums, regions
 from tests.spark.query_streams import Streaming, places, refreshing, wait_committed
@@ -204,7 +205,7 @@ def test_a_view_that_waits_for_late_events_leaves_later_ones_out_and_says_so(sho
         found = {hours: reader.get(noon + timedelta(hours=hours)) for hours in (-1, 0, 9, 10)}
         assert {hours: row.moves for hours, row in found.items() if row} == {-1: 1, 0: 1, 9: 2, 10: 1}
         assert reader.describe().approximate
-        survey = Survey(shop.kafka.bootstrap_servers, str(shop.redis.url))
+        survey = Survey(shop.kafka.bootstrap_servers, secret_url(shop.redis))
         (told,) = survey.views(App("ledgers", partitions=app.partitions, deciders=app.deciders, views=[hourly]))
         assert told["approximate"]
     assert agreement(shop, hourly) is Agreement.UNKNOWN, "the batch counts the late event, which is no error"

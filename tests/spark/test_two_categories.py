@@ -33,6 +33,7 @@ from leftfold.spark.computing import checked, refreshed
 from leftfold.spark.sql.incremental import classify
 from tests.ledger import Move
 from tests.ledger import app as ledgers_app
+from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.kin import Settle, app, joined, lone, people, region_sums
 from tests.spark.query_streams import Streaming, places, refreshing
@@ -196,7 +197,7 @@ def test_the_twin_that_streams_one_of_two_topics_is_never_shown(
 
 
 def command(shop: Shop, *words: str, redis: bool = True) -> list[str]:
-    places = ["--kafka", shop.kafka.bootstrap_servers, *(["--redis", str(shop.redis.url)] if redis else [])]
+    places = ["--kafka", shop.kafka.bootstrap_servers, *(["--redis", secret_url(shop.redis)] if redis else [])]
     return [sys.executable, "-m", "leftfold.cli", *words, "--app=tests.spark.kin:app", *places]
 
 

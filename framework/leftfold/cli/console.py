@@ -11,6 +11,8 @@ from typing import Any
 import typer
 from pydantic_core import to_jsonable_python
 
+from leftfold.veil import veiled
+
 __all__ = ["amount", "emit", "lasting", "note", "pairs", "say", "since", "table"]
 
 _GAP = "  "
@@ -22,8 +24,8 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """A remark beside the result."""
-    typer.echo(text, err=True)
+    """A remark beside the result, without secrets."""
+    typer.echo(veiled(text), err=True)
 
 
 def emit(value: Mapping[str, Any]) -> None:

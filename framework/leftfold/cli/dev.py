@@ -68,6 +68,7 @@ def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: boo
     from leftfold.cli.embedded import local_settings, needed
     from leftfold.cli.upkeep import kept_up
     from leftfold.connection import ring
+    from leftfold.veil import veiled
 
     need, settings, local = needed(kafka, redis), local_settings(), ring("leftfold.local")
     need.tell()
@@ -76,7 +77,7 @@ def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: boo
     if local.status(settings.data).keeper is not None:
         # Whoever started them may have wanted one of them only, and one may have died.
         servers = local.up(settings, want=need.want)
-        report("servers were there", {"kafka": servers.kafka, "redis": servers.redis})
+        report("servers were there", {"kafka": servers.kafka, "redis": veiled(servers.redis)})
         return nullcontext()
     report("starting servers", {"data": str(settings.data)})
     progress = None if shown else _reported(report)

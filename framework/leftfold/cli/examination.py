@@ -33,6 +33,7 @@ from leftfold.engine.claims import mixture
 from leftfold.engine.leftovers import leftovers, way_out
 from leftfold.engine.orphans import orphans
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
+from leftfold.veil import veiled
 
 __all__ = ["Examination", "Finding"]
 
@@ -85,7 +86,7 @@ class Examination:
             try:
                 yield Finding(about, look(), well=True)
             except LeftfoldError as error:
-                yield Finding(about, str(error), well=False)
+                yield Finding(about, veiled(str(error)), well=False)
 
     def _each(self, look: Callable[[App], str]) -> str:
         """What a look at one App after another found; what is to be typed names the App that it is about."""

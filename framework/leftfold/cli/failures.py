@@ -11,6 +11,7 @@ import typer
 
 from leftfold.cli.hints import for_app, for_servers
 from leftfold.errors import LeftfoldError, StaleViewError
+from leftfold.veil import veiled
 
 __all__ = ["INTERRUPTED", "Unanswered", "Usage", "tell", "unknown"]
 
@@ -46,13 +47,13 @@ def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
         whole: show where it comes from. app: what was said behind `--app`, which commands in its message then say, too.
     """
     if whole:
-        traceback.print_exception(error)
+        typer.echo(veiled("".join(traceback.format_exception(error))), nl=False, err=True)
     if isinstance(error, typer.TyperException):
         return _usage(error)
     if isinstance(error, LeftfoldError):
         _say(for_servers(for_app(str(error) or type(error).__name__, app)))
         return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
-    _say(f"{type(error).__name__}: {error}{_where(error)}")
+    _say(f"{type(error).__name__}: {veiled(str(error))}{_where(error)}")
     if not whole:
         typer.echo("this was not foreseen; to see where it comes from, set LEFTFOLD_TRACEBACK=1", err=True)
     return 1
@@ -60,7 +61,7 @@ def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
 
 def _usage(error: typer.TyperException) -> int:
     if error.format_message().startswith("Usage:"):
-        typer.echo(error.format_message(), err=True)
+        typer.echo(veiled(error.format_message()), err=True)
         return error.exit_code
     _say(error.format_message())
     context = getattr(error, "ctx", None)
@@ -71,7 +72,7 @@ def _usage(error: typer.TyperException) -> int:
 
 def _say(message: str) -> None:
     sys.stdout.flush()
-    typer.echo(f"{typer.style('error:', fg='red', bold=True)} {message}", err=True)
+    typer.echo(f"{typer.style('error:', fg='red', bold=True)} {veiled(message)}", err=True)
 
 
 def _where(error: Exception) -> str:

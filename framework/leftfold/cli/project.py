@@ -12,7 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 from leftfold.app import App
+from leftfold.connection import ring
 from leftfold.errors import ConfigurationError, LeftfoldError
+from leftfold.owners import is_foreign
 
 __all__ = ["Project", "find_project", "load_app", "load_apps", "names_in", "together"]
 
@@ -22,13 +24,15 @@ class Project:
     """A directory, and the Apps and the archive that its pyproject.toml names, '' when it names none.
 
     Args:
-        written: whether there is a pyproject.toml with [tool.leftfold] at all.
+        written: whether there is a pyproject.toml with [tool.leftfold] at all, and one that may be used.
+        refused: why one that is there may not be used, '' when it may, or there is none.
     """
 
     root: Path
     apps: tuple[str, ...] = ()
     archive: str = ""
     written: bool = True
+    refused: str = ""
 
     def require(self) -> None:
         """Refuses a directory that is no project.
@@ -38,7 +42,8 @@ class Project:
         """
         if not self.written:
             raise ConfigurationError(
-                f"{self.root} is in no project: no pyproject.toml here or above has [tool.leftfold]; "
+                self.refused
+                or f"{self.root} is in no project: no pyproject.toml here or above has [tool.leftfold]; "
                 f"go to the project's directory, or make one: leftfold new shop"
             )
 
@@ -67,6 +72,8 @@ class Project:
 def find_project(start: Path | None = None) -> Project:
     """The nearest directory upwards whose pyproject.toml has [tool.leftfold], else the working directory.
 
+    One above that belongs to another user is not used, for its code would run with this user's rights.
+
     Raises:
         ConfigurationError: that pyproject.toml cannot be read.
     """
@@ -78,9 +85,23 @@ def find_project(start: Path | None = None) -> Project:
                 told = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("leftfold")
             except (OSError, ValueError) as error:
                 raise ConfigurationError(f"{file} cannot be read: {error}") from error
+            if told is not None and place != here and not _is_safe(file):
+                return Project(here, written=False, refused=_foreign(file))
             if told is not None:
                 return Project(place, _apps_of(file, told), _from(place, str(told.get("archive", ""))))
     return Project(here, written=False)
+
+
+def _is_safe(file: Path) -> bool:
+    place = file.parent
+    return not (is_foreign(file) or is_foreign(place)) or ring("leftfold.servers").Environment().trusts(place)
+
+
+def _foreign(file: Path) -> str:
+    return (
+        f"{file} belongs to another user, whose code would run as yours; trust it: LEFTFOLD_TRUST={file.parent}, "
+        f"or name an App of your own: --app package.module:app"
+    )
 
 
 def _apps_of(file: Path, told: Mapping[str, object]) -> tuple[str, ...]:
@@ -112,7 +133,8 @@ def load_app(spec: str = "", project: Project | None = None, *, having: Sequence
     spec = spec or project.app
     if not spec:
         raise ConfigurationError(
-            "which App? say --app package.module:app, set LEFTFOLD_APP, or write into pyproject.toml:\n"
+            project.refused
+            or "which App? say --app package.module:app, set LEFTFOLD_APP, or write into pyproject.toml:\n"
             '[tool.leftfold]\napp = "package.module:app"'
         )
     module_name, colon, name = spec.partition(":")

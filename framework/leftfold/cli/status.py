@@ -75,7 +75,8 @@ def status(
     from leftfold.cli.survey import Survey
 
     survey = Survey(kafka, redis, archive_of(archive))
-    apps = load_apps(app or []) if app or find_project().app else {}
+    project = find_project()
+    apps = load_apps(app or []) if app or project.app or project.refused else {}
     rows: list[dict[str, Any]] = survey.servers()
     for spec, one in apps.items():
         told = len(survey.problems)

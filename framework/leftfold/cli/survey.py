@@ -29,6 +29,7 @@ from leftfold.flush import Generation, Phase, Registry
 from leftfold.ports import ViewStore
 from leftfold.position import Position
 from leftfold.reading.live import way_in
+from leftfold.veil import veiled
 from leftfold.view import View
 
 __all__ = ["Survey"]
@@ -294,12 +295,7 @@ def _categories(app: App) -> list[str]:
 def _place(name: str, address: str) -> Row:
     """Where a server is, and for Redis whether that is one server, a master behind sentinels or a cluster."""
     topology = {"topology": address.partition("://")[0].partition("+")[2] or "server"} if name == "redis" else {}
-    return {"address": _without_login(address), **topology}
-
-
-def _without_login(address: str) -> str:
-    scheme, mark, rest = address.rpartition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
+    return {"address": veiled(address), **topology}
 
 
 def _near(path: Path) -> str:

@@ -23,6 +23,7 @@ def up(as_json: JsonOption = False) -> None:
     from leftfold.cli.embedded import local_settings, needed
     from leftfold.cli.project import find_project
     from leftfold.connection import ring
+    from leftfold.veil import veiled
 
     need = needed()
     need.tell()
@@ -31,7 +32,7 @@ def up(as_json: JsonOption = False) -> None:
     if ring("leftfold.servers").Environment().data is None:
         find_project().require()
     servers = ring("leftfold.local").up(local_settings(), want=need.want)
-    told = {"kafka": servers.kafka, "redis": servers.redis, "data": str(servers.data)}
+    told = {"kafka": servers.kafka, "redis": veiled(servers.redis), "data": str(servers.data)}
     if as_json:
         emit(told)
         return

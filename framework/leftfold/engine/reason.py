@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from leftfold import veil
 from leftfold.errors import ContractError
 
 __all__ = ["reason_of", "veiled"]
@@ -17,7 +18,8 @@ _QUERY = re.compile(rf"(/[^\s?]*\?)[^&=#\s\"<>]+?{_END}")
 
 def reason_of(error: BaseException) -> str:
     """The kind and the message of an error, at most 2,000 characters."""
-    return veiled(str(error) if isinstance(error, ContractError) else f"{type(error).__name__}: {error}")[:_LONGEST]
+    told = veiled(str(error) if isinstance(error, ContractError) else f"{type(error).__name__}: {error}")
+    return veil.veiled(told)[:_LONGEST]
 
 
 def veiled(text: str) -> str:

@@ -27,6 +27,8 @@ _FIELDS = {
 }
 # Consoles write these into every file; what they say is fixed here or belongs to the schema registry.
 _PASSED_OVER = re.compile(r"acks|session\.timeout\.ms|client\.dns\.lookup|schema\.registry\..+|basic\.auth\..+")
+_LINE = re.compile(r"([^=:\s]+)\s*[=:]?\s*(.*)")
+"""A name and a value, with `=`, `:` or a space between them, as java.util.Properties has it."""
 _JAAS = re.compile(
     r"""\s*[\w.]*\.(?:Plain|Scram)LoginModule\s+required\s+
     username=(?P<u>["'])(?P<username>(?:\\.|(?!(?P=u)).)*)(?P=u)\s+
@@ -63,9 +65,9 @@ def read_properties(path: Path) -> dict[str, str]:
 
 def _lines(text: str) -> Iterator[tuple[int, str, str]]:
     for number, line in enumerate(text.splitlines(), 1):
-        name, _, value = line.partition("=")
-        if line.strip() and not line.lstrip().startswith(("#", "!")):
-            yield number, name.strip(), value.strip()
+        found = _LINE.fullmatch(line.strip())
+        if found is not None and not line.lstrip().startswith(("#", "!")):
+            yield number, found[1], found[2]
 
 
 def _login(value: str, where: str) -> dict[str, str]:
@@ -83,6 +85,8 @@ def _unknown(name: str) -> str:
         return (
             f"{name} is Java's alone; set ssl.ca.location, ssl.certificate.location and ssl.key.location to PEM files"
         )
+    if "." not in name or not re.fullmatch(r"[\w.-]+", name):
+        return "this line begins with no property's name; a value must be on one line with its name"
     near = get_close_matches(name, [*_FIELDS, "sasl.jaas.config"], n=1)
     hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(_FIELDS))}, sasl.jaas.config"
     return f"unknown or unsupported property {name!r}{hint}"

@@ -66,6 +66,11 @@ class KafkaSettings(BaseSettings):
                 f"{path or 'the settings'} name no Kafka broker; set LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=host:port, "
                 f"or start one here: leftfold up"
             )
+        if "@" in str(found["bootstrap_servers"]):
+            raise ConfigurationError(
+                "bootstrap_servers takes host:port without a login; set LEFTFOLD_KAFKA_SASL_USERNAME and "
+                "LEFTFOLD_KAFKA_SASL_PASSWORD"
+            )
         return found
 
     @model_validator(mode="after")
@@ -86,6 +91,13 @@ class KafkaSettings(BaseSettings):
                 )
         if bool(self.ssl_certificate_location) != bool(self.ssl_key_location):
             raise ConfigurationError("ssl_certificate_location and ssl_key_location belong together; set both")
+        if "SSL" not in self.security_protocol:
+            for name in sorted(self.model_fields_set):
+                if name.startswith("ssl_") and getattr(self, name) is not None:
+                    raise ConfigurationError(
+                        f"{name} is set but security_protocol={self.security_protocol} does not encrypt; use "
+                        f"{'SASL_SSL' if sasl else 'SSL'}, or leave {name} out if the network may read everything"
+                    )
         return self
 
     def librdkafka(self) -> dict[str, Any]:

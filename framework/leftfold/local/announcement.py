@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from leftfold.local.files import write_whole
@@ -14,10 +14,13 @@ __all__ = ["Servers", "announce"]
 
 @dataclass(frozen=True)
 class Servers:
-    """Where the servers of a data directory are: `host:port` and `redis://host:port/0`, empty if not wanted."""
+    """Where the servers of a data directory are: `host:port` and a `redis://` URL, empty if not wanted.
+
+    The URL holds the password of the embedded Redis: give it to clients, but print `veiled(servers.redis)`.
+    """
 
     kafka: str
-    redis: str
+    redis: str = field(repr=False)
     data: Path
 
 

@@ -126,7 +126,7 @@ class Keeper:
             except OSError as error:
                 output.write(f"{command[0]}: {error}\n".encode())
                 return _Server(None, record | {"pid": 0, "exit": _NOT_STARTED})
-        _log(f"{name} started, pid {process.pid}, {address}")
+        _log(f"{name} started, pid {process.pid}, {address.rpartition('@')[2]}")
         return _Server(process, record | {"pid": process.pid})
 
     def _notice_ends(self) -> None:

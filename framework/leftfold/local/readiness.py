@@ -9,6 +9,7 @@ from pathlib import Path
 from leftfold.errors import InfrastructureError
 from leftfold.local.files import tail
 from leftfold.local.record import ServerRecord, read_record
+from leftfold.veil import veiled
 
 __all__ = ["Probe", "cause", "wait_ended", "wait_ready"]
 
@@ -40,7 +41,7 @@ def wait_ready(data: Path, name: str, probe: Probe, seconds: float) -> str:
             patience = min(2 * patience, _LAST_PROBE_SECONDS)
         if time.monotonic() > deadline:
             raise InfrastructureError(
-                f"the embedded {name} at {server.address} is not ready after {seconds:.0f} s: {cause(server)}"
+                f"the embedded {name} at {veiled(server.address)} is not ready after {seconds:.0f} s: {cause(server)}"
             )
         time.sleep(_POLL_SECONDS)
 

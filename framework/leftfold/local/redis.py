@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
 import socket
 import subprocess
@@ -22,6 +23,7 @@ OLDEST = (6, 2)
 """The oldest Redis whose commands the views use."""
 
 _ANSWER_SECONDS = 10.0
+_PASSWORD_BYTES = 24
 _CONFIG = """bind {host}
 port {port}
 protected-mode yes
@@ -32,7 +34,10 @@ save ""
 logfile {log}
 always-show-logo no
 daemonize no
+requirepass {password}
 """
+_REMOVED = ("CONFIG", "MODULE", "DEBUG", "REPLICAOF", "SLAVEOF")
+"""Commands that write files, run code or give the data away, which nothing here needs."""
 
 
 def plan_redis(settings: LocalSettings, data: Path) -> ServerPlan:
@@ -42,17 +47,35 @@ def plan_redis(settings: LocalSettings, data: Path) -> ServerPlan:
     home = data / "redis"
     (home / "data").mkdir(parents=True, exist_ok=True)
     log, console = home / "redis.log", home / "console.log"
-    config = _CONFIG.format(host=HOST, port=port, directory=_quoted(str(home / "data")), log=_quoted(str(log)))
-    secret = settings.redis_password.get_secret_value() if settings.redis_password is not None else ""
-    write_whole(home / "redis.conf", config + (f"requirepass {_quoted(secret)}\n" if secret else ""))
-    login = f":{quote(secret, safe='')}@" if secret else ""
+    secret = _password(settings, home / "password")
+    config = _CONFIG.format(
+        host=HOST,
+        port=port,
+        directory=_quoted(str(home / "data")),
+        log=_quoted(str(log)),
+        password=_quoted(secret),
+    )
+    removed = "".join(f'rename-command {name} ""\n' for name in _REMOVED)
+    # The file, not the command line, which every user of the machine can read.
+    write_whole(home / "redis.conf", config + removed)
     return ServerPlan(
         name="redis",
-        address=f"redis://{login}{HOST}:{port}/0",
+        address=f"redis://:{quote(secret, safe='')}@{HOST}:{port}/0",
         command=(str(server), str(home / "redis.conf")),
         console=console,
         logs=(log, console),
     )
+
+
+def _password(settings: LocalSettings, kept: Path) -> str:
+    """The password that the user has set, else the one kept with the data, which is made at the first start."""
+    if settings.redis_password is not None and settings.redis_password.get_secret_value():
+        return settings.redis_password.get_secret_value()
+    found = kept.read_text("utf-8").strip() if kept.is_file() else ""
+    if not found:
+        found = secrets.token_urlsafe(_PASSWORD_BYTES)
+        write_whole(kept, found + "\n")
+    return found
 
 
 def find_redis(path: str, wheel: Path | None) -> Path:

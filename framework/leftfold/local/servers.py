@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -19,10 +20,11 @@ from leftfold.local.kafka import coordinates, plan_kafka
 from leftfold.local.launch import end_keeper, start_keeper, stop_keeper, wait_answer
 from leftfold.local.plan import ServerPlan, drop_plan, write_plan
 from leftfold.local.progress import Progress, StderrProgress
-from leftfold.local.readiness import Probe, wait_ready
+from leftfold.local.readiness import Probe, wait_ended, wait_ready
 from leftfold.local.record import Record, read_record
 from leftfold.local.redis import answers_ping, plan_redis
 from leftfold.local.settings import LocalSettings
+from leftfold.owners import is_foreign
 
 __all__ = ["ALL", "PROBES", "down", "embedded", "up"]
 
@@ -35,6 +37,8 @@ PROBES: dict[str, Probe] = {"kafka": coordinates, "redis": answers_ping}
 # The first start fetches the jars.
 _BUSY_SECONDS = 900.0
 _ROOM_BYTES = 50_000_000
+_PRIVATE = 0o700
+_LOCK = "up.lock"
 
 
 def up(
@@ -103,6 +107,12 @@ def _launch(
     data: Path, settings: LocalSettings, kind: str, progress: Progress | None, want: frozenset[str]
 ) -> tuple[Servers, subprocess.Popen[bytes] | None]:
     record, process = read_record(data), None
+    if record is not None and "redis" in want & record.running and "@" not in record.servers["redis"].address:
+        # An older version has started it, without a password.
+        os.kill(record.servers["redis"].pid, signal.SIGTERM)
+        if not wait_ended(data, "redis", settings.stop_timeout):
+            raise InfrastructureError(f"the embedded redis of {data} has no password and does not end: leftfold down")
+        record = read_record(data)
     missing = want - (record.running if record is not None else frozenset())
     plans = [_plan(name, data, settings, progress or StderrProgress()) for name in sorted(missing)]
     if record is None:
@@ -136,7 +146,8 @@ def _plan(name: str, data: Path, settings: LocalSettings, progress: Progress) ->
 
 def _prepare(data: Path) -> Path:
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        data.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        _close(data)
         with tempfile.TemporaryFile(dir=data):
             free = shutil.disk_usage(data).free
     except OSError as error:
@@ -151,9 +162,25 @@ def _prepare(data: Path) -> Path:
     return data.resolve()
 
 
+def _close(data: Path) -> None:
+    """Keeps other users of the machine out of a data directory, which may be from an older version."""
+    if is_foreign(data):
+        raise ConfigurationError(
+            f"the data directory {data} belongs to another user; set LEFTFOLD_DATA to a directory of your own"
+        )
+    if not stat.S_IMODE(data.stat().st_mode) & ~_PRIVATE & 0o777:
+        return
+    if data.name != ".leftfold" and any(data.iterdir()) and not (data / _LOCK).exists():
+        raise ConfigurationError(
+            f"the data directory {data} holds other files and is open to other users; set LEFTFOLD_DATA to a "
+            f"directory of its own, such as {data / '.leftfold'}, or type: chmod 700 {data}"
+        )
+    data.chmod(_PRIVATE)
+
+
 def _alone(data: Path) -> AbstractContextManager[None]:
     busy = f"another process has been starting or stopping the servers in {data} for {_BUSY_SECONDS:.0f} s; end it"
-    return held(data / "up.lock", seconds=_BUSY_SECONDS, busy=busy)
+    return held(data / _LOCK, seconds=_BUSY_SECONDS, busy=busy)
 
 
 def _in_use(data: Path, record: Record) -> ConfigurationError:

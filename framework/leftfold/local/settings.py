@@ -36,6 +36,7 @@ class LocalSettings(BaseSettings):
         cache_home: where caches of this user go; `XDG_CACHE_HOME`.
         java_home: a Java to try first; `JAVA_HOME`.
         path: where `java` and `redis-server` are looked for; `PATH`.
+        redis_password: instead of the random one that is kept in `redis/password` of the data directory.
         kafka_port, redis_port: instead of the ports kept in the data directory.
         kafka_memory: the broker's heap, as in `-Xmx`.
         kafka_jvm: further flags; the defaults halve the broker's CPU time and start it 0.5 s sooner on two cores.
@@ -49,6 +50,7 @@ class LocalSettings(BaseSettings):
         frozen=True,
         extra="ignore",
         populate_by_name=True,
+        hide_input_in_errors=True,
     )
 
     data: Path = Field(default=Path(".leftfold"), validation_alias="LEFTFOLD_DATA")

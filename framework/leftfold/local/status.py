@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from leftfold.local.readiness import cause
 from leftfold.local.record import ServerRecord, read_record
+from leftfold.veil import veiled
 
 __all__ = ["ServerStatus", "Status", "ended", "status"]
 
@@ -22,6 +23,7 @@ class ServerStatus:
     """One server that was started.
 
     Args:
+        address: where it is, without its password.
         up: it lives and its port is open.
         uptime: seconds since its start.
         log: its own log.
@@ -81,7 +83,7 @@ def _status(name: str, server: ServerRecord) -> ServerStatus:
         reason = "" if _is_open(server.address) else f"its port is not open: {cause(server)}"
     return ServerStatus(
         name=name,
-        address=server.address,
+        address=veiled(server.address),
         pid=server.pid,
         up=not reason,
         uptime=time.time() - server.since,

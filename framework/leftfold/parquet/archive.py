@@ -27,8 +27,8 @@ class ParquetArchive:
 
     @property
     def place(self) -> str:
-        """The directory."""
-        return self._place.uri
+        """The directory, as messages call it."""
+        return self._place.name
 
     def ends(self, topic: str) -> Mapping[int, int]:
         """Per partition the offset up to which everything from 0 is there."""

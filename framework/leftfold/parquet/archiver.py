@@ -72,7 +72,7 @@ class Archiver:
         for partition in range(self._log.partitions(self._topic)):
             begin, low = ends.get(partition, 0), starts.next_offset(self._topic, partition)
             if begin < low:
-                raise hole(self._topic, partition, begin, low, archive=self._place.uri)
+                raise hole(self._topic, partition, begin, low, archive=self._place.name)
             parts.append(Range(self._topic, partition, begin, stable.next_offset(self._topic, partition)))
         return parts
 
@@ -139,7 +139,7 @@ class Archiver:
         for manifest in read_manifests(self._place, self._topic):
             if (manifest.topic, manifest.identity) != (self._topic, self._identity):
                 raise InfrastructureError(
-                    f"{self._place.uri}/{self._topic} is the archive of another topic ({manifest.topic} with id "
+                    f"{self._place.name}/{self._topic} is the archive of another topic ({manifest.topic} with id "
                     f"{manifest.identity}, and this one is {self._identity}): somebody has made the topic anew. "
                     f"Archive it elsewhere: --to DIR"
                 )

@@ -50,7 +50,7 @@ class Lease:
         held = self._holder()
         if held is not None:
             raise InfrastructureError(
-                f"{self._place.uri}/{self._path}: process {held['process']} on {held['host']} works on this archive; "
+                f"{self._place.name}/{self._path}: process {held['process']} on {held['host']} works on this archive; "
                 f"wait for it, or, if it is dead, {max(0.0, held['until'] - self._clock()):.0f} s"
             )
         self._write()
@@ -75,7 +75,7 @@ class Lease:
     def _check(self) -> None:
         told = self._told()
         if told is None or told["token"] != self._token:
-            raise Fenced(f"{self._place.uri}/{self._path}: another archiver has taken over; this one ends")
+            raise Fenced(f"{self._place.name}/{self._path}: another archiver has taken over; this one ends")
 
     def _write(self) -> None:
         self._until = self._clock() + LEASE_SECONDS

@@ -27,10 +27,10 @@ def read_manifests(place: Place, topic: str) -> list[Manifest]:
         names = _names(place, topic)
         texts = [(name, place.read(name)) for name in names]
         if all(text is not None for _, text in texts):
-            return [Manifest.from_json(text, f"{place.uri}/{name}") for name, text in texts if text is not None]
+            return [Manifest.from_json(text, f"{place.name}/{name}") for name, text in texts if text is not None]
         # One was merged into another meanwhile, which was there before it went: look again.
         if time.monotonic() > deadline:
-            raise InfrastructureError(f"the manifests in {place.uri}/{topic} cannot be read together; try again")
+            raise InfrastructureError(f"the manifests in {place.name}/{topic} cannot be read together; try again")
 
 
 def add_manifest(place: Place, topic: str, identity: str, spans: tuple[Span, ...]) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.veil import veiled
 
 __all__ = ["Place"]
 
@@ -23,14 +24,14 @@ class Place:
     """Files under one directory, named by paths relative to it. Errors of the file system are InfrastructureErrors.
 
     Args:
-        uri: a path, or a URI such as s3://bucket/folder.
+        uri: a path, or a URI such as s3://bucket/folder; messages call it by its `name`, which holds no secret.
 
     Raises:
         ConfigurationError: pyarrow does not know such a file system.
     """
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
+        self.uri, self.name = uri, veiled(uri)
         if "://" not in uri:
             self._files: FileSystem = LocalFileSystem()
             self._root = str(Path(uri).expanduser().absolute())
@@ -38,7 +39,10 @@ class Place:
         try:
             self._files, self._root = FileSystem.from_uri(uri)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise ConfigurationError(f"the archive {uri} is on no file system that pyarrow knows: {error}") from error
+            told = veiled(str(error).replace(uri, self.name))
+            raise ConfigurationError(
+                f"the archive {self.name} is on no file system that pyarrow knows: {told}"
+            ) from error
 
     def names(self, folder: str) -> list[str]:
         """The paths of all files below a folder, in order; none when there is no such folder."""
@@ -122,7 +126,7 @@ class Place:
         try:
             return ask()
         except (OSError, pa.ArrowException) as error:
-            what = f"the archive {self.uri}: {path} cannot be used: {error}"
+            what = f"the archive {self.name}: {path} cannot be used: {veiled(str(error))}"
             if getattr(error, "errno", None) in _FULL:
                 what += "; make room and run it again: it goes on behind the last whole file"
             raise InfrastructureError(what) from error

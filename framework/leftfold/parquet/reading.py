@@ -80,6 +80,6 @@ def groups_of(file: pq.ParquetFile, piece: Piece) -> list[int]:
 def _broken(place: Place, path: str, what: str) -> InfrastructureError:
     category = path.partition("/")[0].removesuffix(".events")
     return InfrastructureError(
-        f"the archive {place.uri}: {path} {what}; nothing is folded from it. See the whole damage: "
-        f"leftfold log verify-archive {category} --archive {place.uri}; then restore the file from a copy"
+        f"the archive {place.name}: {path} {what}; nothing is folded from it. See the whole damage: "
+        f"leftfold log verify-archive {category} --archive {place.name}; then restore the file from a copy"
     )

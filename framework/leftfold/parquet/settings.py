@@ -15,7 +15,7 @@ class ArchiveSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="LEFTFOLD_ARCHIVE_", env_ignore_empty=True, frozen=True, extra="forbid"
+        env_prefix="LEFTFOLD_ARCHIVE_", env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
     dir: str = ""

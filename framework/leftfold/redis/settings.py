@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from leftfold.errors import ConfigurationError
 from leftfold.redis.urls import Kind, Node, RedisUrl
 
 __all__ = ["RedisSettings"]
@@ -52,6 +53,15 @@ class RedisSettings(BaseSettings):
             return data
         url = RedisUrl.parse(str(data["url"]))
         return {**data, "url": url.plain, "password": data.get("password") or url.password}
+
+    @model_validator(mode="after")
+    def _encrypts_what_is_to_be_checked(self) -> RedisSettings:
+        if self.ca_file is not None and not self.encrypted:
+            raise ConfigurationError(
+                "ca_file is set but the Redis URL does not encrypt; begin it with rediss instead of redis, or leave "
+                "ca_file out if the network may read everything"
+            )
+        return self
 
     @property
     def kind(self) -> Kind:

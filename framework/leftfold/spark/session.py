@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from leftfold.errors import InfrastructureError
+from leftfold.spark.launch import launch, quiet_launch
 from leftfold.spark.settings import SUBMITTED, SparkSettings
 from leftfold.spark.shipping import ship
 
@@ -39,8 +38,11 @@ def open_session(settings: SparkSettings) -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    with _uninterrupted(), _quiet_launch():
-        session = _builder(settings, {**_ours(settings, local=local), **settings.properties}).getOrCreate()
+    properties = {**_ours(settings, local=local), **settings.properties}
+    with _uninterrupted(), quiet_launch(settings.cache):
+        if settings.master != SUBMITTED:
+            launch({**properties, "spark.master": settings.master, "spark.app.name": "leftfold"})
+        session = _builder(settings, properties).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     for name in _ERROR_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
@@ -107,22 +109,6 @@ def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
     finally:
         if mine:
             session.stop()
-
-
-@contextmanager
-def _quiet_launch() -> Iterator[None]:
-    """Gives Spark's JVM a file for its standard error instead of ours, which it would fill with warnings."""
-    log = Path(tempfile.gettempdir()) / f"leftfold-spark-{os.getuid()}.log"
-    ours = os.dup(2)
-    try:
-        with log.open("ab") as out:
-            os.dup2(out.fileno(), 2)
-        yield
-    except Exception as error:
-        raise InfrastructureError(f"Spark did not start: {error}; its log is {log}") from error
-    finally:
-        os.dup2(ours, 2)
-        os.close(ours)
 
 
 def _ours(settings: SparkSettings, *, local: bool) -> dict[str, str]:

@@ -27,10 +27,18 @@ class SparkSettings(BaseSettings):
         java_home: a Java of 17 or newer; what JAVA_HOME or PATH say when it is not given.
         jars: added to Spark's own; `leftfold.spark.events` needs those of the Kafka connector.
         checkpoints: where streams keep their sums: a directory that every driver of a view sees.
-        properties: Spark's own, winning over ours.
+        properties: Spark's own, winning over ours; they are on no command line of this machine.
+        cache_home: where caches of this user go, and Spark's log; `XDG_CACHE_HOME`.
     """
 
-    model_config = SettingsConfigDict(env_prefix="LEFTFOLD_SPARK_", env_ignore_empty=True, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="LEFTFOLD_SPARK_",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        hide_input_in_errors=True,
+    )
 
     master: str = "local[*]"
     memory: str = "1g"
@@ -41,4 +49,10 @@ class SparkSettings(BaseSettings):
     java_home: Path | None = None
     jars: tuple[Path, ...] = ()
     checkpoints: Path | None = None
-    properties: dict[str, str] = Field(default_factory=dict)
+    properties: dict[str, str] = Field(default_factory=dict, repr=False)
+    cache_home: Path = Field(default_factory=lambda: Path.home() / ".cache", validation_alias="XDG_CACHE_HOME")
+
+    @property
+    def cache(self) -> Path:
+        """Leftfold's own directory among the user's caches."""
+        return self.cache_home.expanduser() / "leftfold"

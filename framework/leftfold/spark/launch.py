@@ -1,0 +1,104 @@
+"""Starting Spark's JVM so that other users of the machine see nothing of it: neither its properties nor its log."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkContext
+
+from leftfold.errors import InfrastructureError
+
+__all__ = ["launch", "quiet_launch"]
+
+_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LONGEST_LOG = 1_000_000
+
+
+def launch(properties: Mapping[str, str]) -> None:
+    """Starts the JVM of this process unless there is one.
+
+    Its properties are in a file for this user only, since pyspark would write them on command lines, which everybody
+    can read. Spark reads the file while it starts.
+    """
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001  # nothing else tells
+        return
+    before = os.environ.get(_ARGUMENTS)
+    with tempfile.TemporaryDirectory(prefix="leftfold-spark-") as folder:  # 0700
+        told, java = dict(properties), Path(folder) / "java"
+        if options := told.get(_JAVA_OPTIONS):
+            java.write_text("\n".join(map(_argument, shlex.split(options))), "utf-8")
+            told[_JAVA_OPTIONS] = f"@{java}"
+        file, theirs, rest = Path(folder) / "properties", *_properties_file(before or "pyspark-shell")
+        ours = "".join(f"{_escaped(name, name=True)}={_escaped(value)}\n" for name, value in told.items())
+        file.write_text(f"{theirs}\n{ours}", "utf-8")
+        os.environ[_ARGUMENTS] = shlex.join(["--load-spark-defaults", "--properties-file", str(file), *rest])
+        try:
+            SparkContext._ensure_initialized()  # noqa: SLF001  # as SparkContext does it, which adds a command line
+        finally:
+            os.environ.pop(_ARGUMENTS)
+            if before is not None:
+                os.environ[_ARGUMENTS] = before
+
+
+@contextmanager
+def quiet_launch(cache: Path) -> Iterator[None]:
+    """Gives Spark's JVM a file for its standard error instead of ours, which it would fill with warnings."""
+    log = _folder(cache) / "spark.log"
+    ours = os.dup(2)
+    try:
+        out = _open(log)
+        os.dup2(out, 2)
+        os.close(out)
+        yield
+    except Exception as error:
+        raise InfrastructureError(f"Spark did not start: {error}; its log is {log}") from error
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def _folder(cache: Path) -> Path:
+    """A directory of this user alone; where there is no home to write to, a new one for temporary files."""
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK):
+            return cache
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="leftfold-"))
+
+
+def _open(log: Path) -> int:
+    """The log, to be written on from its end; one that has grown long becomes the log before, of which one is kept."""
+    if not log.is_symlink() and log.is_file() and log.stat().st_size > _LONGEST_LOG:
+        log.replace(log.with_name(f"{log.name}.before"))
+    return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+def _properties_file(arguments: str) -> tuple[str, list[str]]:
+    """What is in the properties file that submit arguments name, and the other arguments: Spark reads one file only."""
+    words = shlex.split(arguments)
+    if "--properties-file" not in words[:-1]:
+        return "", words
+    at = words.index("--properties-file")
+    return Path(words[at + 1]).read_text("utf-8"), [*words[:at], *words[at + 2 :]]
+
+
+def _escaped(text: str, *, name: bool = False) -> str:
+    """A name or a value as java.util.Properties reads them."""
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    if name:
+        return escaped.replace("=", "\\=").replace(":", "\\:").replace(" ", "\\ ")
+    return f"\\{escaped}" if escaped.startswith((" ", "\t")) else escaped
+
+
+def _argument(word: str) -> str:
+    """An argument in a file of arguments for the `java` command."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
