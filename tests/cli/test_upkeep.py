@@ -26,7 +26,7 @@ def test_a_server_that_dies_is_started_again_and_both_are_told(place: Path, wait
     with kept_up(local.embedded(data, want=REDIS), data, lambda *line: told.append(line)):
         local.kill(data, "redis")
         wait_until(lambda: ("server started again", {"server": "redis"}) in told, "the server to be started again")
-        assert answers_ping(announced(data, Environment(LEFTFOLD_DATA=data)).redis, 5.0)
+        assert answers_ping(announced(place, Environment()).redis, 5.0)
         assert told[0] == ("restarting a server", {"server": "redis", "why": "was killed (SIGKILL)"})
     assert local.status(data).keeper is None
 
