@@ -46,7 +46,7 @@ _PART_COLOURS = (32, 33, 34, 35, 36, 92, 94, 95, 96)
 _LEVEL_COLOURS = {"warning": 33, "error": 31}
 _WIDTH = 12
 _AGAIN = 30.0
-_THREADS = re.compile(r" \[[^\]]*\]")
+_THREADS = re.compile(r" \[[^\]]{0,200}\]")
 
 
 def open_report(
