@@ -30,6 +30,7 @@ _WARN = frozenset(
         "commit outcome unknown",
         "dead letters",
         "decide failed",
+        "events passed over",
         "fold changed",
         "generation lost",
         "killed",

@@ -36,13 +36,13 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
             "LEFTFOLD_REDIS_URL": servers.redis,
             "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
         }
-        with serving(shell):
+        with serving(shell, "notices", "board", "poster"):
             for id_ in ("first", HOSTILE):
                 fields = json.dumps({"notice": HOSTILE, "text": HOSTILE})
                 assert shell("send", "Pin", fields, "--id", id_).code == 0
             bury(servers)
             shell.wait_said("dead letters", "parked")
-        yield shell
+            yield shell
 
 
 def bury(servers: Servers) -> None:
@@ -104,6 +104,33 @@ def test_an_answer_shows_brackets_and_json_is_exact(board: Shell) -> None:
     assert "[/x]" in told.out
     assert "[b]" in told.out
     assert board("events", "notices", "--json").rows()[0]["event"]["text"] == HOSTILE
+
+
+@pytest.mark.servers
+def test_an_amount_that_fits_no_column_is_passed_over_and_named(board: Shell, place: Path) -> None:
+    """Runs behind the other questions."""
+    assert board("send", "Pin", '{"notice": "heavy", "text": "x", "weight": "1E+400000"}').code == 0
+    told = board("log", "sql", "SELECT DISTINCT weight FROM Pinned", "--json")
+    assert (told.code, told.rows()) == (0, [{"weight": "0E-10"}]), told.err
+    named = "1 event passed over, since a value does not fit its column: notices.events[0]@"
+    assert named in told.err
+    assert "(weight)" in told.err
+    told = board("log", "sql", "SELECT DISTINCT weight FROM Pinned")
+    assert told.err.splitlines()[-1].startswith(named)
+    told = board("rebuild", "weights")
+    assert told.code == 0, told.err
+    assert f"view weights: {named}" in told.err
+    assert board("get", "weights", "heavy").code == 1
+    assert board("get", "weights", HOSTILE).code == 0
+    stream = Shell(place)
+    stream._environment |= board._environment
+    process = stream.start(["run", "weights", "--app", "tests.cli.noticeboard:app"])
+    try:
+        stream.wait_said("generation live", "events passed over")
+    finally:
+        process.terminate()
+        process.wait(240.0)
+    assert named in stream.said()
 
 
 def test_lines_of_a_log_for_people_cannot_be_forged() -> None:

@@ -57,6 +57,8 @@ class Asking:
             frame = self._spark.sql(statement)
             rows = frame.toLocalIterator()
             self._show(frame.columns, rows, limit)
+            if told := str(self._tables.misfits):
+                note(told)
         except LeftfoldError:
             raise
         except Exception as error:
@@ -76,9 +78,7 @@ class Asking:
 
     def _look(self) -> None:
         """Makes the tables as the log is now."""
-        self._tables: dict[str, Any] = ring("leftfold.spark.event_tables").event_tables(
-            self._spark, self._app, self._log
-        )
+        self._tables: Any = ring("leftfold.spark.event_tables").event_tables(self._spark, self._app, self._log)
         for name, frame in self._tables.items():
             frame.createOrReplaceTempView(name)
 

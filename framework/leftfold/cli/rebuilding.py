@@ -121,9 +121,13 @@ class Rebuilding:
                 self.use(session)
             yield
 
-    def use(self, session: SparkSession) -> None:
-        """Runs the tasks on a session from here on."""
-        self._session = session
+    def use(self, session: SparkSession, warn: Callable[[str], None] = note) -> None:
+        """Runs the tasks on a session from here on.
+
+        Args:
+            warn: told of events that a view passes over.
+        """
+        self._session, self._warn = session, warn
         on_spark = ring("leftfold.spark.runner")
         self._runner, self._together = on_spark.spark_runner(session), on_spark.spark_pass_runner(session)
 
@@ -249,7 +253,7 @@ class Rebuilding:
     def _computing(self, view: View[Any, Any]) -> Runner:
         if self._session is None:
             raise ConfigurationError(f"view {view.name} is computed by Spark; leave --engine local out")
-        run: Runner = ring("leftfold.spark.query_runner").query_runner(self._session)
+        run: Runner = ring("leftfold.spark.query_runner").query_runner(self._session, self._warn)
         return run
 
 
