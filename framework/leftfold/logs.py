@@ -14,6 +14,7 @@ from zlib import crc32
 
 import structlog
 
+from leftfold.printable import printable
 from leftfold.veil import veiled
 
 __all__ = ["Report", "open_report"]
@@ -32,6 +33,7 @@ _WARN = frozenset(
         "commit outcome unknown",
         "dead letters",
         "decide failed",
+        "events passed over",
         "fold changed",
         "generation lost",
         "killed",
@@ -50,7 +52,7 @@ _PART_COLOURS = (32, 33, 34, 35, 36, 92, 94, 95, 96)
 _LEVEL_COLOURS = {"warning": 33, "error": 31}
 _WIDTH = 12
 _AGAIN = 30.0
-_THREADS = re.compile(r" \[[^\]]*\]")
+_THREADS = re.compile(r" \[[^\]]{0,200}\]")
 
 
 def open_report(
@@ -122,12 +124,13 @@ class _People:
 
     def __call__(self, logger: Any, method: str, fields: Fields) -> str:
         at = datetime.fromisoformat(fields.pop("time")).astimezone().strftime("%H:%M:%S")
-        part, what, level = str(fields.pop("part")), str(fields.pop("event")), fields.pop("level")
-        trace = fields.pop("exception", "")
-        told = "".join(f"  {self._painted(2, f'{name}=')}{_shown(value)}" for name, value in fields.items())
+        part, what, level = str(fields.pop("part")), printable(str(fields.pop("event"))), fields.pop("level")
+        # Indented: a message of several lines must not look like lines of the log.
+        trace = [f"  {printable(line)}" for line in fields.pop("exception", "").split("\n") if line]
+        told = "".join(f"  {self._painted(2, f'{name}=')}{printable(_shown(value))}" for name, value in fields.items())
         who = self._painted(_PART_COLOURS[crc32(part.encode()) % len(_PART_COLOURS)], f"{part:<{_WIDTH}}")
         what = self._painted(_LEVEL_COLOURS.get(level, 0), what)
-        return f"{self._painted(2, at)} {who} {what}{told}" + (f"\n{trace}" if trace else "")
+        return "\n".join([f"{self._painted(2, at)} {who} {what}{told}", *trace])
 
     def _painted(self, code: int, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.spark import event_tables, events
+from leftfold.spark.event_tables import EventTables
 from leftfold.spark.outcome import cause_of
 from leftfold.spark.runner import spark_runner
 from leftfold.spark.sql.allowed import ASKED_FUNCTIONS, ASKED_TABLES
@@ -180,27 +182,28 @@ def test_the_twin_that_is_not_checked_reads_files_only_where_a_setting_lets_it(s
 
 class Happened(Event, category="things", key="thing"):
     thing: str
-    amount: Decimal
+    amount: Decimal = Decimal(0)
+    number: int = 0
+    at: datetime | None = None
     exact: Annotated[Decimal, Field(max_digits=60, decimal_places=30)] = Decimal(0)
 
 
 @pytest.fixture
 def things(
     past: Past, spark: SparkSession, make_topic: Callable[..., Topic], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., list[Any]]:
-    """The rows of a topic of these values."""
+) -> Callable[..., EventTables]:
+    """The tables of a topic of these values."""
 
-    def rows(*values: bytes) -> list[Any]:
+    def tables(*values: bytes) -> EventTables:
         topic = make_topic(1)
         topic.write(*(decision(value) for value in values))
         # A commit is answered before its marker is written, so the end may be stable a moment later.
         wait_until(lambda: stable_end(past, topic.name) > 0, f"{topic.name} to be stable")
         monkeypatch.setattr("leftfold.names.events", lambda category: topic.name)
         view = FoldView("things", events=Happened, row=Happened, evolve=lambda row, event: event)
-        found: list[Any] = event_tables(spark, App("things", views=[view]), past.topic)["Happened"].collect()
-        return found
+        return event_tables(spark, App("things", views=[view]), past.topic)
 
-    return rows
+    return tables
 
 
 def stable_end(past: Past, topic: str) -> int:
@@ -208,15 +211,51 @@ def stable_end(past: Past, topic: str) -> int:
         return log.stable_ends([topic]).next_offset(topic, 0)
 
 
-def test_amounts_are_exact(things: Callable[..., list[Any]]) -> None:
+def test_amounts_are_exact(things: Callable[..., EventTables]) -> None:
     exact = "123456789012345678901234567890.123456789012345678901234567890"
-    (row,) = things(b'{"thing": "k", "amount": "1.5000000001", "exact": "%b"}' % exact.encode())
+    (row,) = things(b'{"thing": "k", "amount": "1.5000000001", "exact": "%b"}' % exact.encode())["Happened"].collect()
     assert (row.amount, row.exact) == (Decimal("1.5000000001"), exact)
 
 
-def test_an_amount_that_does_not_fit_is_named_and_never_rounded(things: Callable[..., list[Any]]) -> None:
+UNFIT = [
+    ("amount", '"0.12345678901"'),
+    ("amount", '"1E+400000"'),
+    ("amount", '"1E-400000"'),
+    ("amount", "9" * 29),
+    ("number", "9" * 19),
+    ("number", "-" + "9" * 4000),
+    ("at", '"0001-01-01T00:00:00+05:00"'),
+    ("at", '"9999-12-31T23:00:00-05:00"'),
+]
+
+
+def test_events_whose_values_do_not_fit_are_passed_over_and_named(things: Callable[..., EventTables]) -> None:
+    tables = things(
+        b'{"thing": "first"}',
+        *(f'{{"thing": "k", "{field}": {value}}}'.encode() for field, value in UNFIT),
+        b'{"thing": "last \\u0000", "amount": "1.5", "at": "9999-12-31T23:59:59Z"}',
+    )
+    places = {offset: field for offset, (field, _) in enumerate(UNFIT, 1)}
+    for name in ("Happened", "things"):
+        assert [row.thing for row in tables[name].select("thing").collect()] == ["first", "last \0"]
+        found = {int(place.partition("@")[2]): field for place, field in tables.misfits.found.items()}
+        assert found == places, "an event that is read again counts once"
+    assert re.match(r"8 events passed over, .*: \S+\[0\]@1 \(amount\), .* and 3 more$", str(tables.misfits))
+
+
+def test_without_such_events_nothing_is_said(things: Callable[..., EventTables]) -> None:
+    tables = things(b'{"thing": "k"}')
+    assert tables["Happened"].count() == 1
+    assert str(tables.misfits) == ""
+
+
+def test_in_tests_and_frames_such_a_value_is_refused_and_never_rounded(
+    things: Callable[..., EventTables], past: Past, spark: SparkSession
+) -> None:
+    things(b'{"thing": "k", "amount": "0.12345678901"}')
+    view = FoldView("things", events=Happened, row=Happened, evolve=lambda row, event: event)
     with pytest.raises(PythonException) as caught:
-        things(b'{"thing": "k", "amount": "1.5"}', b'{"thing": "k", "amount": "0.12345678901"}')
+        events(spark, App("things", views=[view]), "things", past.topic).collect()
     cause = cause_of(caught.value)
     assert isinstance(cause, ContractError)
-    assert re.search(r"\[0\]@1: amount = Decimal\('0\.12345678901'\) does not fit its column", str(cause))
+    assert re.search(r"\[0\]@0: amount = Decimal\('0\.12345678901'\) does not fit its column", str(cause))

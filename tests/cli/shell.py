@@ -70,6 +70,13 @@ class Shell:
         """What it has written so far."""
         return self.log.read_text("utf-8") if self.log.exists() else ""
 
+    def wait_said(self, *words: str) -> None:
+        """Waits until a long-running command has written all of these."""
+        deadline = time.monotonic() + SECONDS
+        while not all(f'"{word}"' in self.said() for word in words):
+            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for {words}: {self.said()}"
+            time.sleep(0.05)
+
     def python(self, *words: str) -> Typed:
         """Runs the same Python here."""
         done = subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leftfold import ContractError
-from leftfold.cli.eventline import Line
+from leftfold.cli.eventline import fields_of
 from leftfold.digits import number_in, version_in
 from leftfold.engine.as_of import between_decisions
 from leftfold.engine.inputs import NACK
@@ -90,7 +89,7 @@ def test_what_a_dead_letter_says_of_its_place_may_be_no_number(number: str) -> N
 def test_an_event_with_numbers_that_are_none_is_shown(number: str) -> None:
     record = paid("v", 7)
     strange = record._replace(headers=named(record.headers, "ce_sequence", number.encode()))
-    assert json.loads(Line(as_json=True, colour=False).of(strange))["version"] is None
+    assert fields_of(strange)["version"] is None
 
 
 class OneRecord:

@@ -8,6 +8,7 @@ import typer
 
 from leftfold.cli.console import note
 from leftfold.cli.failures import Usage
+from leftfold.printable import printable
 
 __all__ = ["agreed"]
 
@@ -25,6 +26,6 @@ def agreed(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise Usage(f"{question}\nnobody can be asked here; to go on, say --yes. Nothing was changed")
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(printable(question), err=True):
         note("nothing was changed")
         raise typer.Exit(1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from contextlib import ExitStack
 from itertools import islice
 from types import TracebackType
@@ -12,7 +10,7 @@ from typing import Any, Self
 from leftfold.app import App
 from leftfold.cli.answers import table
 from leftfold.cli.archives import archive_of
-from leftfold.cli.console import emit, note, say
+from leftfold.cli.console import csv_rows, emit, note, say_lines
 from leftfold.cli.rebuilding import spark_settings
 from leftfold.connection import kafka_settings, ring
 from leftfold.errors import ContractError, LeftfoldError
@@ -59,6 +57,8 @@ class Asking:
             frame = self._spark.sql(statement)
             rows = frame.toLocalIterator()
             self._show(frame.columns, rows, limit)
+            if told := str(self._tables.misfits):
+                note(told)
         except LeftfoldError:
             raise
         except Exception as error:
@@ -78,18 +78,16 @@ class Asking:
 
     def _look(self) -> None:
         """Makes the tables as the log is now."""
-        self._tables: dict[str, Any] = ring("leftfold.spark.event_tables").event_tables(
-            self._spark, self._app, self._log
-        )
+        self._tables: Any = ring("leftfold.spark.event_tables").event_tables(self._spark, self._app, self._log)
         for name, frame in self._tables.items():
             frame.createOrReplaceTempView(name)
 
     def _told(self, command: str) -> None:
         word, _, name = command.partition(" ")
         if word == ".tables":
-            say("\n".join(sorted(self._tables)))
+            say_lines(sorted(self._tables))
         elif word == ".schema" and name.strip() in self._tables:
-            say("\n".join(f"{column}  {type_}" for column, type_ in self._tables[name.strip()].dtypes))
+            say_lines(f"{column}  {type_}" for column, type_ in self._tables[name.strip()].dtypes)
         else:
             note(f"{command!r} is neither .tables, nor .schema with the name of a table, nor .quit")
 
@@ -98,9 +96,7 @@ class Asking:
             for row in rows:
                 emit(row.asDict(recursive=True))
         elif self._form == "csv":
-            writer = csv.writer(sys.stdout)
-            writer.writerow(columns)
-            writer.writerows(rows)
+            csv_rows(columns, rows)
         else:
             table(columns, list(islice(rows, limit)))
             if next(rows, None) is not None:

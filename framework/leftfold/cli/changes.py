@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote
 
-import typer
 from pydantic_core import to_jsonable_python
 
-from leftfold.cli.console import emit, note, say
+from leftfold.cli.console import Styled, emit, note, say, styled
 from leftfold.errors import InfrastructureError
 from leftfold.position import Position
 from leftfold.reading import Change
@@ -31,7 +30,7 @@ def show_changes(
             if as_json:
                 emit(_told(view, change))
             else:
-                say(_line(view, change))
+                say(*_line(view, change))
             sys.stdout.flush()
             position = change.position
             if left is not None and (left := left - 1) <= 0:
@@ -55,14 +54,14 @@ def _told(view: View[Any, Any], change: Change[Any, Any]) -> dict[str, Any]:
     return told if change.version is None else {**told, "version": change.version}
 
 
-def _line(view: View[Any, Any], change: Change[Any, Any]) -> str:
-    key = typer.style(f"{_key(view, change):<16}", fg="cyan")
+def _line(view: View[Any, Any], change: Change[Any, Any]) -> list[str | Styled]:
+    key = styled(f"{_key(view, change):<16}", fg="cyan")
     if change.row is None:
-        return f"{key}  gone"
+        return [key, "  gone"]
     fields = to_jsonable_python(change.row)
-    told = "  ".join(f"{typer.style(f'{name}=', dim=True)}{_value(value)}" for name, value in fields.items())
-    version = "" if change.version is None else typer.style(f"v{change.version:<4}", dim=True) + "  "
-    return f"{key}  {version}{told}"
+    version: list[str | Styled] = [] if change.version is None else ["  ", styled(f"v{change.version:<4}", dim=True)]
+    told = [part for name, value in fields.items() for part in ("  ", styled(f"{name}=", dim=True), _value(value))]
+    return [key, *version, *told]
 
 
 def _value(value: Any) -> str:

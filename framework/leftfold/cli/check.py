@@ -12,6 +12,7 @@ from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOpt
 
 if TYPE_CHECKING:
     from leftfold.app import App
+    from leftfold.cli.console import Styled
     from leftfold.cli.project import Project
     from leftfold.lockfile import Finding
 
@@ -60,7 +61,7 @@ class _Asked(NamedTuple):
 def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
     """Tells how an App compares with its lock and its topics, and whether nothing differs."""
     from leftfold.cli.checking import compared, query_findings, topic_findings
-    from leftfold.cli.console import emit, note, say
+    from leftfold.cli.console import emit, note, say, styled
 
     lock = project.lock_of(app, spec)
     findings, accepted = compared(app, lock, write=asked.write)
@@ -73,14 +74,14 @@ def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
             wrong = finding.wrong and finding not in accepted
             emit({"about": finding.about, "message": finding.message, "wrong": wrong})
         else:
-            say(_line(finding, accepted=finding in accepted))
+            say(*_line(finding, accepted=finding in accepted))
     for line in [*kept, *filter(None, [remark])]:
         note(line)
     if asked.write:
         note(f"wrote {_near(lock)}; commit it")
     differs = bool(topics or queries or findings)
     if not (asked.write or asked.as_json or differs):
-        say(f"{typer.style('ok', fg='green')}: {_counted(app)}, as in {_near(lock)}")
+        say(styled("ok", fg="green"), f": {_counted(app)}, as in {_near(lock)}")
     return not differs
 
 
@@ -94,10 +95,12 @@ def _meant(finding: Finding, lock: str, app: str) -> Finding:
     )
 
 
-def _line(finding: Finding, *, accepted: bool) -> str:
+def _line(finding: Finding, *, accepted: bool) -> tuple[str | Styled, ...]:
+    from leftfold.cli.console import styled
+
     if accepted:
-        return f"{typer.style('accepted', fg='green')} {finding.difference}"
-    return f"{typer.style('error', fg='red') if finding.wrong else typer.style('note', fg='yellow')} {finding}"
+        return styled("accepted", fg="green"), f" {finding.difference}"
+    return styled("error", fg="red") if finding.wrong else styled("note", fg="yellow"), f" {finding}"
 
 
 def _counted(app: App) -> str:

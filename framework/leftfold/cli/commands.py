@@ -35,6 +35,7 @@ from leftfold.cli import (
     verify,
     watch,
 )
+from leftfold.cli.console import say
 from leftfold.version import __version__
 
 __all__ = ["app"]
@@ -53,7 +54,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"leftfold {__version__}")
+        say(f"leftfold {__version__}")
         raise typer.Exit
 
 

@@ -45,7 +45,7 @@ def list_(
     over: leftfold log skip.
     """
     from leftfold.cli.burials import Burials
-    from leftfold.cli.console import amount, emit, note, say
+    from leftfold.cli.console import amount, emit, note, say, styled
 
     found = [letter for letter in Burials(kafka).letters(category) if handled or not letter.handled]
     reasons: dict[tuple[str, str, str], list[Letter]] = {}
@@ -54,7 +54,8 @@ def list_(
             emit(_row(letter))
         reasons.setdefault((letter.record.topic, letter.reason, letter.handled), []).append(letter)
     for (topic, reason, done), letters in reasons.items() if not as_json else ():
-        say(f"{typer.style(topic, bold=True)}  {amount(len(letters), 'letter')}{f', {done}' if done else ''}: {reason}")
+        counted = f"{amount(len(letters), 'letter')}{f', {done}' if done else ''}"
+        say(styled(topic, bold=True), f"  {counted}: {reason}")
         more = f" and {len(letters) - _SHOWN} more" if len(letters) > _SHOWN else ""
         say(f"  {' '.join(str(letter.place) for letter in letters[:_SHOWN])}{more}")
     waiting = sum(not letter.handled for letter in found)
@@ -79,7 +80,7 @@ def show(
     from datetime import UTC, datetime
 
     from leftfold.cli.burials import Burials
-    from leftfold.cli.console import emit, pairs, say
+    from leftfold.cli.console import emit, pairs, say, say_lines
 
     burials = Burials(kafka)
     (letter,) = burials.chosen([which])
@@ -96,9 +97,10 @@ def show(
     pairs({name: told for name, told in {**_row(letter), "appended": appended}.items() if told})
     say()
     pairs({name: letter.text(name) for name, _ in letter.record.headers if not name.startswith("dead_")})
-    say(f"\n{len(value):,} bytes: {value!r}")
+    say()
+    say(f"{len(value):,} bytes: {value!r}")
     if read is not None:
-        say(json.dumps(read, indent=2, ensure_ascii=False))
+        say_lines(json.dumps(read, indent=2, ensure_ascii=False).split("\n"))
 
 
 @dead.command(

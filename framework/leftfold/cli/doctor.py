@@ -25,7 +25,7 @@ def doctor(
     behind, transactions that stay open, generations of views that nobody needs or lists. Nothing is started or
     changed. Exit code 1 when something is wrong.
     """
-    from leftfold.cli.console import emit, say
+    from leftfold.cli.console import emit, say_lines, styled
     from leftfold.cli.examination import Examination
     from leftfold.cli.hints import for_servers
 
@@ -35,8 +35,9 @@ def doctor(
         if as_json:
             emit({"about": finding.about, "well": finding.well, "message": message})
         else:
-            mark = typer.style("ok   ", fg="green") if finding.well else typer.style("wrong", fg="red")
-            told = message.replace("\n", "\n" + " " * (len("wrong ") + _ABOUT + 1))
-            say(f"{mark} {finding.about:<{_ABOUT}} {told}")
+            mark = styled("ok   ", fg="green") if finding.well else styled("wrong", fg="red")
+            first, *others = message.split("\n")
+            indent = " " * (len("wrong ") + _ABOUT + 1)
+            say_lines([(mark, f" {finding.about:<{_ABOUT}} {first}"), *(indent + other for other in others)])
     if wrong:
         raise typer.Exit(1)

@@ -3,55 +3,53 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import typer
-
+from leftfold.cli.console import Styled, styled
 from leftfold.codec import header
 from leftfold.digits import number_in
 from leftfold.ports import RawRecord
 
-__all__ = ["Line"]
+__all__ = ["fields_of", "line_of"]
 
 
-class Line:
-    """Writes records as lines; what is no event of ours is shown as far as it can be read."""
+def fields_of(record: RawRecord) -> Mapping[str, Any]:
+    """A record as one object; what is no event of ours is told as far as it can be read."""
 
-    def __init__(self, *, as_json: bool, colour: bool) -> None:
-        self.of = self._json if as_json else self._coloured if colour else self._plain
+    def text(name: str) -> str:
+        return header(record.headers, f"ce_{name}").decode(errors="replace")
 
-    def _json(self, record: RawRecord) -> str:
-        def text(name: str) -> str:
-            return header(record.headers, f"ce_{name}").decode(errors="replace")
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "key": _key(record),
+        "type": text("type"),
+        "id": text("id"),
+        "time": text("time"),
+        "version": number_in(text("sequence")),
+        "decision": text("decision"),
+        "correlation_id": text("correlationid"),
+        "causation_id": text("causationid"),
+        "event": _body(record),
+    }
 
-        told: dict[str, Any] = {
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "key": _key(record),
-            "type": text("type"),
-            "id": text("id"),
-            "time": text("time"),
-            "version": number_in(text("sequence")),
-            "decision": text("decision"),
-            "correlation_id": text("correlationid"),
-            "causation_id": text("causationid"),
-            "event": _body(record),
-        }
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":")) + "\n"
 
-    def _plain(self, record: RawRecord) -> str:
-        place, time, key, version, decision, name, body = _parts(record)
-        return f"{place:<9} {time:<24} {key:<12} v{version:<4} {decision:<5} {name:<20} {body}\n"
-
-    def _coloured(self, record: RawRecord) -> str:
-        place, time, key, version, decision, name, body = _parts(record)
-        head = typer.style(f"{place:<9} {time:<24}", dim=True)
-        middle = typer.style(f"v{version:<4} {decision:<5}", dim=True)
-        return (
-            f"{head} {typer.style(f'{key:<12}', fg='cyan')} {middle} {typer.style(f'{name:<20}', bold=True)} {body}\n"
-        )
+def line_of(record: RawRecord) -> Sequence[str | Styled]:
+    """The same for people."""
+    place, time, key, version, decision, name, body = _parts(record)
+    return (
+        styled(f"{place:<9} {time:<24}", dim=True),
+        " ",
+        styled(f"{key:<12}", fg="cyan"),
+        " ",
+        styled(f"v{version:<4} {decision:<5}", dim=True),
+        " ",
+        styled(f"{name:<20}", bold=True),
+        f" {body}",
+    )
 
 
 def _parts(record: RawRecord) -> tuple[str, ...]:

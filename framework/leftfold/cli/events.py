@@ -40,15 +40,14 @@ def events(
     the stream of a KEY has no event.
     """
     from leftfold.cli.archives import archive_of
-    from leftfold.cli.console import note
-    from leftfold.cli.eventline import Line
+    from leftfold.cli.console import emit, note, say_lines
+    from leftfold.cli.eventline import fields_of, line_of
     from leftfold.cli.eventlog import EventLog
     from leftfold.cli.failures import Usage
     from leftfold.connection import kafka_settings
 
     if from_start and tail is not None:
         raise Usage("say --from-start or --tail, not both")
-    line = Line(as_json=as_json, colour=sys.stdout.isatty())
     last = None if from_start or (key and tail is None) else _TAIL if tail is None else tail
     left, found = limit, False
     settings, past = kafka_settings(kafka), archive_of(archive)
@@ -56,8 +55,12 @@ def events(
         for records in log.read(last, follow=follow):
             found = found or bool(records)
             shown = records if left is None else records[:left]
-            sys.stdout.write("".join(line.of(record) for record in shown))
-            sys.stdout.flush()
+            if as_json:
+                for record in shown:
+                    emit(fields_of(record))
+                sys.stdout.flush()
+            else:
+                say_lines(map(line_of, shown))
             if left is not None and (left := left - len(shown)) <= 0:
                 break
     if key and last != 0 and not found:

@@ -62,7 +62,7 @@ def explain(
 def _tell(view: View[Any, Any], step: Step, *, as_json: bool) -> None:
     from pydantic_core import to_jsonable_python
 
-    from leftfold.cli.console import emit, say
+    from leftfold.cli.console import emit, say, styled
 
     record, told = step.touch.record, step.touch.decoded
     place = f"{record.topic}[{record.partition}]@{record.offset}"
@@ -72,14 +72,14 @@ def _tell(view: View[Any, Any], step: Step, *, as_json: bool) -> None:
         event = {"event": told.name, "time": told.time, "stream": told.key, "version": told.version, "at": place}
         emit({**event, "fields": told.event, "item": item, "before": before, "after": after, "error": step.error})
         return
-    where = typer.style(f"{told.time}  {place}", dim=True)
-    say(f"{typer.style(told.name, bold=True)}  {told.key} v{told.version}  {where}")
+    where = styled(f"{told.time}  {place}", dim=True)
+    say(styled(told.name, bold=True), f"  {told.key} v{told.version}  ", where)
     if item is not None:
         say(f"  item {item}")
     for line in _changes(before, after):
         say(f"  {line}")
     if step.error:
-        say(f"  {typer.style(step.error, fg='red')}")
+        say("  ", styled(step.error, fg="red"))
 
 
 def _changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:

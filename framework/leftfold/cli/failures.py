@@ -9,9 +9,9 @@ from difflib import get_close_matches
 
 import typer
 
+from leftfold.cli.console import note, note_lines, styled
 from leftfold.cli.hints import for_app, for_servers
 from leftfold.errors import LeftfoldError, StaleViewError
-from leftfold.veil import veiled
 
 __all__ = ["INTERRUPTED", "Unanswered", "Usage", "tell", "unknown"]
 
@@ -47,32 +47,34 @@ def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
         whole: show where it comes from. app: what was said behind `--app`, which commands in its message then say, too.
     """
     if whole:
-        typer.echo(veiled("".join(traceback.format_exception(error))), nl=False, err=True)
+        note_lines("".join(traceback.format_exception(error)).rstrip("\n").split("\n"))
     if isinstance(error, typer.TyperException):
         return _usage(error)
     if isinstance(error, LeftfoldError):
         _say(for_servers(for_app(str(error) or type(error).__name__, app)))
         return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
-    _say(f"{type(error).__name__}: {veiled(str(error))}{_where(error)}")
+    _say(f"{type(error).__name__}: {error}{_where(error)}")
     if not whole:
-        typer.echo("this was not foreseen; to see where it comes from, set LEFTFOLD_TRACEBACK=1", err=True)
+        note("this was not foreseen; to see where it comes from, set LEFTFOLD_TRACEBACK=1")
     return 1
 
 
 def _usage(error: typer.TyperException) -> int:
     if error.format_message().startswith("Usage:"):
-        typer.echo(veiled(error.format_message()), err=True)
+        note_lines(error.format_message().split("\n"))
         return error.exit_code
     _say(error.format_message())
     context = getattr(error, "ctx", None)
     if context is not None:
-        typer.echo(f"{context.command.get_usage(context)}\nhelp: {context.command_path} --help", err=True)
+        note_lines([*context.command.get_usage(context).split("\n"), f"help: {context.command_path} --help"])
     return error.exit_code
 
 
 def _say(message: str) -> None:
+    """Lines behind the first are indented, so that what a message repeats cannot look like another message."""
     sys.stdout.flush()
-    typer.echo(f"{typer.style('error:', fg='red', bold=True)} {veiled(message)}", err=True)
+    first, *others = message.split("\n")
+    note_lines([(styled("error:", fg="red", bold=True), f" {first}"), *(f"  {other}" for other in others)])
 
 
 def _where(error: Exception) -> str:

@@ -90,12 +90,12 @@ def _told(view: View[Any, Any], key: str, entry: Entry[Any]) -> dict[str, Any]:
 def _show(view: View[Any, Any], entry: Entry[Any]) -> None:
     from pydantic_core import to_jsonable_python
 
-    from leftfold.cli.console import note, pairs
+    from leftfold.cli.console import note, pairs, styled
 
     row = to_jsonable_python(entry.row)
     pairs({name: "" if value is None else value for name, value in row.items()})
     at = f"stream version {entry.version}, " if entry.version is not None else ""
-    note(typer.style(f"{at}position {entry.position}", dim=True))
+    note(styled(f"{at}position {entry.position}", dim=True))
     _show_parked(view, entry)
 
 

@@ -14,7 +14,7 @@ __all__ = ["for_app", "for_servers", "spec_in"]
 
 _OF_AN_APP = re.compile(
     r"\bleftfold ((?:run|rebuild|retry|get|explain|verify|promote|rollback|drop|log skip"
-    r"|(?:state|timers|topics|reactions) [a-z]+))(?= |$)(?![^;\n]* --app)"
+    r"|(?:state|timers|topics|reactions) [a-z]+))(?= |$)(?![^;\n]{0,200} --app)"
 )
 _START = re.compile(r"start(?: one| it)?(?: here)?: leftfold up|start servers with `leftfold up`")
 _EMBEDDED = "embedded"

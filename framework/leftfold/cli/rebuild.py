@@ -173,8 +173,8 @@ def _check(as_of: str, name: str, *, hold: bool, sample: str) -> None:
 
     if bool(as_of) is not bool(name):
         raise Usage("--as-of and --name go together: leftfold rebuild VIEW --as-of KEY@5 --name then")
-    if name and not (name.isidentifier() and name not in ("live", "held", "kept")):
-        raise Usage(f"--name {name!r}: a name is letters, digits and _, and not live, held or kept")
+    if name and not (name.isascii() and name.isidentifier() and name not in ("live", "held", "kept")):
+        raise Usage(f"--name {name!r}: a name is letters of ASCII, digits and _, and not live, held or kept")
     if sum((bool(as_of), hold, bool(sample))) > 1:
         raise Usage("--as-of, --hold and --sample are three different things; choose one")
 
@@ -225,13 +225,13 @@ def _run_streams(
 ) -> int:
     import threading
 
-    from leftfold.cli.console import emit, say
+    from leftfold.cli.console import emit, say_lines
     from leftfold.cli.stream_rebuild import StreamRebuild, keepers
 
     code = 0
     for stream in keepers(app, views):
         for result in StreamRebuild(app, stream, *servers).run(threading.Event(), **told):
-            emit(result._asdict()) if as_json else say(str(result))
+            emit(result._asdict()) if as_json else say_lines(str(result).split("\n"))
             code = max(code, 0 if result.swapped else 3)
     return code
 
@@ -261,14 +261,14 @@ def _plan(
     as_json: bool,
 ) -> None:
     """Prints plans; with servers, and Spark, also how views that Spark computes are kept."""
-    from leftfold.cli.console import emit, say
+    from leftfold.cli.console import emit, say, say_lines
     from leftfold.cli.keeping import kept
     from leftfold.engine.plan import together
     from leftfold.query import TableView
 
     for views, plans in zip(groups, planned, strict=True):
         if not as_json:
-            say(together(plans))
+            say_lines(together(plans).split("\n"))
         for view, plan in zip(views, plans, strict=True):
             how = None
             if isinstance(view, TableView) and servers is not None:
@@ -287,10 +287,10 @@ def _plan(
 
 
 def _tell(result: RebuildResult, *, as_json: bool) -> None:
-    from leftfold.cli.console import emit, say
+    from leftfold.cli.console import emit, say_lines
 
     if not as_json:
-        say(str(result))
+        say_lines(str(result).split("\n"))
         return
     told = {name: getattr(result, name) for name in ("view", "generation", "predecessor", "events", "rows", "kept")}
     checksums = {"checksum": f"{result.checksum:032x}", "old_checksum": f"{result.old_checksum:032x}"}

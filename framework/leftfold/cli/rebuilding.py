@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leftfold.cli.as_of import nothing_there, place_meant
-from leftfold.cli.console import note
+from leftfold.cli.console import note, note_lines
 from leftfold.cli.failures import Usage
 from leftfold.cli.progress import shown
 from leftfold.cli.workbench import Workbench, check_addresses, workbench
@@ -121,9 +121,13 @@ class Rebuilding:
                 self.use(session)
             yield
 
-    def use(self, session: SparkSession) -> None:
-        """Runs the tasks on a session from here on."""
-        self._session = session
+    def use(self, session: SparkSession, warn: Callable[[str], None] = note) -> None:
+        """Runs the tasks on a session from here on.
+
+        Args:
+            warn: told of events that a view passes over.
+        """
+        self._session, self._warn = session, warn
         on_spark = ring("leftfold.spark.runner")
         self._runner, self._together = on_spark.spark_runner(session), on_spark.spark_pass_runner(session)
 
@@ -163,7 +167,7 @@ class Rebuilding:
             with shown(view.name) as report, self.opened(view, report, fold) as rebuild:
                 plan = rebuild.plan(self._places.get(view.name))
                 if not quiet:
-                    note(str(self._meant(plan)))
+                    note_lines(str(self._meant(plan)).split("\n"))
                 result = rebuild.run(plan)
             if self.options.swap_anyway and result.swapped:
                 # Tails of other code stand by for it, which only --anyway permits.
@@ -186,7 +190,7 @@ class Rebuilding:
                 rebuilds = [stack.enter_context(self.opened(view, report, folds.get(view.name, ""))) for view in views]
                 plan = rebuilds[0].plan()
                 if not quiet:
-                    note(together([self._meant(rebuild.like(plan)) for rebuild in rebuilds]))
+                    note_lines(together([self._meant(rebuild.like(plan)) for rebuild in rebuilds]).split("\n"))
                 return rebuild_together(rebuilds, plan, self._together)
         except KeyboardInterrupt:
             note(f"interrupted; the live generations of {names} are as they were. Go on: {self._again(views)}")
@@ -249,7 +253,7 @@ class Rebuilding:
     def _computing(self, view: View[Any, Any]) -> Runner:
         if self._session is None:
             raise ConfigurationError(f"view {view.name} is computed by Spark; leave --engine local out")
-        run: Runner = ring("leftfold.spark.query_runner").query_runner(self._session)
+        run: Runner = ring("leftfold.spark.query_runner").query_runner(self._session, self._warn)
         return run
 
 

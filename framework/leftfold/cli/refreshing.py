@@ -57,7 +57,7 @@ class _Keeping:
         self._archive = archive
         self._cores, self._keep = cores_of("spark", None), max(_KEEP, every)
         self._work = Rebuilding(None, None, RebuildOptions(keep=self._keep, cores=self._cores), archive)
-        self._work.use(session)
+        self._work.use(session, lambda told: report("events passed over", {"why": told}))
         self._streams: list[ViewStream] = []
         self._views: list[TableView[Any, Any]] = []
         self._trouble, self._files = Trouble(report, stop), dict[str, object]()

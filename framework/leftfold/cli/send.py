@@ -128,7 +128,7 @@ def _typed(fields: str) -> str:
 
 
 def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_json: bool) -> None:
-    from leftfold.cli.console import amount, emit, note, say
+    from leftfold.cli.console import amount, emit, note, say, styled
 
     if filled:
         note(f"at = {filled} (now, since it was not given)")
@@ -139,22 +139,22 @@ def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_j
     spec = command.__leftfold__
     stream = f"{spec.category} {getattr(command, spec.key)}"
     say(
-        f"{typer.style('accepted:', fg='green')} {stream} is at version {receipt.version}"
-        f" ({amount(receipt.events, 'event')}), position {receipt.position}"
+        styled("accepted:", fg="green"),
+        f" {stream} is at version {receipt.version} ({amount(receipt.events, 'event')}), position {receipt.position}",
     )
     note(f"what follows from it: leftfold log trace {shlex.quote(id_)}")
 
 
 def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:
     """Tells of a rule that said no, a stream at another version, or a command that nobody can decide."""
-    from leftfold.cli.console import emit, note
+    from leftfold.cli.console import emit, note, styled
     from leftfold.engine.reply import nack
     from leftfold.errors import DomainError
 
     if as_json:
         emit({"id": id_, **nack(error)})
     elif isinstance(error, DomainError):
-        note(f"{typer.style('rejected:', fg='yellow')} {type(error).__name__}: {error}")
+        note(styled("rejected:", fg="yellow"), f" {type(error).__name__}: {error}")
     else:
         raise error
     raise typer.Exit(1)

@@ -62,7 +62,8 @@ def verify(
         say(f"{decider.name}: {amount(streams, 'stream')} against {amount(events, 'event')}: {verdict}")
         for difference in differences[:10]:
             say(f"  {difference.key} (partition {difference.partition})")
-            say(f"    state topic  {difference.found}\n    events       {difference.expected}")
+            say(f"    state topic  {difference.found}")
+            say(f"    events       {difference.expected}")
     raise typer.Exit(3 if wrong else 0)
 
 

@@ -69,7 +69,7 @@ def status(
     behind. Exit code 69 when a server is not there.
     """
     from leftfold.cli.archives import archive_of
-    from leftfold.cli.console import emit, note
+    from leftfold.cli.console import emit, note, styled
     from leftfold.cli.hints import for_app, for_servers
     from leftfold.cli.project import find_project, load_apps
     from leftfold.cli.survey import Survey
@@ -90,7 +90,7 @@ def status(
     else:
         _show(rows)
     for problem in survey.problems:
-        note(f"{typer.style('!', fg='yellow')} {for_servers(problem)}")
+        note(styled("!", fg="yellow"), f" {for_servers(problem)}")
     if survey.missing:
         raise typer.Exit(69)
 

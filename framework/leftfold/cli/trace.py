@@ -58,10 +58,9 @@ def trace(
 
 def _show(found: Trace, wanted: str) -> None:
     """Draws the trees, as wide as they are: a terminal wraps, and `less -S` does not."""
-    from rich.console import Console
     from rich.tree import Tree
 
-    from leftfold.cli.console import say
+    from leftfold.cli.console import draw
     from leftfold.cli.traceline import line_of
 
     drawn: dict[object, Tree] = {}
@@ -69,8 +68,5 @@ def _show(found: Trace, wanted: str) -> None:
     for node, depth in found.walk():
         line, deepest = line_of(node, wanted), max(deepest, depth)
         drawn[node] = drawn[node.parent].add(line) if node.parent is not None else Tree(line)
-    console = Console(width=_WIDTH + _PER_LEVEL * deepest, highlight=False)
-    with console.capture() as text:
-        for root in found.roots:
-            console.print(drawn[root], soft_wrap=True)
-    say(text.get().rstrip("\n"))
+    for root in found.roots:
+        draw(drawn[root], _WIDTH + _PER_LEVEL * deepest)

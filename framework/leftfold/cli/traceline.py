@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from leftfold.engine.step import Place, Step
 from leftfold.engine.trace import Node
 from leftfold.moments import moment_at
+from leftfold.printable import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -55,15 +56,15 @@ def line_of(node: Node, wanted: str) -> Text:
     if node.id == wanted:
         line.append("> ", "bold yellow")
     if step is None:
-        line.append(f"{node.id} is not in the log", "dim italic")
+        line.append(printable(f"{node.id} is not in the log"), "dim italic")
         return line
-    line.append(_what(step), _STYLES.get(step.kind, "magenta"))
-    line.append(f" {step.key}", "bold yellow" if node.id == wanted else "")
+    line.append(printable(_what(step)), _STYLES.get(step.kind, "magenta"))
+    line.append(printable(f" {step.key}"), "bold yellow" if node.id == wanted else "")
     line.append(f"  {step.at}", "dim")
     line.append(f"  {_when(node, step)}")
     for remark, style in _remarks(node, step):
-        line.append(f"  {remark}", style)
-    line.append(f"  {node.id}", "dim")
+        line.append(printable(f"  {remark}"), style)
+    line.append(printable(f"  {node.id}"), "dim")
     return line
 
 

@@ -21,6 +21,7 @@ from leftfold.ports import RawRecord
 from leftfold.spark.columns import arrow_type, arrow_value
 from leftfold.spark.logframes import Row, log_frame, table_of, whole_log
 from leftfold.spark.metadata import METADATA_COLUMNS, metadata_types
+from leftfold.spark.misfits import Misfits
 from leftfold.spark.starts import check_start, first_offsets
 from leftfold.storage import is_record, record_fields
 from leftfold.unions import flat
@@ -144,13 +145,17 @@ KAFKA_OPTIONS = {
 }
 
 
-def typed(frame: DataFrame, schema: pa.Schema, row: Row) -> DataFrame:
-    """What Spark's Kafka source reads as rows."""
+def typed(frame: DataFrame, schema: pa.Schema, row: Row, misfits: Misfits | None = None) -> DataFrame:
+    """What Spark's Kafka source reads as rows.
+
+    Args:
+        misfits: as of `table_of`.
+    """
 
     def convert(batches: Batches) -> Batches:
         tuned_gc()
         for batch in batches:
-            yield table_of((_record_of(told) for told in batch.to_pylist()), schema, row)
+            yield table_of((_record_of(told) for told in batch.to_pylist()), schema, row, misfits)
 
     chosen = frame.select("topic", "partition", "offset", "key", "value", "headers")
     return chosen.mapInArrow(convert, from_arrow_schema(schema))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -17,6 +19,7 @@ from leftfold.engine.hole import check_whole
 from leftfold.errors import ContractError
 from leftfold.garbage import tuned_gc
 from leftfold.ports import RawRecord
+from leftfold.spark.misfits import Misfits
 from leftfold.spark.progress import Address, Teller
 
 __all__ = ["LogSlice", "Row", "log_frame", "table_of", "whole_log"]
@@ -25,6 +28,13 @@ Batches = Iterator[pa.RecordBatch]
 Row = Callable[[RawRecord], Mapping[str, Any] | None]
 """What a table has of a record, None when nothing."""
 _MANY = 5_000
+_SHOWN = 100
+_UNFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = (
+    (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+    for at in (datetime.min, datetime.max)  # noqa: DTZ901
+)
 
 
 class Placed(Protocol):
@@ -73,12 +83,17 @@ def whole_log(open_log: OpenBulkLog, topic: str) -> LogSlice:
 
 
 def log_frame(
-    spark: SparkSession, log: LogSlice, schema: pa.Schema, row: Row, address: Address | None = None
+    spark: SparkSession,
+    log: LogSlice,
+    schema: pa.Schema,
+    row: Row,
+    address: Address | None = None,
+    misfits: Misfits | None = None,
 ) -> DataFrame:
     """The records of a slice of the log as rows; nothing is read until somebody asks.
 
     Args:
-        address: where progress is told; None = nowhere.
+        address: where progress is told; None = nowhere. misfits: as of `table_of`.
     """
     tasks, open_log = log.tasks, log.open_log
     if not tasks:
@@ -91,24 +106,30 @@ def log_frame(
         with closing(open_log()) as reader, _telling(address) as tell:
             records = _records(reader, parts, tell)
             while chunk := list(islice(records, _MANY)):
-                yield table_of(chunk, schema, row)
+                yield table_of(chunk, schema, row, misfits)
 
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, from_arrow_schema(schema))
 
 
-def table_of(records: Iterable[P], schema: pa.Schema, row: Callable[[P], Mapping[str, Any] | None]) -> pa.RecordBatch:
+def table_of(
+    records: Iterable[P],
+    schema: pa.Schema,
+    row: Callable[[P], Mapping[str, Any] | None],
+    misfits: Misfits | None = None,
+) -> pa.RecordBatch:
     """Some records as rows.
+
+    Args:
+        misfits: told of events that are passed over, since a value does not fit its column; None = they are refused.
 
     Raises:
         ContractError: a value does not fit its column, such as a Decimal of more than 10 places.
     """
     told = [(record, found) for record in records if (found := row(record)) is not None]
     try:
-        return pa.RecordBatch.from_pylist([found for _, found in told], schema=schema)
-    except (pa.ArrowException, OverflowError) as error:
-        for record, found in told:
-            _check(record, found, schema, error)
-        raise
+        return _batch([found for _, found in told], schema)
+    except _UNFIT:
+        return _batch([found for record, found in told if _fits(record, found, schema, misfits)], schema)
 
 
 def _records(log: BulkLog, parts: Sequence[Range], tell: Callable[[int], None]) -> Iterator[RawRecord]:
@@ -122,13 +143,35 @@ def _telling(address: Address | None) -> AbstractContextManager[Callable[[int], 
     return nullcontext(lambda count: None) if address is None else closing(Teller(address))
 
 
-def _check(record: Placed, found: Mapping[str, Any], schema: pa.Schema, cause: Exception) -> None:
+def _fits(record: Placed, found: Mapping[str, Any], schema: pa.Schema, misfits: Misfits | None) -> bool:
     for field in schema:
         try:
-            pa.array([found.get(field.name)], field.type)
-        except (pa.ArrowException, OverflowError) as error:
+            _batch([found], pa.schema([field]))
+        except _UNFIT as error:
             place = f"{record.topic}[{record.partition}]@{record.offset}" if record.topic else f"event {record.offset}"
-            value = found.get(field.name)
+            if misfits is not None:
+                misfits.add(place, field.name)
+                return False
+            value = _brief(found.get(field.name))
             raise ContractError(
-                f"{place}: {field.name} = {value!r} does not fit its column of type {field.type}: {error}"
-            ) from cause
+                f"{place}: {field.name} = {value} does not fit its column of type {field.type}: {error}"
+            ) from error
+    return True
+
+
+def _batch(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of a schema; of times outside of the years that Python knows Spark could not tell."""
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    for column in batch.columns:
+        if pa.types.is_timestamp(column.type):
+            ends: Any = pc.min_max(column.cast(pa.int64())).as_py()
+            if ends["min"] is not None and (ends["min"] < _FIRST or ends["max"] > _LAST):
+                raise OverflowError("it is not within the years 1 to 9999 in UTC")
+    return batch
+
+
+def _brief(value: Any) -> str:
+    try:
+        return repr(value)[:_SHOWN]
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of very many digits"

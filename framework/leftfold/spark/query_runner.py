@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from leftfold.names import events
 from leftfold.query import TableView
 from leftfold.spark.computing import compute, own_session
 from leftfold.spark.logframes import LogSlice, log_frame
+from leftfold.spark.misfits import Misfits
 from leftfold.spark.outcome import cause_of, lines_of, results_of
 from leftfold.spark.progress import Address, listening
 from leftfold.spark.results import RowReader
@@ -26,6 +28,7 @@ from leftfold.spark.tables import EventTable
 
 __all__ = ["query_runner", "write_frame"]
 
+_LOGGER = logging.getLogger(__name__)
 Batches = Iterator[pa.RecordBatch]
 _ROW = "bucket int, key string, fields array<binary>, entries array<string>"
 _ROW_FIELDS: list[Any] = [
@@ -39,21 +42,34 @@ _LINE_ARROW = pa.schema([("line", pa.string())])
 _EVENTS_PER_PART = 500_000
 
 
-def query_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]:
-    """A Runner for query views and frame views on a session."""
+def query_runner(
+    spark: SparkSession, warn: Callable[[str], None] = _LOGGER.warning
+) -> Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]:
+    """A Runner for query views and frame views on a session.
+
+    Args:
+        warn: told of events that were passed over, since a value does not fit its column.
+    """
 
     def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
         view = job.view
         if not isinstance(view, TableView):
             raise ConfigurationError(f"view {view.name} is folded, not computed; rebuild it with the fold's runner")
         session = own_session(spark, shuffles=max(2 * plan.cores, plan.events // _EVENTS_PER_PART))
+        misfits = Misfits(spark)
         with listening(spark, tell) as address, tagged(spark.sparkContext):
-            return write_frame(compute(session, view, _opener(plan, job, address)), job, 2 * plan.cores)
+            frame = compute(session, view, _opener(plan, job, address, misfits))
+            results = write_frame(frame, job, 2 * plan.cores)
+        if misfits.found:
+            warn(f"view {view.name}: {misfits}")
+        return results
 
     return run
 
 
-def _opener(plan: RebuildPlan, job: BulkJob, address: Address) -> Callable[[SparkSession, EventTable], DataFrame]:
+def _opener(
+    plan: RebuildPlan, job: BulkJob, address: Address, misfits: Misfits
+) -> Callable[[SparkSession, EventTable], DataFrame]:
     log, told = LogSlice(plan.tasks, job.open_log), set[str]()
 
     def open_table(session: SparkSession, table: EventTable) -> DataFrame:
@@ -61,7 +77,7 @@ def _opener(plan: RebuildPlan, job: BulkJob, address: Address) -> Callable[[Spar
         topic = events(table.event.__leftfold__.category)
         teller = address if topic not in told else None
         told.add(topic)
-        return log_frame(session, log.of(topic), table.schema, table.row, teller)
+        return log_frame(session, log.of(topic), table.schema, table.row, teller, misfits)
 
     return open_table
 

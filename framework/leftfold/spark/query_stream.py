@@ -25,6 +25,7 @@ from leftfold.query import QueryView
 from leftfold.spark.checkpoint import Checkpoint
 from leftfold.spark.checkpoint import sweep as sweep_checkpoints
 from leftfold.spark.computing import compute, own_session, refreshed
+from leftfold.spark.misfits import Misfits
 from leftfold.spark.outcome import cause_of
 from leftfold.spark.reach import Reach
 from leftfold.spark.stream_batches import Report, StreamBatches, StreamPlaces, StreamWork
@@ -151,13 +152,13 @@ class QueryStream:
 
     def _batches(self, generation: Generation, run: str, ends: Position, path: Path) -> StreamBatches:
         what = StreamWork(self._view, self._places, self._groups, self._shuffles, self._report)
-        return StreamBatches(what, generation, run, ends, path)
+        return StreamBatches(what, generation, run, ends, path, Misfits(self._spark))
 
     def _stream(self, batches: StreamBatches, stop: threading.Event) -> None:
         session = own_session(self._spark, shuffles=self._shuffles)
         for name, value in _SETTINGS.items():
             session.conf.set(name, value)
-        frame = compute(session, self._view, partial(self._open_table, batches.generation.topics))
+        frame = compute(session, self._view, partial(self._open_table, batches.generation.topics, batches.misfits))
         query = (
             frame.writeStream.outputMode("update")
             .option("checkpointLocation", str(batches.path))
@@ -172,8 +173,10 @@ class QueryStream:
         finally:
             query.stop()
 
-    def _open_table(self, topics: Mapping[str, int], session: SparkSession, table: EventTable) -> DataFrame:
-        frame = stream_frame(session, table, self._places.kafka, topics)
+    def _open_table(
+        self, topics: Mapping[str, int], misfits: Misfits, session: SparkSession, table: EventTable
+    ) -> DataFrame:
+        frame = stream_frame(session, table, self._places.kafka, topics, misfits)
         if self._view.late is None:
             return frame
         return frame.withWatermark("_time", f"{int(self._view.late.total_seconds() * 1000)} milliseconds")

@@ -23,6 +23,7 @@ from leftfold.flush import Generation, Phase, Registry, covered
 from leftfold.position import Position
 from leftfold.query import QueryView
 from leftfold.spark.checkpoint import Checkpoint
+from leftfold.spark.misfits import Misfits
 from leftfold.spark.query_runner import write_frame
 from leftfold.spark.results import RowReader
 
@@ -62,19 +63,23 @@ class StreamBatches:
 
     Args:
         ends: where the log was when the run began; a new generation is shown to readers from there on.
-        path: the run's checkpoint.
+        path: the run's checkpoint. misfits: which events its tables pass over.
     """
 
-    def __init__(self, work: StreamWork, generation: Generation, run: str, ends: Position, path: Path) -> None:
+    def __init__(
+        self, work: StreamWork, generation: Generation, run: str, ends: Position, path: Path, misfits: Misfits
+    ) -> None:
         self._work, self.generation, self.path, self._run, self._ends = work, generation, path, run, ends
         self._store, self._reader = work.places.store, RowReader(work.view)
         self.writer: QueryWriter | None = None
         self.failure: LeftfoldError | None = None
+        self.misfits, self._told = misfits, 0
 
     def take(self, frame: DataFrame, batch: int) -> None:
         """Writes one batch; Spark commits it to the checkpoint when this returns."""
         try:
             self._take(frame, batch)
+            self._tell_misfits()
         except LeftfoldError as error:
             self.failure = error
             raise
@@ -104,6 +109,11 @@ class StreamBatches:
                 f"writes it, or Redis lost or went back behind batch {batch}"
             )
         self._show(self.writer)
+
+    def _tell_misfits(self) -> None:
+        if (count := len(self.misfits.found)) > self._told:
+            self._told = count
+            self._work.report("events passed over", {"view": self._work.view.name, "why": str(self.misfits)})
 
     def _check_live(self) -> None:
         view = self._work.view

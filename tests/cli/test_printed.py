@@ -1,0 +1,204 @@
+"""What clients say reaches neither terminal nor log as anything but text, whatever command repeats it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from leftfold.cli.console import csv_rows, say, styled
+from leftfold.local import Servers, embedded
+from leftfold.logs import open_report
+from leftfold.printable import printable
+from tests.cli.shell import Shell, serving
+
+ROOT = Path(__file__).parents[2]
+HOSTILE = "\x1b[31m\x07\x9b2J\u202egnp\u2028x\r\nforged: line\t\x7f\u200f[sku-1][/x]"
+STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """A project at work, with events, rows, parked rows and events, and dead letters that repeat a hostile text."""
+    with embedded(tmp_path_factory.mktemp("servers")) as servers:
+        shell = Shell(tmp_path_factory.mktemp("board"))
+        (shell.place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.cli.noticeboard:app"\n')
+        shell._environment |= {
+            "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": servers.kafka,
+            "LEFTFOLD_REDIS_URL": servers.redis,
+            "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
+        }
+        with serving(shell, "notices", "board", "poster"):
+            for id_ in ("first", HOSTILE):
+                fields = json.dumps({"notice": HOSTILE, "text": HOSTILE})
+                assert shell("send", "Pin", fields, "--id", id_).code == 0
+            bury(servers)
+            shell.wait_said("dead letters", "parked")
+            yield shell
+
+
+def bury(servers: Servers) -> None:
+    producer = Producer({"bootstrap.servers": servers.kafka})
+    headers: list[tuple[str, str | bytes | None]] = [("ce_type", b"notices.\x1b[2J\n.v1"), ("ce_id", HOSTILE.encode())]
+    producer.produce("notices.commands", b'{"\x1b": "\\ud800\\u202e"', HOSTILE.encode(), headers=headers)
+    assert producer.flush(240.0) == 0
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("events", "notices"), 0),
+        (("events", "notices", HOSTILE), 0),
+        (("events", "notices", HOSTILE, "--json"), 0),
+        (("events", "notices", f"{HOSTILE}?"), 1),
+        (("get", "board", HOSTILE), 0),
+        (("get", "board", HOSTILE, "--json"), 0),
+        (("get", "board", f"{HOSTILE}?"), 1),
+        (("explain", "board", HOSTILE), None),
+        (("explain", "board", f"{HOSTILE}?"), 1),
+        (("watch", "board", "--after", "notices.events[0:0]", "--limit", "1"), None),
+        (("verify", "board"), None),
+        (("rebuild", "board", "--engine", "local"), None),
+        (("rebuild", "board", "--as-of", "notices.events[0:1]", "--name", HOSTILE), 2),
+        (("log", "trace", HOSTILE), 0),
+        (("log", "trace", HOSTILE, "--json"), 0),
+        (("log", "sql", "SELECT notice, text FROM Pinned"), 0),
+        (("log", "sql", "SELECT notice, text FROM Pinned", "--json"), 0),
+        (("log", "sql", "SELECT notice, text FROM Pinned", "--csv"), 0),
+        (("dead", "list"), 1),
+        (("dead", "show", "notices.dead[0]@0"), 0),
+        (("dead", "show", "notices.dead[0]@0", "--json"), 0),
+        (("reactions", "parked"), None),
+        (("timers", "list", HOSTILE), 2),
+        (("status",), 0),
+        (("status", "--json"), 0),
+        (("send", "Pin", json.dumps({"notice": "n", "text": f"no{HOSTILE}"})), None),
+        (("send", HOSTILE, "{}"), 2),
+        (("--traceback", "get", HOSTILE, HOSTILE), 2),
+    ],
+    ids=lambda value: printable(" ".join(value))[:60] if isinstance(value, tuple) else "",
+)
+def test_no_command_prints_what_steers_a_terminal(board: Shell, words: tuple[str, ...], code: int | None) -> None:
+    told = board(*words)
+    assert code is None or told.code == code, told.err
+    printed = told.out.replace("\r\n", "\n") + told.err
+    assert not STEERING.findall(printed)
+    assert not [line for line in printed.split("\n") if line.startswith("forged")]
+    if "--json" in words:
+        told.rows()
+
+
+@pytest.mark.servers
+def test_an_answer_shows_brackets_and_json_is_exact(board: Shell) -> None:
+    told = board("log", "sql", "SELECT text, '[/x]' AS `[b]` FROM Pinned LIMIT 1")
+    assert "[sku-1]" in re.sub(r"\s", "", told.out)
+    assert "[/x]" in told.out
+    assert "[b]" in told.out
+    assert board("events", "notices", "--json").rows()[0]["event"]["text"] == HOSTILE
+
+
+@pytest.mark.servers
+def test_an_amount_that_fits_no_column_is_passed_over_and_named(board: Shell, place: Path) -> None:
+    """Runs behind the other questions."""
+    assert board("send", "Pin", '{"notice": "heavy", "text": "x", "weight": "1E+400000"}').code == 0
+    told = board("log", "sql", "SELECT DISTINCT weight FROM Pinned", "--json")
+    assert (told.code, told.rows()) == (0, [{"weight": "0E-10"}]), told.err
+    named = "1 event passed over, since a value does not fit its column: notices.events[0]@"
+    assert named in told.err
+    assert "(weight)" in told.err
+    told = board("log", "sql", "SELECT DISTINCT weight FROM Pinned")
+    assert told.err.splitlines()[-1].startswith(named)
+    told = board("rebuild", "weights")
+    assert told.code == 0, told.err
+    assert f"view weights: {named}" in told.err
+    assert board("get", "weights", "heavy").code == 1
+    assert board("get", "weights", HOSTILE).code == 0
+    stream = Shell(place)
+    stream._environment |= board._environment
+    process = stream.start(["run", "weights", "--app", "tests.cli.noticeboard:app"])
+    try:
+        stream.wait_said("generation live", "events passed over")
+    finally:
+        process.terminate()
+        process.wait(240.0)
+    assert named in stream.said()
+
+
+def test_lines_of_a_log_for_people_cannot_be_forged() -> None:
+    out = io.StringIO()
+    report = open_report("tail", as_json=False, stream=out)
+    report("parked", {"why": HOSTILE, "keys": [HOSTILE]})
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        report("failed", {"exc_info": True})
+    first, second, *trace = out.getvalue().rstrip("\n").split("\n")
+    assert (first[9:14], second[9:14]) == ("tail ", "tail ")
+    assert all(line.startswith("  ") for line in trace)
+    assert not STEERING.findall(out.getvalue())
+
+
+def test_lines_of_a_log_in_json_are_lines() -> None:
+    out = io.StringIO()
+    open_report("tail", as_json=True, stream=out)("parked", {"why": f"{HOSTILE}\ud800"})
+    assert out.getvalue().isascii()
+    assert len(out.getvalue().splitlines()) == 1
+    assert json.loads(out.getvalue())["why"] == f"{HOSTILE}\ud800"
+
+
+def test_colours_are_added_behind_the_cleaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdout", screen := Screen())
+    say(styled("\x1b[8mhidden", fg="red"), "\x1b[8m\n")
+    assert screen.getvalue() == "\x1b[31m\\x1b[8mhidden\x1b[0m\\x1b[8m\\x0a\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=cmd|'/C calc'!A0", "'=cmd|'/C calc'!A0"),
+        ("+1+1", "'+1+1"),
+        ("-1+cmd", "'-1+cmd"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\\x09=1"),
+        ("\r=1", "'\\x0d=1"),
+        ("-1.50", "-1.50"),
+        ("+3e5", "+3e5"),
+        (-5, "-5"),
+        (Decimal("-1.50"), "-1.50"),
+        (None, ""),
+        ("a=b", "a=b"),
+    ],
+)
+def test_a_spreadsheet_finds_no_formula(value: object, cell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    csv_rows(["=a"], [[value]])
+    assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [["'=a"], [cell]]
+
+
+def test_nothing_else_of_the_command_line_prints() -> None:
+    found = {
+        f"{path.name}: {line.strip()}"
+        for path in (ROOT / "framework" / "leftfold" / "cli").glob("*.py")
+        if path.name != "console.py"
+        for line in path.read_text("utf-8").splitlines()
+        if re.search(r"\bs?print\(|typer\.s?echo|secho|std(out|err)\.write|typer\.style|Console\(\)", line)
+    }
+    assert not found
+
+
+def test_what_a_question_repeats_is_cleaned(typed: Callable[..., object]) -> None:
+    """Usage errors repeat what was typed."""
+    told = typed("nothing\x1b[2J")
+    assert not STEERING.findall(told.err)  # type: ignore[attr-defined]
