@@ -12,6 +12,7 @@ import typer
 from leftfold.cli.console import note, note_lines, styled
 from leftfold.cli.hints import for_app, for_servers
 from leftfold.errors import LeftfoldError, StaleViewError
+from leftfold.veil import veiled
 
 __all__ = ["INTERRUPTED", "Unanswered", "Usage", "tell", "unknown"]
 
@@ -53,7 +54,7 @@ def tell(error: Exception, *, whole: bool = False, app: str = "") -> int:
     if isinstance(error, LeftfoldError):
         _say(for_servers(for_app(str(error) or type(error).__name__, app)))
         return _NOT_CAUGHT_UP if isinstance(error, StaleViewError) else error.exit_code
-    _say(f"{type(error).__name__}: {error}{_where(error)}")
+    _say(f"{type(error).__name__}: {veiled(str(error))}{_where(error)}")
     if not whole:
         note("this was not foreseen; to see where it comes from, set LEFTFOLD_TRACEBACK=1")
     return 1
