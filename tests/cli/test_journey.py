@@ -133,7 +133,7 @@ def test_following_shows_what_comes(
 def test_an_unknown_category_comes_with_the_known(at_work: Shell) -> None:
     told = at_work("events", "cats")
     assert told.code == 2
-    assert told.err == "error: there is no category in the log called 'cats'; did you mean carts?\nknown: carts\n"
+    assert told.err == "error: there is no category in the log called 'cats'; did you mean carts?\n  known: carts\n"
 
 
 def test_a_stream_without_events_comes_with_some_that_have(at_work: Shell) -> None:
