@@ -60,7 +60,7 @@ class _Asked(NamedTuple):
 
 def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
     """Tells how an App compares with its lock and its topics, and whether nothing differs."""
-    from leftfold.cli.checking import compared, query_findings, topic_findings
+    from leftfold.cli.checking import compared, query_findings, topic_findings, unbounded
     from leftfold.cli.console import emit, note, say, styled
 
     lock = project.lock_of(app, spec)
@@ -75,7 +75,7 @@ def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
             emit({"about": finding.about, "message": finding.message, "wrong": wrong})
         else:
             say(*_line(finding, accepted=finding in accepted))
-    for line in [*kept, *filter(None, [remark])]:
+    for line in [*kept, *filter(None, [remark, unbounded(app)])]:
         note(line)
     if asked.write:
         note(f"wrote {_near(lock)}; commit it")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from leftfold.app import App
 from leftfold.cli.archives import archive_of
-from leftfold.cli.console import note
+from leftfold.cli.console import amount, note
 from leftfold.cli.keeping import kept
 from leftfold.cli.rebuilding import spark_settings
 from leftfold.connection import kafka_settings, ring
@@ -19,7 +21,9 @@ from leftfold.position import Position
 from leftfold.query import TableView
 from leftfold.wholelog import open_archive
 
-__all__ = ["compared", "query_findings", "topic_findings"]
+__all__ = ["compared", "query_findings", "topic_findings", "unbounded"]
+
+_NAMED = 3
 
 
 def compared(app: App, file: Path, *, write: bool) -> tuple[list[Finding], list[Finding]]:
@@ -65,6 +69,28 @@ def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list
                 about = f"view {view.name}"
                 found.append(Finding(about, str(error).removeprefix(f"{about}: ")))
     return found, remarks
+
+
+def unbounded(app: App) -> str:
+    """A warning that names the amounts in events that may be of any size, '' when there are none."""
+    events = [cls for decider in app.deciders for cls in decider.events]
+    found = [
+        f"{cls.__leftfold__.category}.{cls.__leftfold__.name}.{name}"
+        for cls in dict.fromkeys([*events, *(cls for view in app.views for cls in view.events)])
+        for name, field in cls.model_fields.items()
+        if _is_amount(field.annotation) and not any(getattr(told, "max_digits", None) for told in field.metadata)
+    ]
+    if not found:
+        return ""
+    more = f" and {amount(len(found) - _NAMED, 'other')}" if len(found) > _NAMED else ""
+    return (
+        f"a Decimal may have any number of digits in {', '.join(found[:_NAMED])}{more}; SQL passes over events whose "
+        f"amounts do not fit. Bound it, in commands too: Annotated[Decimal, Field(max_digits=18, decimal_places=2)]"
+    )
+
+
+def _is_amount(type_: Any) -> bool:
+    return type_ is Decimal or (get_origin(type_) in (Union, UnionType) and Decimal in get_args(type_))
 
 
 def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> tuple[list[Finding], str]:
