@@ -73,10 +73,13 @@ def _check(cls: type[BaseModel], spec: MessageSpec) -> None:
 class _Message(BaseModel, metaclass=_Frozen):
     model_config = ConfigDict(frozen=True)
     __leftfold__: ClassVar[MessageSpec] = MessageSpec()
+    __in_utc__: ClassVar[bool] = False
+    """Whether its times must exist in UTC; what has happened is read whatever it says."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return with_aware_times(handler(source))  # type: ignore[no-any-return]  # a schema in, a schema out
+        # A schema in, a schema out.
+        return with_aware_times(handler(source), in_utc=cls.__in_utc__)  # type: ignore[no-any-return]
 
 
 class Event(_Message):
@@ -112,6 +115,8 @@ class Command(_Message):
     """
 
     model_config = ConfigDict(extra="forbid")
+
+    __in_utc__ = True
 
     def __init_subclass__(
         cls,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import core_schema
@@ -12,22 +12,23 @@ from pydantic_core import core_schema
 __all__ = ["adjusted", "with_aware_times"]
 
 TAG = "@"
-_FIRST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
-_LAST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
-"""Times between these exist in every zone."""
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
-def with_aware_times(schema: Any) -> Any:
-    """The schema of a message, in which every datetime must say its zone, and has a time in UTC."""
+def with_aware_times(schema: Any, *, in_utc: bool) -> Any:
+    """The schema of a message, in which every datetime must say its zone; `in_utc` = and has a time in UTC, too."""
     if isinstance(schema, (list, tuple)):
-        return type(schema)(with_aware_times(s) for s in schema)
+        return type(schema)(with_aware_times(s, in_utc=in_utc) for s in schema)
     if not isinstance(schema, dict):
         return schema
-    done = {k: v if k in ("metadata", "serialization") else with_aware_times(v) for k, v in schema.items()}
+    done = {
+        k: v if k in ("metadata", "serialization") else with_aware_times(v, in_utc=in_utc) for k, v in schema.items()
+    }
     if done.get("type") == "datetime":
         done["tz_constraint"] = "aware"
-        done.setdefault("ge", _FIRST)
-        done.setdefault("le", _LAST)
+        if in_utc:
+            done.setdefault("ge", _FIRST)
+            done.setdefault("le", _LAST)
     return done
 
 

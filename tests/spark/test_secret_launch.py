@@ -12,6 +12,7 @@ import pytest
 
 SESSION = """
 import sys
+from contextlib import suppress
 import psutil
 from leftfold.local import java_home
 from leftfold.spark import SparkSettings, spark_session
@@ -32,7 +33,8 @@ with spark_session(settings) as spark:
     assert spark.range(3).count() == 3
     family = [psutil.Process(), *psutil.Process().children(recursive=True)]
     for process in family:
-        print(" ".join(process.cmdline()))
+        with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # one that has ended has no command line
+            print(" ".join(process.cmdline()))
 """
 
 
