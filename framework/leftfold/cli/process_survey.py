@@ -115,6 +115,6 @@ class ProcessSurvey:
         if held:
             self.problems.append(
                 f"process {process.name}: {amount(len(held), 'timer')} held back by {told.slowest}, whose last event "
-                f"came {lasting(told.late.total_seconds())} late; if such events are not to do so: App(..., lateness=...)"
+                f"came {lasting(told.late.total_seconds())} late; if they are not to do so: App(..., lateness=...)"
             )
         return {"timers": len(rows), "overdue": len(overdue), "held": len(held)}
