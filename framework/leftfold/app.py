@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from leftfold.decider import Decider
@@ -34,6 +35,8 @@ class App:
         partitions: of every topic of its categories; changing it later is a migration.
         senders: processes of other Apps whose commands its deciders take, by name. What claims to come from any other
             process is dead-lettered: whoever may write commands could forge it, and have answers written elsewhere.
+        lateness: how late events may come and still hold the timers of its processes back; absent = however late, as
+            it must be while old events are loaded. Whoever may backdate commands could else hold all timers for ever.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class App:
         views: Sequence[View[Any, Any]] = (),
         streams: Sequence[Streaming] = (),
         senders: Sequence[str] = (),
+        lateness: timedelta | None = None,
     ) -> None:
         self.name, self.partitions = name, partitions
         self.deciders, self.processes, self.views = tuple(deciders), tuple(processes), tuple(views)
@@ -62,7 +66,9 @@ class App:
             _of_kind(name, what, kind, given)
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
-        self.senders = tuple(senders)
+        self.senders, self.lateness = tuple(senders), lateness
+        if lateness is not None and lateness < timedelta():
+            raise ConfigurationError(f"app {name}: lateness={lateness!r} must not be negative")
         if isinstance(senders, str) or not all(isinstance(s, str) and _NAME.fullmatch(s) for s in senders):
             raise ConfigurationError(
                 f"app {name}: senders={senders!r} must be names of processes of other Apps, such as ['checkout']"

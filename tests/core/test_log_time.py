@@ -122,3 +122,25 @@ def test_a_mark_survives_its_record_and_nothing_else_is_one() -> None:
     for wrong in (b"", b"{}", b"[]", b'{"sources":{"a":{"time":"x"}},"inputs":{}}', b'{"sources":[],"inputs":{}}'):
         with pytest.raises(ContractError, match="says no time"):
             TimeMark.decode(wrong)
+
+
+@pytest.mark.parametrize("lateness", [None, timedelta(hours=1), timedelta()])
+def test_one_late_event_a_minute_holds_time_back_for_ever_unless_an_app_says_how_late_they_may_come(
+    lateness: timedelta | None,
+) -> None:
+    time = LogTime([A, B], lateness)
+    for round_ in range(100):
+        at = NOW + round_ * timedelta(seconds=50)
+        time.tell(0, TimeMark({A: SourceTime(OLD, at, at + SECOND), B: SourceTime(end=at + SECOND)}))
+        time.saw(A, OLD, at, round_)
+    if lateness is None:
+        assert time.now(100) is None, "the twin: old events seem to be loaded, and no timer is due"
+    else:
+        assert time.now(100) == at - lateness
+
+
+def test_events_that_come_within_the_lateness_hold_time_back_as_ever() -> None:
+    late = SourceTime(NOW - timedelta(minutes=30), NOW, NOW + SECOND)
+    assert late.within(timedelta(hours=1)) == late
+    assert SourceTime().within(timedelta()) == SourceTime()
+    assert not late.within(timedelta()).is_loaded(NOW)

@@ -80,7 +80,7 @@ class Outage:
     def log_time(self) -> datetime:
         """What time it is for the checkout."""
         with Cluster(self.settings) as cluster:
-            return time_of(cluster, self.settings, checkout).now or datetime.min.replace(tzinfo=UTC)
+            return time_of(cluster, self.settings, chain, checkout).now or datetime.min.replace(tzinfo=UTC)
 
     def _is_ours(self, event: Event) -> bool:
         fields: dict[str, Any] = dict(event)

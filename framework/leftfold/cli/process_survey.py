@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 
 from leftfold import names
@@ -15,6 +16,7 @@ from leftfold.cli.freshness import Freshness
 from leftfold.cli.timerline import row_of
 from leftfold.cli.timing import time_of
 from leftfold.connection import ring
+from leftfold.engine.log_time import SILENCE
 from leftfold.engine.timer_table import TimerTable
 from leftfold.errors import LeftfoldError, LogHole
 from leftfold.position import Position
@@ -88,11 +90,11 @@ class ProcessSurvey:
         """
         topic = names.state(process.name, process.version)
         if topic not in self._topics:
-            return {"timers": 0, "overdue": 0}
+            return {"timers": 0, "overdue": 0, "held": 0}
         starts, ends = self._groups.starts([topic]), self._groups.ends([topic]).offsets[topic]
         if sum(end - starts.next_offset(topic, p) for p, end in ends.items()) > _STATES:
-            return {"timers": None, "overdue": None}
-        told = time_of(self._groups, self._settings, process, before=time.time() - _FAR)
+            return {"timers": None, "overdue": None, "held": None}
+        told = time_of(self._groups, self._settings, self._app, process, before=time.time() - _FAR)
         try:
             with closing(ring("leftfold.kafka.reader").KafkaLogReader(self._settings)) as reader:
                 table = TimerTable(reader, topic, starts)
@@ -100,7 +102,7 @@ class ProcessSurvey:
                 rows = [row_of(process.name, timer, told) for timer in table.timers()]
         except LeftfoldError as error:
             self.problems.append(f"nobody can tell which timers of {process.name} are set: {error}")
-            return {"timers": None, "overdue": None}
+            return {"timers": None, "overdue": None, "held": None}
         overdue = sorted((row for row in rows if row["overdue"]), key=lambda row: (row["due"], row["key"]))
         if overdue:
             first = overdue[0]
@@ -108,4 +110,11 @@ class ProcessSurvey:
                 f"process {process.name}: {amount(len(overdue), 'timer')} overdue, first {first['timer']} of "
                 f"{first['key']}, due {first['due']}; see: leftfold timers list {process.name}"
             )
-        return {"timers": len(rows), "overdue": len(overdue)}
+        now = datetime.now(UTC).isoformat()
+        held = [row for row in rows if not row["overdue"] and row["due"] <= now and told.late >= SILENCE]
+        if held:
+            self.problems.append(
+                f"process {process.name}: {amount(len(held), 'timer')} held back by {told.slowest}, whose last event "
+                f"came {lasting(told.late.total_seconds())} late; if they are not to do so: App(..., lateness=...)"
+            )
+        return {"timers": len(rows), "overdue": len(overdue), "held": len(held)}

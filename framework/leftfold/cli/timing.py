@@ -53,13 +53,13 @@ def process_of(app: App, name: str) -> Process[Any, Any, Any]:
     raise unknown(f"process in app {app.name} called", name, (process.name for process in app.processes))
 
 
-def time_of(cluster: Any, settings: Any, process: Process[Any, Any, Any], *, before: float = inf) -> ToldTime:
+def time_of(cluster: Any, settings: Any, app: App, process: Process[Any, Any, Any], *, before: float = inf) -> ToldTime:
     """How late it is for a process, as far as its routers have said before some time, in seconds since 1970."""
     topics = [names.events(category) for category in process.categories]
     counts: Mapping[str, int] = cluster.partition_counts(topics)
     sources = [f"{source}/{p}" for source in topics for p in range(counts.get(source, 0))]
     marks = last_records(cluster, settings, names.time(process.name), _MARKS)
-    return told_time((mark for mark in marks if mark.time / 1000 <= before), sources)
+    return told_time((mark for mark in marks if mark.time / 1000 <= before), sources, app.lateness)
 
 
 class TimerWork:
@@ -99,7 +99,7 @@ class TimerWork:
 
     def told_time(self) -> ToldTime:
         """How late it is."""
-        return time_of(self._cluster, self._settings, self._process)
+        return time_of(self._cluster, self._settings, self._app, self._process)
 
     def workers(self) -> int:
         """How many workers the process has."""

@@ -132,6 +132,7 @@ class Reacting:
             partition_of=lambda key: partition_of(key, app.partitions),
             partitions=partitions,
             max_bytes=max_bytes,
+            lateness=app.lateness,
         )
 
     def refold(self, store: StateStore) -> Refolding:

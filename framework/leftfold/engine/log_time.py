@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from leftfold.codec import utc_text
@@ -36,6 +36,12 @@ class SourceTime:
     def late(self) -> timedelta:
         """How late the last event came."""
         return timedelta() if self.time is None or self.appended is None else self.appended - self.time
+
+    def within(self, lateness: timedelta | None) -> SourceTime:
+        """The same, its last event counting as no later than that; None = however late it came."""
+        if lateness is None or self.appended is None or self.late <= lateness:
+            return self
+        return replace(self, time=self.appended - lateness)
 
     def is_loaded(self, clock: datetime) -> bool:
         """Whether old events come in here, given the time by the wall clock."""
@@ -125,9 +131,11 @@ class LogTime:
 
     Args:
         sources: every partition of every topic that the process listens to, as `topic/partition`.
+        lateness: how late an event may come and hold time back; None = however late.
     """
 
-    def __init__(self, sources: Iterable[str]) -> None:
+    def __init__(self, sources: Iterable[str], lateness: timedelta | None = None) -> None:
+        self._lateness = lateness
         self._at: dict[str, SourceTime] = dict.fromkeys(sources, SourceTime())
         self._told: dict[str, deque[tuple[int, SourceTime]]] = {source: deque() for source in self._at}
         self._seen = dict.fromkeys(self._at, -1)
@@ -143,12 +151,13 @@ class LogTime:
                 told = self._told[name]
                 if told and told[-1][0] == needed:
                     told.pop()
-                told.append((needed, source))
+                told.append((needed, source.within(self._lateness)))
 
     def saw(self, source: str, time: datetime, appended: datetime, offset: int) -> None:
         """An input of this offset came from there: it is no later than this there, whatever was said before it."""
         if source in self._at:
-            self._at[source], self._seen[source] = SourceTime(time, appended), offset
+            self._at[source] = SourceTime(time, appended).within(self._lateness)
+            self._seen[source] = offset
             self.clock = max(self.clock, appended)
             told = self._told[source]
             while told and told[0][0] <= offset:

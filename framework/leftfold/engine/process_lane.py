@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from leftfold import names
@@ -29,7 +29,7 @@ class ProcessLane(BatchLane[Input]):
 
     Args:
         app: the name of the App, part of `ce_source`.
-        partition_of, partitions, max_bytes: see BatchLane.
+        partition_of, partitions, max_bytes: see BatchLane. lateness: see LogTime.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class ProcessLane(BatchLane[Input]):
         partition_of: Partitioner,
         partitions: Partitions,
         max_bytes: int = 1_000_000,
+        lateness: timedelta | None = None,
     ) -> None:
         super().__init__(
             app,
@@ -52,6 +53,7 @@ class ProcessLane(BatchLane[Input]):
         self._app, self._reactor = app, Reactor(process, max_bytes - OVERHEAD)
         self._topic = names.commands(process.name)
         self._sources = [names.events(category) for category in process.categories]
+        self._lateness = lateness
         self.timers: dict[int, Timers] = {}
         self.times: dict[int, LogTime] = {}
 
@@ -62,7 +64,8 @@ class ProcessLane(BatchLane[Input]):
         for topic, count in counts.items():
             if not count:
                 raise InfrastructureError(f"process {self.name} listens to {topic}, which does not exist")
-        self.times[partition] = LogTime(f"{topic}/{p}" for topic, count in counts.items() for p in range(count))
+        sources = [f"{topic}/{p}" for topic, count in counts.items() for p in range(count)]
+        self.times[partition] = LogTime(sources, self._lateness)
         timers = self.timers[partition] = Timers()
         for key, record in store.items():
             if InstanceCodec.has_timers(record):

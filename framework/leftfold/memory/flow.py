@@ -58,7 +58,7 @@ class Flow:
         self._processes = {p.name: self._held(self._process_lane(p)) for p in app.processes}
         self._waiting: deque[RawRecord] = deque()
         self._stopped: dict[str, list[RawRecord]] = {}
-        self._sources = {p.name: Sources(log, map(names.events, p.categories)) for p in app.processes}
+        self._sources = {p.name: Sources(log, map(names.events, p.categories), app.lateness) for p in app.processes}
         self._routes = [(Router(app.name, p, self._home), self._events_of(p), p.name) for p in app.processes]
 
     def take(self, record: RawRecord) -> Batch:
@@ -186,7 +186,13 @@ class Flow:
         )
 
     def _process_lane(self, process: Process[Any, Any, Any]) -> ProcessLane:
-        return ProcessLane(self._app.name, process, partition_of=self._home, partitions=self._count)
+        return ProcessLane(
+            self._app.name,
+            process,
+            partition_of=self._home,
+            partitions=self._count,
+            lateness=self._app.lateness,
+        )
 
     def _held(self, lane: L) -> L:
         for partition in range(self._app.partitions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from leftfold.codec import header
 from leftfold.engine.log_time import SILENCE, SourceTime, TimeMark
@@ -14,10 +14,14 @@ __all__ = ["Sources"]
 
 
 class Sources:
-    """The partitions of some topics, all of whose events are routed."""
+    """The partitions of some topics, all of whose events are routed.
 
-    def __init__(self, log: MemoryLog, topics: Iterable[str]) -> None:
-        self._log, self._topics = log, tuple(topics)
+    Args:
+        lateness: how late an event may come and hold time back; None = however late.
+    """
+
+    def __init__(self, log: MemoryLog, topics: Iterable[str], lateness: timedelta | None = None) -> None:
+        self._log, self._topics, self._lateness = log, tuple(topics), lateness
 
     def mark(self, now: datetime, inputs: Mapping[int, int]) -> TimeMark:
         """What time it is, given the ends of the inputs."""
@@ -36,5 +40,5 @@ class Sources:
             for partition, records in enumerate(self._log.of(topic)):
                 at = SourceTime()
                 if records and (time := moment_in(header(records[-1].headers, "ce_time"))):
-                    at = SourceTime(time, moment_at(records[-1].time))
+                    at = SourceTime(time, moment_at(records[-1].time)).within(self._lateness)
                 yield f"{topic}/{partition}", at
