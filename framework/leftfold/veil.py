@@ -11,6 +11,8 @@ import re
 __all__ = ["veiled"]
 
 _HIDDEN = "***"
+# How messages write where a login would stand.
+_LOGIN_SHAPE = "[user:password"
 _WORD = re.compile(r"\S+")
 _QUERY = re.compile(r"(?<=[?&#])([\w.~%+\[\]-]{1,100})=[^&#\s\"'<>]+")
 _PLACE = re.compile(r"[\w.\-\[\]]+:\d{2,5}(?!\d)")
@@ -37,7 +39,7 @@ def _without_login(word: str) -> str:
     """A word; in a URL with all that may belong to a password, which people do not always encode."""
     begin, last = word.find("://"), word.rfind("@")
     if begin >= 0:
-        if last > begin:
+        if last > begin and word[begin + 3 : last] != _LOGIN_SHAPE:
             word = f"{word[: begin + 3]}{_HIDDEN}{word[last:]}"
         return _QUERY.sub(rf"\1={_HIDDEN}", word)
     if ":" in word[: max(last, 0)] and _PLACE.match(word, last + 1):

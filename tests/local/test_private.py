@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,7 +32,10 @@ def everything_told(data: Path) -> str:
     """All that others see: command lines of this process's family, and what is written for people."""
     mine = psutil.Process()
     family = [mine, *mine.children(recursive=True), *(psutil.Process(server.pid) for server in status(data).servers)]
-    lines = [" ".join(process.cmdline()) for process in family]
+    lines = []
+    for process in family:
+        with suppress(psutil.NoSuchProcess):  # a child of another test that has ended by now
+            lines.append(" ".join(process.cmdline()))
     return "\n".join([*lines, repr(status(data)), *(log.read_text("utf-8") for log in data.rglob("*.log"))])
 
 
