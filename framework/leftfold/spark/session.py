@@ -26,6 +26,7 @@ _ERROR_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """What pyspark writes to standard error of every query that is wrong: the error that it raises, and Java's stack."""
 
 _PY4J = Path(py4j.__file__).parent
+_PY4J_LOGGERS = ("", "py4j.clientserver", "py4j.java_gateway")
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
@@ -46,14 +47,15 @@ def open_session(settings: SparkSettings) -> SparkSession:
     session.sparkContext.setLogLevel("OFF")
     for name in _ERROR_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
-    logging.getLogger().addFilter(_not_of_py4j)
+    for name in _PY4J_LOGGERS:
+        logging.getLogger(name).addFilter(_not_of_py4j)
     if not local:
         ship(session.sparkContext, settings.py_files)
     return session
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """Leaves out what py4j writes to the root logger: the stack of a call that Ctrl-C has interrupted."""
+    """Leaves out what py4j logs, also to the root logger: the stacks of a call that Ctrl-C has interrupted."""
     return Path(record.pathname).parent != _PY4J
 
 
