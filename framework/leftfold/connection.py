@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -110,7 +111,7 @@ def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:
     settings: type[KafkaSettings] = ring("leftfold.kafka.settings").KafkaSettings
     if given is not None:
         return _settings(settings, "bootstrap_servers", given)
-    announced: str | None = ring("leftfold.servers").kafka_address(Path.cwd())
+    announced: Mapping[str, str] | None = ring("leftfold.servers").kafka_fields(Path.cwd())
     found = _settings(settings, "bootstrap_servers", announced)
     return found if announced is None else found.model_copy(update={"advice": "start it: leftfold up"})
 
@@ -122,10 +123,10 @@ def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:
         ConfigurationError: nobody says, or what they say is wrong.
     """
     settings: type[RedisSettings] = ring("leftfold.redis.settings").RedisSettings
-    address: str | RedisSettings | None = (
-        given if given is not None else ring("leftfold.servers").redis_address(Path.cwd())
-    )
-    return _settings(settings, "url", address)
+    told: str | RedisSettings | Mapping[str, str] | None = given
+    if given is None:
+        told = ring("leftfold.servers").redis_fields(Path.cwd())
+    return _settings(settings, "url", told)
 
 
 def ring(module: str) -> Any:
@@ -145,11 +146,11 @@ def ring(module: str) -> Any:
         ) from error
 
 
-def _settings(settings: type[S], field: str, given: str | S | None) -> S:
+def _settings(settings: type[S], field: str, given: str | Mapping[str, str] | S | None) -> S:
     if isinstance(given, settings):
         return given
     try:
-        return settings() if given is None else settings(**{field: given})
+        return settings(**(given if isinstance(given, Mapping) else {field: given} if given is not None else {}))
     except ValueError as error:
         details = error.errors(include_url=False, include_input=False) if hasattr(error, "errors") else ()
         found = "; ".join(f"{'.'.join(map(str, d['loc'])) or field}: {d['msg']}" for d in details)

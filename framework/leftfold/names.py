@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "begun", "commands", "dead", "events", "group", "is_view_name", "reacting", "rebuilds", "replies",
-    "state", "streaming", "streams", "tails", "time",
+    "routing", "state", "streaming", "streams", "tails", "time",
 ]  # fmt: skip
 
 
@@ -46,6 +46,11 @@ def time(process: str) -> str:
 def reacting(app: str, reaction: str) -> str:
     """The consumer group of those who act for a reaction: its offsets say what is done."""
     return f"leftfold.{app}.{reaction}.reaction"
+
+
+def routing(app: str, process: str) -> str:
+    """The consumer group of the routers of a process."""
+    return f"leftfold.{app}.{process}.router"
 
 
 def begun(reaction: str) -> str:

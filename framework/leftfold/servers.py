@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from leftfold.errors import ConfigurationError
 from leftfold.owners import is_foreign
 
-__all__ = ["Announced", "Environment", "announced", "kafka_address", "redis_address"]
+__all__ = ["Announced", "Environment", "announced", "kafka_fields", "redis_fields"]
 
 _DATA = ".leftfold"
 _FILE = "servers.json"
@@ -44,11 +45,16 @@ class Environment(BaseSettings):
 
 @dataclass(frozen=True)
 class Announced:
-    """The addresses that running embedded servers announce, '' for a server that does not run, and who says so."""
+    """The addresses that running embedded servers announce, '' for a server that does not run, and who says so.
+
+    Where they want a login, `kafka_login` and `redis_login` are further fields of the settings of Kafka and Redis.
+    """
 
     kafka: str = ""
     redis: str = field(default="", repr=False)
     file: Path | None = None
+    kafka_login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    redis_login: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def announced(start: Path, environment: Environment) -> Announced:
@@ -67,24 +73,30 @@ def _is_safe(file: Path, environment: Environment) -> bool:
     return not is_foreign(file) or environment.trusts(file.parent.parent)
 
 
-def kafka_address(start: Path) -> str | None:
-    """The announced brokers; None when the environment names others, which the Kafka settings then read themselves.
+def kafka_fields(start: Path) -> Mapping[str, str] | None:
+    """What is announced of the brokers, as fields of `KafkaSettings`; None when the environment names others.
 
     Raises:
         ConfigurationError: nobody says where Kafka is.
     """
     environment = Environment()
-    return None if environment.kafka else _found(announced(start, environment).kafka, "Kafka", _KAFKA_VARIABLE)
+    if environment.kafka:
+        return None
+    found = announced(start, environment)
+    return {"bootstrap_servers": _found(found.kafka, "Kafka", _KAFKA_VARIABLE), **found.kafka_login}
 
 
-def redis_address(start: Path) -> str | None:
-    """The announced Redis; None when the environment names another, which the Redis settings then read themselves.
+def redis_fields(start: Path) -> Mapping[str, str] | None:
+    """What is announced of Redis, as fields of `RedisSettings`; None when the environment names another.
 
     Raises:
         ConfigurationError: nobody says where Redis is.
     """
     environment = Environment()
-    return None if environment.redis else _found(announced(start, environment).redis, "Redis", _REDIS_VARIABLE)
+    if environment.redis:
+        return None
+    found = announced(start, environment)
+    return {"url": _found(found.redis, "Redis", _REDIS_VARIABLE), **found.redis_login}
 
 
 _KAFKA_VARIABLE = "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=host:port"
@@ -100,6 +112,7 @@ def _found(address: str, what: str, variable: str) -> str:
 def _read(file: Path) -> Announced:
     try:
         told = json.loads(file.read_text("utf-8"))
-        return Announced(str(told.get("kafka", "")), str(told.get("redis", "")), file)
+        logins = told.get("kafka_login", {}), told.get("redis_login", {})
+        return Announced(str(told.get("kafka", "")), str(told.get("redis", "")), file, *logins)
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigurationError(f"{file} cannot be read ({error}); write it anew: leftfold up") from error

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, examples
+from leftfold.rights import ROLES
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the topics of Apps, and make them.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at the topics of Apps, make them, and say who may use them."
+)
 
 
 @app.command("list", epilog=examples("leftfold topics list"))
@@ -45,3 +50,36 @@ def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
     ensure_now(apps, kafka_settings(kafka))
     names = sorted(topic.name for one in apps for topic in ring("leftfold.kafka.topics").topics_of(one))
     say(f"{amount(len(names), 'topic')} as they should be: {', '.join(names)}")
+
+
+@app.command(
+    epilog=examples(
+        "leftfold topics acl                          what each part needs, as kafka-acls and redis-cli take it",
+        "leftfold topics acl worker client            two of them",
+        "leftfold topics acl --user 'svc-{app}-{part}'    for users that are called so",
+        "leftfold topics acl --apply                  grant it, by the login of the settings",
+    )
+)
+def acl(
+    part: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(ROLES)}; else all.")] = None,
+    user: Annotated[
+        str, typer.Option(metavar="NAME", help="Of the users; {app} and {part} stand for both.")
+    ] = "{part}",
+    apply: Annotated[bool, typer.Option("--apply", help="Grant in Kafka what is missing.")] = False,
+    app: AppsOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the least rights that each part of Apps needs in Kafka and in Redis, or grant those in Kafka.
+
+    Nothing is taken away: what a user may do besides is named. Processes of several Apps that send commands to each
+    other, and clients of one App that send to another, are known when all these Apps are given at once.
+    """
+    from leftfold.cli.granting import grant, print_rights, users_of
+    from leftfold.cli.project import load_apps
+
+    users = users_of(load_apps(app or []).values(), part or ROLES, user)
+    if apply:
+        grant(users, kafka, as_json=as_json)
+    else:
+        print_rights(users, as_json=as_json)

@@ -78,7 +78,7 @@ class _Routing:
         self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions))
         self._sender = Sender(dialect, names.commands(name), partitions)
         self._faust = faust_app(
-            f"leftfold.{app.name}.{name}.router",
+            names.routing(app.name, name),
             dialect,
             BundlingTransport,
             stream_buffer_maxsize=_BUNDLES,

@@ -7,6 +7,8 @@ import shutil
 import socket
 import subprocess
 import uuid
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from leftfold.errors import ConfigurationError, InfrastructureError
@@ -17,6 +19,7 @@ from leftfold.local.kafka_config import logging_properties, server_properties
 from leftfold.local.plan import ServerPlan
 from leftfold.local.ports import HOST, Ports
 from leftfold.local.progress import Progress
+from leftfold.local.secure import Secure
 from leftfold.local.settings import LocalSettings
 
 __all__ = ["coordinates", "plan_kafka"]
@@ -24,8 +27,9 @@ __all__ = ["coordinates", "plan_kafka"]
 _CONNECT_SECONDS = 1.0
 
 
-def plan_kafka(settings: LocalSettings, data: Path, progress: Progress) -> ServerPlan:
+def plan_kafka(settings: LocalSettings, data: Path, progress: Progress, secure: Secure | None = None) -> ServerPlan:
     """Write the broker's configuration, format its storage at the first start, and say how to start it."""
+    configured = partial(server_properties, settings, secure=secure)
     java = str(java_home(settings) / "bin" / "java")
     class_path = ":".join(map(str, jars("kafka", settings, progress)))
     ports = Ports(data)
@@ -37,8 +41,9 @@ def plan_kafka(settings: LocalSettings, data: Path, progress: Progress) -> Serve
     flags = (*settings.kafka_jvm, f"-Dlog4j2.configurationFile={home / 'log4j2.properties'}", "-cp", class_path)
     if not (home / "data").exists():
         progress("formatting the broker's storage")
-        _format(home, (java, *flags), _properties(settings, home / "data.new", port, controller_port))
-    write_whole(home / "server.properties", _properties(settings, home / "data", port, controller_port))
+        _format(home, (java, *flags), configured(data=home / "data.new", port=port, controller_port=controller_port))
+    properties = configured(data=home / "data", port=port, controller_port=controller_port)
+    write_whole(home / "server.properties", properties)
     return ServerPlan(
         name="kafka",
         address=f"{HOST}:{port}",
@@ -48,8 +53,11 @@ def plan_kafka(settings: LocalSettings, data: Path, progress: Progress) -> Serve
     )
 
 
-def coordinates(address: str, seconds: float) -> bool:
+def coordinates(address: str, seconds: float, login: Mapping[str, str] | None = None) -> bool:
     """Say whether the broker lets a transactional producer in and knows its groups: some time after its port is open.
+
+    Args:
+        login: what librdkafka needs to be let in, where not everybody is.
 
     Raises:
         ConfigurationError: confluent-kafka is not installed.
@@ -65,7 +73,7 @@ def coordinates(address: str, seconds: float) -> bool:
         raise ConfigurationError(
             "confluent-kafka is not installed; install it: pip install 'leftfold[kafka]'"
         ) from error
-    told = {"bootstrap.servers": address, "log_level": 0}
+    told = {"bootstrap.servers": address, "log_level": 0, **(login or {})}
     producer = Producer({**told, "transactional.id": "leftfold.local.probe"})
     consumer = Consumer({**told, "group.id": "leftfold.local.probe"})
     try:
@@ -77,10 +85,6 @@ def coordinates(address: str, seconds: float) -> bool:
     finally:
         consumer.close()
     return True
-
-
-def _properties(settings: LocalSettings, data: Path, port: int, controller_port: int) -> str:
-    return server_properties(settings, data=data, port=port, controller_port=controller_port)
 
 
 def _format(home: Path, java: tuple[str, ...], properties: str) -> None:

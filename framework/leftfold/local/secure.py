@@ -1,0 +1,130 @@
+"""Embedded servers that want a login: a user for each part of a service, over TLS, with no more rights than it needs.
+
+A data directory that was started so once stays so: its users, passwords and certificates are kept in `secure/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leftfold.local.certificates import CA, SERVER, ensure_certificates
+from leftfold.local.files import write_whole
+from leftfold.rights import ADMIN, ROLES, redis_rules
+
+__all__ = ["Secure", "make_secure", "secured"]
+
+_PRIVATE = 0o700
+_USERS = "users.json"
+_PASSWORD_BYTES = 24
+_LISTENER = "SASL_SSL"
+
+
+@dataclass(frozen=True)
+class Secure:
+    """What servers and clients of a data directory need to know each other: `directory` and a password per role."""
+
+    directory: Path
+    passwords: Mapping[str, str] = field(repr=False)
+
+    @property
+    def ca(self) -> Path:
+        """The certificate that clients trust."""
+        return self.directory / CA
+
+    @property
+    def server(self) -> Path:
+        """The key and certificate of the servers."""
+        return self.directory / SERVER
+
+    def login(self, role: str) -> dict[str, str]:
+        """Fields of `KafkaSettings`, without the brokers."""
+        return {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": role,
+            "sasl_password": self.passwords[role],
+            "ssl_ca_location": str(self.ca),
+        }
+
+    def librdkafka(self) -> dict[str, str]:
+        """The same for a client of librdkafka's that may do everything."""
+        return {field.replace("_", "."): value for field, value in self.login(ADMIN).items()}
+
+    def broker(self) -> dict[str, str]:
+        """Lines of `server.properties`: every listener wants a login, and who is not named in an ACL may do nothing."""
+        everybody = "".join(f" user_{role}={_quoted(password)}" for role, password in self.passwords.items())
+        admin = f"username={ADMIN} password={_quoted(self.passwords[ADMIN])}"
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        users = {_LISTENER.lower(): everybody, "controller": f" user_{ADMIN}={_quoted(self.passwords[ADMIN])}"}
+        logins = {
+            f"listener.name.{listener}.plain.sasl.jaas.config": f"{module} {admin}{known};"
+            for listener, known in users.items()
+        }
+        return {
+            "inter.broker.listener.name": _LISTENER,
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            **logins,
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.server),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.ca),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:{ADMIN}",
+        }
+
+    def redis_users(self) -> str:
+        """Lines of `redis.conf`: the users and what they may do."""
+        lines = ["user default off"]
+        for role, password in self.passwords.items():
+            digest = hashlib.sha256(password.encode()).hexdigest()
+            lines.append(f"user {role} on #{digest} {redis_rules(role)}")
+        return "".join(f"{line}\n" for line in lines)
+
+    def tell(self, kafka: str, redis: str) -> None:
+        """Writes `{role}.env` for every role: what the environment of a part says, to be read by a shell."""
+        for role, password in self.passwords.items():
+            told: dict[str, str] = {}
+            if kafka:
+                told["LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS"] = kafka
+                told |= {f"LEFTFOLD_KAFKA_{name.upper()}": value for name, value in self.login(role).items()}
+            if redis:
+                told["LEFTFOLD_REDIS_URL"] = f"rediss://{role}@{redis.rpartition('@')[2]}"
+                told |= {"LEFTFOLD_REDIS_PASSWORD": password, "LEFTFOLD_REDIS_CA_FILE": str(self.ca)}
+            write_whole(self.directory / f"{role}.env", "".join(f"{name}='{value}'\n" for name, value in told.items()))
+
+
+def secured(data: Path) -> Secure | None:
+    """What a data directory keeps of this; None when its servers let everybody in who reaches them."""
+    directory = data / "secure"
+    if not (directory / _USERS).is_file():
+        return None
+    return Secure(directory, json.loads((directory / _USERS).read_text("utf-8")))
+
+
+def make_secure(data: Path) -> Secure:
+    """Makes users, passwords and certificates, as far as there are none.
+
+    Raises:
+        ConfigurationError: cryptography is not installed.
+    """
+    known = secured(data)
+    directory = data / "secure"
+    directory.mkdir(mode=_PRIVATE, exist_ok=True)
+    ensure_certificates(directory)
+    passwords = dict(known.passwords) if known is not None else {}
+    for role in (ADMIN, *ROLES):
+        # Letters and digits only: they go into files of several syntaxes.
+        passwords.setdefault(role, secrets.token_hex(_PASSWORD_BYTES))
+    write_whole(directory / _USERS, json.dumps(passwords, indent=2) + "\n")
+    return Secure(directory, passwords)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
