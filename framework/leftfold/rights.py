@@ -17,6 +17,9 @@ _ANYBODY = "-@all +auth +hello +ping +select +reset"
 _READER = "+@read -@dangerous +info +role +time +cluster|slots +multi +exec +discard +subscribe +unsubscribe"
 _WRITER = _READER.replace("+@read", "+@read +@write") + " +watch +unwatch +publish"
 
+_IMPLIED = (("Read", "Describe"), ("Write", "Describe"), ("AlterConfigs", "DescribeConfigs"))
+"""What Kafka grants with the first operation."""
+
 
 @dataclass(frozen=True, order=True)
 class Right:
@@ -50,7 +53,8 @@ class _Rights:
 
     def __iter__(self) -> Iterator[Right]:
         for (kind, name, prefixed), operations in sorted(self._found.items()):
-            yield Right(self.role, kind, name, prefixed, tuple(sorted(operations)))
+            implied = {less for more, less in _IMPLIED if more in operations}
+            yield Right(self.role, kind, name, prefixed, tuple(sorted(operations - implied)))
 
 
 def rights_of(app: App, role: str, *, answers: Iterable[App] = ()) -> list[Right]:
@@ -61,6 +65,11 @@ def rights_of(app: App, role: str, *, answers: Iterable[App] = ()) -> list[Right
     """
     found = _Rights(role)
     _OF_ROLE[role](app, found)
+    if role in _READING:
+        # librdkafka asks who coordinates the group of any reader, though these join none.
+        found.add("group", "leftfold.reader.", "Describe", prefixed=True)
+    if role in _RUNNING:
+        found.topics(_owned(app), "Describe", "DescribeConfigs")
     if role == "worker":
         found.topics((names.replies(one.name) for one in (app, *answers)), "Write", "Describe")
     return list(found)
@@ -85,6 +94,7 @@ def _client(app: App, to: _Rights) -> None:
     to.topics((names.commands(decider.name) for decider in app.deciders), "Write", "Describe")
     to.add("topic", names.replies(app.name), "Read", "Describe")
     to.add("group", f"leftfold.{app.name}.", "Describe", prefixed=True)
+    to.add("group", "leftfold.replies.", "Describe", prefixed=True)
 
 
 def _worker(app: App, to: _Rights) -> None:
@@ -175,6 +185,9 @@ _OF_ROLE: dict[str, Callable[[App, _Rights], None]] = {
     "console": _console,
     "deployer": _deployer,
 }
+_RUNNING = frozenset({"worker", "router", "reaction", "stream", "tail"})
+"""Those that `leftfold run` starts, which looks first whether the topics are as they should be."""
+_READING = _RUNNING | {"rebuild", "console", "client"}
 _IN_REDIS = {"client": _READER, "console": _READER, "tail": _WRITER, "rebuild": _WRITER, "stream": _WRITER}
 ROLES = tuple(_OF_ROLE)
 """The parts of a service that log in, each with a user of its own."""

@@ -67,7 +67,7 @@ def print_rights(users: Iterable[User], *, as_json: bool) -> None:
         say(f"# {user.name}")
         for right in user.rights:
             say(shlex.join(["kafka-acls", "--add", *_arguments(user.name, right)]))
-        say(f"redis-cli {user.in_redis}")
+        say(shlex.join(["redis-cli", *user.in_redis.split()]))
     if not as_json:
         note("kafka-acls needs --bootstrap-server and a login; or grant all this with: leftfold topics acl --apply")
 

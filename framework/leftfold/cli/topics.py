@@ -62,9 +62,7 @@ def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
 )
 def acl(
     part: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(ROLES)}; else all.")] = None,
-    user: Annotated[
-        str, typer.Option(metavar="NAME", help="Of the users; {app} and {part} stand for both.")
-    ] = "{part}",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Users' names; with {app} and {part} in it.")] = "{part}",
     apply: Annotated[bool, typer.Option("--apply", help="Grant in Kafka what is missing.")] = False,
     app: AppsOption = None,
     kafka: KafkaOption = None,

@@ -73,8 +73,9 @@ class Acls:
                 self._answer("granting rights", future)
 
     def _granted(self, user: str) -> set[Any]:
-        every: Any = AclBindingFilter(
-            ResourceType.ANY, None, ResourcePatternType.ANY, f"User:{user}", None, AclOperation.ANY,
+        anything: Any = None
+        every = AclBindingFilter(
+            ResourceType.ANY, anything, ResourcePatternType.ANY, f"User:{user}", anything, AclOperation.ANY,
             AclPermissionType.ANY,
         )  # fmt: skip
         doing = f"reading the rights of {user}"
