@@ -103,11 +103,17 @@ def _worker(app: App, to: _Rights) -> None:
         _works(app, name, to)
         to.topics([names.events(name)], "Read", "Write", "Describe", "DescribeConfigs")
         to.topics(map(names.commands, app.senders_to(name)), "Write", "Describe")
+
+
+def _process(app: App, to: _Rights) -> None:
+    """What the worker and the router of a process need."""
     for process in app.processes:
         _works(app, process.name, to)
-        to.topics([names.time(process.name)], "Read", "Describe", "DescribeConfigs")
-        to.topics(map(names.events, process.categories), "Describe")
         to.topics({names.commands(sent.__leftfold__.category) for sent in process.sends}, "Write", "Describe")
+        to.topics(map(names.events, process.categories), "Read", "Describe")
+        to.topics([names.commands(process.name)], "Write", "Describe")
+        to.topics([names.time(process.name)], "Read", "Write", "Describe")
+        to.add("group", names.routing(app.name, process.name), "Read", "Describe")
 
 
 def _works(app: App, name: str, to: _Rights) -> None:
@@ -117,15 +123,6 @@ def _works(app: App, name: str, to: _Rights) -> None:
     to.add("topic", f"{name}.state.", "Read", "Write", "Describe", "DescribeConfigs", prefixed=True)
     to.add("group", names.group(app.name, name), "Read", "Describe")
     to.add("transactional-id", f"{app.name}.{name}.", "Write", "Describe", prefixed=True)
-
-
-def _router(app: App, to: _Rights) -> None:
-    for process in app.processes:
-        to.topics(map(names.events, process.categories), "Read", "Describe")
-        to.topics([names.commands(process.name)], "Write", "Describe")
-        to.topics([names.time(process.name)], "Read", "Write", "Describe")
-        to.topics([names.dead(process.name)], "Read", "Describe")
-        to.add("group", names.routing(app.name, process.name), "Read", "Describe")
 
 
 def _reaction(app: App, to: _Rights) -> None:
@@ -177,7 +174,7 @@ def _owned(app: App) -> list[str]:
 _OF_ROLE: dict[str, Callable[[App, _Rights], None]] = {
     "client": _client,
     "worker": _worker,
-    "router": _router,
+    "process": _process,
     "reaction": _reaction,
     "stream": _stream,
     "tail": _reader,
@@ -185,7 +182,7 @@ _OF_ROLE: dict[str, Callable[[App, _Rights], None]] = {
     "console": _console,
     "deployer": _deployer,
 }
-_RUNNING = frozenset({"worker", "router", "reaction", "stream", "tail"})
+_RUNNING = frozenset({"worker", "process", "reaction", "stream", "tail"})
 """Those that `leftfold run` starts, which looks first whether the topics are as they should be."""
 _READING = _RUNNING | {"rebuild", "console", "client"}
 _IN_REDIS = {"client": _READER, "console": _READER, "tail": _WRITER, "rebuild": _WRITER, "stream": _WRITER}

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +33,17 @@ class Typed:
 
 
 class Shell:
-    """A directory to type in; what long-running commands write goes to `log`."""
+    """A directory to type in; what long-running commands write goes to `log`.
 
-    def __init__(self, place: Path) -> None:
+    Args:
+        environment: what it says besides.
+    """
+
+    def __init__(self, place: Path, environment: Mapping[str, str] | None = None) -> None:
         self.place, self.log = place, place / "test.log"
         ours = {"PYTHONPATH": str(ROOT / "framework"), "NO_COLOR": "1", "COLUMNS": "110"}
-        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("LEFTFOLD_")} | ours
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("LEFTFOLD_")}
+        self._environment |= ours | dict(environment or {})
 
     def __call__(self, *words: str, stdin: str = "") -> Typed:
         """Types a command and waits for its end."""

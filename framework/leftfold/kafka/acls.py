@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
@@ -13,15 +12,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
 
 from leftfold.errors import ConfigurationError, LeftfoldError
-from leftfold.kafka.errors import kafka_error, translated
-from leftfold.kafka.logs import QuietLog
-from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.errors import kafka_error
 from leftfold.rights import Right
 
 __all__ = ["Acls"]
@@ -33,23 +30,13 @@ _KINDS = {
 }
 
 
-class Acls:
+class Acls(Cluster):
     """Reads and adds to the ACLs of a cluster; nothing is taken away.
 
     Raises:
         ConfigurationError: the login may not read or alter them, or the cluster has no authorizer.
         InfrastructureError: no broker answers.
     """
-
-    def __init__(self, settings: KafkaSettings) -> None:
-        self._settings = settings
-        self._admin = AdminClient(settings.librdkafka(), logger=QuietLog("acls"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._admin.poll(0)
 
     def missing(self, wanted: Mapping[str, Iterable[Right]]) -> dict[str, list[Right]]:
         """Of what users need, what they are not granted in exactly these words."""
@@ -69,8 +56,10 @@ class Acls:
         """Grants all this, from any host."""
         bindings = [new for user, some in rights.items() for right in some for new in _bindings(user, right)]
         if bindings:
-            for future in self._asked("granting rights", self._admin.create_acls, bindings).values():
-                self._answer("granting rights", future)
+            doing = "granting rights"
+            asked = self._asked(doing, lambda: self._admin.create_acls(bindings, request_timeout=self._timeout))
+            for future in asked.values():
+                self._answer(doing, future)
 
     def _granted(self, user: str) -> set[Any]:
         anything: Any = None
@@ -79,27 +68,16 @@ class Acls:
             AclPermissionType.ANY,
         )  # fmt: skip
         doing = f"reading the rights of {user}"
-        return set(self._answer(doing, self._asked(doing, self._admin.describe_acls, every)))
+        asked = self._asked(doing, lambda: self._admin.describe_acls(every, request_timeout=self._timeout))
+        return set(self._answer(doing, asked))
 
-    def _asked(self, doing: str, ask: Any, what: Any) -> Any:
-        try:
-            return ask(what, request_timeout=self._settings.request_timeout)
-        except KafkaException as error:
-            raise self._translated(error, doing) from error
-
-    def _answer(self, doing: str, future: Any) -> Any:
-        try:
-            return future.result(4 * self._settings.request_timeout)
-        except KafkaException as error:
-            raise self._translated(error, doing) from error
-
-    def _translated(self, error: KafkaException, doing: str) -> LeftfoldError:
+    def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
         if kafka_error(error).code() == KafkaError.SECURITY_DISABLED:
             return ConfigurationError(
                 f"{doing}: the brokers at {self._settings.bootstrap_servers} have no authorizer, so everybody may do "
                 f"everything; set authorizer.class.name, or try it here: leftfold up --secure"
             )
-        return translated(error, doing=doing, brokers=self._settings.bootstrap_servers, advice=self._settings.advice)
+        return super()._translated(error, doing)
 
 
 def _bindings(user: str, right: Right) -> list[Any]:

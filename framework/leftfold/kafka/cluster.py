@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
@@ -22,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 )
 
 from leftfold.errors import InfrastructureError, LeftfoldError
-from leftfold.kafka.errors import Unreachable, kafka_error, translated
+from leftfold.kafka.errors import UNREACHABLE, Unreachable, kafka_error, translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.reach import trouble
 from leftfold.kafka.settings import KafkaSettings
@@ -42,6 +43,7 @@ _LOADING = frozenset(
         KafkaError._PARTIAL,
     }
 )
+_NOT_LET_IN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 _PAUSE = 0.05
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
@@ -55,7 +57,10 @@ class Cluster:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings, self._timeout = settings, settings.request_timeout
-        self._admin = AdminClient(settings.librdkafka(), logger=QuietLog("admin"))
+        # Not a method: the client would hold us, and end only when Python looks for cycles.
+        self._told: deque[KafkaError] = deque(maxlen=8)
+        config: dict[str, Any] = {**settings.librdkafka(), "error_cb": self._told.append}
+        self._admin = AdminClient(config, logger=QuietLog("admin"))
 
     def __enter__(self) -> Self:
         return self
@@ -296,6 +301,12 @@ class Cluster:
 
     def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
         settings = self._settings
+        if kafka_error(error).code() in UNREACHABLE:
+            # Who is not let in is told so beside its questions, which time out.
+            self._admin.poll(0)
+            for told in self._told:
+                if told.code() in _NOT_LET_IN:
+                    return translated(told, doing=doing)
         found = translated(
             error, doing=doing, brokers=settings.bootstrap_servers, waited=self._timeout, advice=settings.advice
         )

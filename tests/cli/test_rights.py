@@ -1,0 +1,171 @@
+"""Parts of a service on servers that want a login, each with the least rights that `leftfold topics acl` names."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+from pydantic import SecretStr
+
+from leftfold import names
+from leftfold.errors import ConfigurationError
+from leftfold.kafka.acls import Acls
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import ensure
+from leftfold.local import LocalSettings, Servers, embedded
+from leftfold.rights import ADMIN, ROLES, redis_rules, rights_of
+from tests.cli.shell import ROOT, Shell, Typed
+from tests.cli.tower import app
+from tests.worker.bank import bank
+
+pytestmark = pytest.mark.servers
+
+SECONDS = 240.0
+APP = "tests.cli.tower:app"
+HERE = {"PYTHONPATH": f"{ROOT / 'framework'}:{ROOT}"}
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Secure servers."""
+    with embedded(tmp_path_factory.mktemp("secure") / "data", settings=LocalSettings(secure=True)) as servers:
+        yield servers
+
+
+def environment(servers: Servers, role: str) -> dict[str, str]:
+    """What `leftfold up --secure` writes for a role, read as a shell reads it."""
+    lines = shlex.split((servers.data / "secure" / f"{role}.env").read_text("utf-8"))
+    return dict(line.split("=", 1) for line in lines)
+
+
+def kafka_of(servers: Servers, role: str) -> KafkaSettings:
+    """How a role reaches Kafka."""
+    fields = {
+        name.removeprefix("LEFTFOLD_KAFKA_").lower(): value
+        for name, value in environment(servers, role).items()
+        if name.startswith("LEFTFOLD_KAFKA_")
+    }
+    return KafkaSettings.model_validate(fields)
+
+
+def redis_of(servers: Servers, role: str) -> redis.Redis:
+    """A connection of a role to Redis, over TLS."""
+    told = environment(servers, role)
+    return redis.Redis.from_url(
+        told["LEFTFOLD_REDIS_URL"],
+        password=told["LEFTFOLD_REDIS_PASSWORD"],
+        ssl_ca_certs=told["LEFTFOLD_REDIS_CA_FILE"],
+    )
+
+
+def test_who_has_no_rights_is_told_so_and_who_has_them_is_served(servers: Servers) -> None:
+    app = bank("rights").app  # of its own, to which nothing is granted yet
+    with pytest.raises(ConfigurationError, match="cluster's ACLs"):
+        ensure(app, kafka_of(servers, "deployer"))
+    with Acls(kafka_of(servers, ADMIN)) as acls:
+        wanted = {role: rights_of(app, role) for role in ROLES}
+        assert acls.missing(wanted) == wanted
+        acls.grant(wanted)
+        assert not any(acls.missing(wanted).values())
+        assert not any(acls.besides(wanted).values())
+        assert acls.besides({"deployer": wanted["deployer"][1:]})["deployer"]
+    made = ensure(app, kafka_of(servers, "deployer"))
+    assert made[names.commands(app.deciders[0].name)] == app.partitions
+    with pytest.raises(ConfigurationError, match="cluster's ACLs"):
+        ensure(bank("others").app, kafka_of(servers, "deployer"))
+    KafkaClient(app.name, kafka_of(servers, "client")).close()
+
+
+def test_kafka_and_redis_let_nobody_in_without_a_login(servers: Servers) -> None:
+    admin = kafka_of(servers, ADMIN)
+    wrong = admin.model_copy(update={"sasl_password": SecretStr("guessed")})
+    with Acls(wrong) as acls, pytest.raises(ConfigurationError) as raised:
+        acls.besides({"worker": []})
+    assert "Authentication failed" in str(raised.value)
+    assert "guessed" not in str(raised.value)
+    told = environment(servers, "tail")
+    with (
+        redis.Redis.from_url(told["LEFTFOLD_REDIS_URL"], ssl_ca_certs=told["LEFTFOLD_REDIS_CA_FILE"]) as client,
+        pytest.raises(redis.AuthenticationError),
+    ):
+        client.ping()
+    with (
+        redis.Redis.from_url(told["LEFTFOLD_REDIS_URL"], password=told["LEFTFOLD_REDIS_PASSWORD"]) as client,
+        pytest.raises(redis.ConnectionError, match="certificate verify failed"),
+    ):
+        client.ping()
+
+
+def test_readers_of_views_cannot_write_them_and_writers_nothing_else(servers: Servers) -> None:
+    with redis_of(servers, "client") as reader, redis_of(servers, "tail") as writer:
+        writer.hset("view:sums", "a", "1")
+        assert reader.hgetall("view:sums") == {b"a": b"1"}
+        for refused in ("HSET view:sums a 2", "FLUSHALL", "KEYS *", "ZADD members:tails:sums:1 1 m", "GET other"):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                reader.execute_command(*refused.split())
+        for refused in ("SET other 1", "FLUSHALL", "ACL LIST", "SCRIPT LOAD x"):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                writer.execute_command(*refused.split())
+        assert writer.delete("view:sums") == 1
+
+
+def test_only_their_owner_reads_the_files_of_secure_servers(servers: Servers) -> None:
+    for file in (servers.data / "secure").iterdir():
+        assert file.stat().st_mode & 0o077 == 0, file
+
+
+@contextmanager
+def running(servers: Servers, place: Path, role: str, *words: str) -> Iterator[Shell]:
+    """`leftfold run` with the login of a role until the block ends."""
+    place.mkdir()
+    shell = Shell(place, HERE | environment(servers, role))
+    process = shell.start(["run", *words, "--app", APP])
+    try:
+        yield shell
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def test_each_part_has_all_that_it_needs_and_asks_for_no_more(servers: Servers, tmp_path: Path) -> None:
+    log = servers.data / "kafka" / "logs" / "server.log"
+    with Acls(kafka_of(servers, ADMIN)) as acls:
+        acls.grant({role: rights_of(app, role) for role in ROLES})
+
+    def typed(role: str, *words: str) -> Typed:
+        told = Shell(tmp_path, HERE | environment(servers, role))(*words, "--app", APP)
+        assert told.code == 0, told
+        return told
+
+    begin = len(log.read_bytes())
+    typed("deployer", "topics", "ensure")
+    with (
+        running(servers, tmp_path / "worker", "worker", "bells") as worker,
+        running(servers, tmp_path / "process", "process", "quiet") as process,
+        running(servers, tmp_path / "tail", "tail", "wound") as tail,
+    ):
+        worker.wait_said("serving")
+        process.wait_said("serving", "routing")
+        tail.wait_said("following")
+        told = typed("client", "send", "Wind", '{"bell": "b"}', "--json")
+        assert told.rows(), told
+        assert [row["workers"] for row in typed("console", "status", "--json").rows() if row.get("kind") == "decider"]
+        assert "events" in typed("rebuild", "rebuild", "wound", "--engine", "local").err
+    denied = [line for line in log.read_bytes()[begin:].decode().splitlines() if "is Denied" in line]
+    assert denied == []
+
+
+def test_rights_are_printed_as_the_tools_of_kafka_and_redis_take_them(tmp_path: Path) -> None:
+    told = Shell(tmp_path, HERE)("topics", "acl", "worker", "--app", APP, "--user", "svc-{app}-{part}")
+    assert re.search(r"kafka-acls --add --allow-principal User:svc-\S+-worker --operation ", told.out)
+    assert "redis-cli ACL SETUSER svc-" in told.out
+    wrong = Shell(tmp_path, HERE)("topics", "acl", "cook", "--app", APP)
+    assert wrong.code == 78
+    assert "there is no part 'cook'" in wrong.err
+    assert "zadd" not in redis_rules("client")
