@@ -31,7 +31,7 @@ _KINDS = {
 
 
 class Acls(Cluster):
-    """Reads and adds to the ACLs of a cluster; nothing is taken away.
+    """Reads and changes the ACLs of a cluster.
 
     Raises:
         ConfigurationError: the login may not read or alter them, or the cluster has no authorizer.
@@ -60,6 +60,21 @@ class Acls(Cluster):
             asked = self._asked(doing, lambda: self._admin.create_acls(bindings, request_timeout=self._timeout))
             for future in asked.values():
                 self._answer(doing, future)
+
+    def revoke(self, rights: Mapping[str, Iterable[Right]]) -> None:
+        """Takes all this away again."""
+        doing = "revoking rights"
+        filters = [
+            AclBindingFilter(
+                b.restype, b.name, b.resource_pattern_type, b.principal, b.host, b.operation, b.permission_type
+            )
+            for user, some in rights.items()
+            for right in some
+            for b in _bindings(user, right)
+        ]
+        asked = self._asked(doing, lambda: self._admin.delete_acls(filters, request_timeout=self._timeout))
+        for future in asked.values():
+            self._answer(doing, future)
 
     def _granted(self, user: str) -> set[Any]:
         anything: Any = None
