@@ -6,10 +6,12 @@ import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
+from confluent_kafka import Producer
 from pydantic import SecretStr
 
 from leftfold import names
@@ -33,8 +35,21 @@ HERE = {"PYTHONPATH": f"{ROOT / 'framework'}:{ROOT}"}
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Secure servers."""
-    with embedded(tmp_path_factory.mktemp("secure") / "data", settings=LocalSettings(secure=True)) as servers:
+    """Secure servers, on which every part has its rights, with an event and a dead letter in the log."""
+    place = tmp_path_factory.mktemp("secure")
+    with embedded(place / "data", settings=LocalSettings(secure=True)) as servers:
+        settings = kafka_of(servers, ADMIN)
+        ensure(app, settings)
+        with Acls(settings) as acls:
+            acls.grant({role: rights_of(app, role) for role in ROLES})
+        producer = Producer(settings.librdkafka())
+        producer.produce("bells.commands", b"no command", b"b")
+        assert producer.flush(SECONDS) == 0
+        with running(servers, place / "worker", "worker", "bells"):
+            told = Shell(place, HERE | environment(servers, "client"))(
+                "send", "Wind", '{"bell": "b"}', "--app", APP, "--timeout", str(SECONDS)
+            )
+            assert told.code == 0, told
         yield servers
 
 
@@ -65,21 +80,21 @@ def redis_of(servers: Servers, role: str) -> redis.Redis:
 
 
 def test_who_has_no_rights_is_told_so_and_who_has_them_is_served(servers: Servers) -> None:
-    app = bank("rights").app  # of its own, to which nothing is granted yet
+    own = bank("rights").app  # of its own, to which nothing is granted yet
     with pytest.raises(ConfigurationError, match="cluster's ACLs"):
-        ensure(app, kafka_of(servers, "deployer"))
+        ensure(own, kafka_of(servers, "deployer"))
     with Acls(kafka_of(servers, ADMIN)) as acls:
-        wanted = {role: rights_of(app, role) for role in ROLES}
-        assert acls.missing(wanted) == wanted
+        wanted = {role: rights_of(own, role) for role in ROLES}
+        assert all(acls.missing(wanted).values())
         acls.grant(wanted)
         assert not any(acls.missing(wanted).values())
-        assert not any(acls.besides(wanted).values())
+        assert not any(acls.besides({role: [*wanted[role], *rights_of(app, role)] for role in ROLES}).values())
         assert acls.besides({"deployer": wanted["deployer"][1:]})["deployer"]
-    made = ensure(app, kafka_of(servers, "deployer"))
-    assert made[names.commands(app.deciders[0].name)] == app.partitions
+    made = ensure(own, kafka_of(servers, "deployer"))
+    assert made[names.commands(own.deciders[0].name)] == own.partitions
     with pytest.raises(ConfigurationError, match="cluster's ACLs"):
         ensure(bank("others").app, kafka_of(servers, "deployer"))
-    KafkaClient(app.name, kafka_of(servers, "client")).close()
+    KafkaClient(own.name, kafka_of(servers, "client")).close()
 
 
 def test_kafka_and_redis_let_nobody_in_without_a_login(servers: Servers) -> None:
@@ -135,8 +150,6 @@ def running(servers: Servers, place: Path, role: str, *words: str) -> Iterator[S
 
 def test_each_part_has_all_that_it_needs_and_asks_for_no_more(servers: Servers, tmp_path: Path) -> None:
     log = servers.data / "kafka" / "logs" / "server.log"
-    with Acls(kafka_of(servers, ADMIN)) as acls:
-        acls.grant({role: rights_of(app, role) for role in ROLES})
 
     def typed(role: str, *words: str) -> Typed:
         told = Shell(tmp_path, HERE | environment(servers, role))(*words, "--app", APP)
@@ -159,6 +172,48 @@ def test_each_part_has_all_that_it_needs_and_asks_for_no_more(servers: Servers, 
         assert "events" in typed("rebuild", "rebuild", "wound", "--engine", "local").err
     denied = [line for line in log.read_bytes()[begin:].decode().splitlines() if "is Denied" in line]
     assert denied == []
+
+
+LESS = [
+    # role, what is typed, and the right that is taken: kind, name and operation
+    ("client", f'send Wind {{"bell":"b"}} --timeout 5 --app {APP}', "topic", "bells.commands", "Write"),
+    ("client", f'send Wind {{"bell":"b"}} --timeout 5 --app {APP}', "topic", "tower.replies", "Read"),
+    ("console", "events bells", "topic", "bells.events", "Read"),
+    ("console", "dead list bells", "topic", "bells.dead", "Read"),
+    ("deployer", f"topics ensure --app {APP}", "topic", "bells.events", "AlterConfigs"),
+    ("rebuild", f"rebuild wound --engine local --app {APP}", "topic", "bells.events", "Read"),
+    ("worker", f"run bells --app {APP}", "topic", "bells.commands", "Read"),
+    ("worker", f"run bells --app {APP}", "transactional-id", "tower.bells.", "Write"),
+    ("worker", f"run bells --app {APP}", "group", "leftfold.tower.bells", "Read"),
+    ("process", f"run quiet --app {APP}", "topic", "quiet.commands", "Read"),
+    ("process", f"run quiet --app {APP}", "topic", "quiet.commands", "Write"),
+    ("process", f"run quiet --app {APP}", "topic", "quiet.time", "Write"),
+    ("process", f"run quiet --app {APP}", "group", names.routing("tower", "quiet"), "Read"),
+    ("process", f"run quiet --app {APP}", "topic", "bells.events", "Read"),
+    ("tail", f"run wound --app {APP}", "topic", "bells.events", "Read"),
+]
+
+
+@pytest.mark.parametrize(("role", "words", "kind", "name", "operation"), LESS)
+def test_a_part_with_one_right_less_says_what_is_missing(
+    servers: Servers, tmp_path: Path, role: str, words: str, kind: str, name: str, operation: str
+) -> None:
+    with Acls(kafka_of(servers, ADMIN)) as acls:
+        # Read and Write grant Describe as well.
+        needed = [right for right in rights_of(app, role) if (right.kind, right.name) == (kind, name)]
+        acls.grant({role: [replace(right, operations=("Describe",)) for right in needed]})
+        taken = [replace(right, operations=(operation,)) for right in needed if operation in right.operations]
+        assert taken
+        acls.revoke({role: taken})
+        try:
+            told = Shell(tmp_path, HERE | environment(servers, role))(*words.split())
+        finally:
+            acls.grant({role: taken})
+    assert told.code != 0, told
+    said = told.out + told.err
+    print(said)
+    assert re.search("(?i)authorization ?failed", said), told
+    assert "ACLs" in said, told
 
 
 def test_rights_are_printed_as_the_tools_of_kafka_and_redis_take_them(tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from leftfold.cli.failures import Usage
+from typing import Any
+
+from leftfold.cli.failures import Usage, unknown
 from leftfold.cli.project import find_project
 from leftfold.connection import kafka_settings, ring
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.names import events
 from leftfold.wholelog import archive_dir
 
-__all__ = ["archive_needed", "archive_of", "topic_of"]
+__all__ = ["archive_needed", "archive_of", "topic_in", "topic_of"]
 
 
 def archive_of(given: str | None) -> str:
@@ -38,12 +40,23 @@ def topic_of(category: str, kafka: str | None) -> tuple[KafkaSettings, str]:
     Raises:
         Usage: it has none such.
     """
-    from leftfold.cli.failures import unknown
-
-    settings, topic = kafka_settings(kafka), events(category)
+    settings = kafka_settings(kafka)
     with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
-        topics: dict[str, int] = cluster.topics()
-    if topic not in topics:
-        known = (name.removesuffix(".events") for name in topics if name.endswith(".events"))
-        raise unknown("category in the log called", category, known)
+        topic, _ = topic_in(cluster, category)
     return settings, topic
+
+
+def topic_in(cluster: Any, category: str) -> tuple[str, int]:
+    """The events topic of a category, and how many partitions it has.
+
+    Raises:
+        Usage: the cluster has none such.
+        ConfigurationError: the login may not see it.
+    """
+    topic = events(category)
+    # Listing hides what a login may not see; asked by name, the broker says so.
+    count: int | None = cluster.partition_counts([topic]).get(topic)
+    if count is None:
+        known = (name.removesuffix(".events") for name in cluster.topics() if name.endswith(".events"))
+        raise unknown("category in the log called", category, known)
+    return topic, count

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from leftfold import names
+from leftfold.cli.archives import topic_in
 from leftfold.cli.console import note
-from leftfold.cli.failures import unknown
 from leftfold.connection import ring
 from leftfold.engine.statemark import MARK
 from leftfold.kafka.settings import KafkaSettings
@@ -37,14 +36,9 @@ class EventLog:
     """
 
     def __init__(self, settings: KafkaSettings, category: str, key: str = "", *, archive: str = "") -> None:
-        topic = names.events(category)
         with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
-            topics: dict[str, int] = cluster.topics()
-            starts: Position = cluster.starts([topic]) if topic in topics else Position()
-        if topic not in topics:
-            known = (name.removesuffix(".events") for name in topics if name.endswith(".events"))
-            raise unknown("category in the log called", category, known)
-        count = topics[topic]
+            topic, count = topic_in(cluster, category)
+            starts: Position = cluster.starts([topic])
         self._topic, self._key = topic, key.encode()
         self._partitions = [partition_of(self._key, count)] if key else list(range(count))
         self._reader: LogReader = open_reader(settings, archive)()

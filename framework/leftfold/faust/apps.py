@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import faust
+from aiokafka import errors
 from mode.utils.queues import FlowControlEvent
 from yarl import URL
 
+from leftfold.engine.reason import reason_of
+from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.faust.transport import CommittedTransport
+from leftfold.kafka.errors import ADVICE
 
-__all__ = ["faust_app"]
+__all__ = ["faust_app", "start", "translated"]
+
+_TICK_SECONDS = 0.1
+_NOT_ALLOWED = (
+    errors.AuthenticationFailedError,
+    errors.ClusterAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.SaslAuthenticationFailed,
+    errors.TopicAuthorizationFailedError,
+    errors.TransactionalIdAuthorizationFailed,
+)
 
 
 class _Flow(FlowControlEvent):
@@ -21,6 +37,12 @@ class _Flow(FlowControlEvent):
         """Lets events through."""
         if not self.is_active():
             super().resume()
+
+
+def translated(error: BaseException, doing: str) -> LeftfoldError:
+    """An error of Faust or aiokafka in our tree, with what was tried as the message's first words."""
+    text = f"{doing}: {reason_of(error)}"
+    return ConfigurationError(f"{text}; {ADVICE}") if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)
 
 
 def faust_app(
@@ -52,6 +74,25 @@ def faust_app(
     transport.dialect = dialect
     app.transport = transport
     return app
+
+
+async def start(app: faust.App, stop: threading.Event, failure: asyncio.Future[None]) -> None:
+    """Starts an App, which takes until it has its first partitions, `stop` is set or there is a failure.
+
+    Raises:
+        ConfigurationError: the brokers do not let it join its group. InfrastructureError: it crashed.
+    """
+    starting = asyncio.ensure_future(app.start())
+    consumer: Any = app.consumer
+    try:
+        while not starting.done() and not failure.done() and not stop.is_set():
+            await asyncio.wait([starting, failure], timeout=_TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if (refusal := consumer.refusal) is not None:
+                raise translated(refusal, "joining the group")
+        if starting.done():
+            await starting
+    finally:
+        starting.cancel()
 
 
 def _credentials(dialect: Mapping[str, Any]) -> Any:

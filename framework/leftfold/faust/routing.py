@@ -16,10 +16,9 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.hole import cut_source, unrouted
-from leftfold.engine.reason import reason_of
 from leftfold.engine.router import Router, unroutable
-from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
-from leftfold.faust.apps import faust_app
+from leftfold.errors import ContractError, LeftfoldError
+from leftfold.faust.apps import faust_app, start, translated
 from leftfold.faust.bundles import BundlingTransport
 from leftfold.faust.clock import Clock
 from leftfold.faust.progress import OrderedProgress
@@ -94,13 +93,13 @@ class _Routing:
         await self._sender.start(self._failed)
         revoked: Any = self._faust.on_partitions_revoked
         revoked.connect(self._revoked, weak=True)  # signals belong to the class and keep what is theirs
-        await self._faust.start()
-        self._report("routing", {"process": self._process.name, "from": ", ".join(self._process.categories)})
         try:
+            await start(self._faust, stop, self._failure)
+            self._report("routing", {"process": self._process.name, "from": ", ".join(self._process.categories)})
             while not stop.is_set() and not self._failure.done():
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
                 if self._faust.crash_reason is not None:
-                    raise InfrastructureError(f"Faust has given up: {self._faust.crash_reason!r}")
+                    raise translated(self._faust.crash_reason, "Faust has given up")
                 await self._turn()
         finally:
             await self._faust.stop()
@@ -114,9 +113,8 @@ class _Routing:
             await self._check_whole()
             await asyncio.wait_for(self._clock.tick(self._faust.consumer), _TICK_MOST)
         except (TimeoutError, KafkaError) as error:
-            raise InfrastructureError(
-                f"no broker answered the router of {self._process.name} within {_TICK_MOST:g} s ({error!r})"
-            ) from error
+            doing = f"no broker answered the router of {self._process.name} within {_TICK_MOST:g} s"
+            raise translated(error, doing) from error
 
     async def _check_whole(self) -> None:
         """Looks for events that this router should read next and cannot.
@@ -184,6 +182,6 @@ class _Routing:
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, LeftfoldError):
-            error = InfrastructureError(f"the router of {self._process.name} cannot go on: {reason_of(error)}")
+            error = translated(error, f"the router of {self._process.name} cannot go on")
         if not self._failure.done():
             self._failure.set_exception(error)

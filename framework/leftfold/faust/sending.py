@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiokafka
+from aiokafka.errors import KafkaError
 
 from leftfold.engine.batch import Outgoing
 from leftfold.engine.inputs import NO_INPUT
-from leftfold.errors import InfrastructureError
+from leftfold.errors import LeftfoldError
+from leftfold.faust.apps import translated
 from leftfold.ports import RawRecord
 
 __all__ = ["Sender"]
@@ -40,7 +42,10 @@ class Sender:
             request_timeout_ms=20_000,
             max_batch_size=_BATCH,
         )
-        await self._producer.start()
+        try:
+            await self._producer.start()
+        except KafkaError as error:
+            raise translated(error, f"connecting to write to {self._topic}") from error
 
     async def stop(self) -> None:
         """Writes what is under way, unless something was not written."""
@@ -53,7 +58,10 @@ class Sender:
         """
         headers: Any = NO_INPUT
         for partition in range(self._partitions):
-            place = await self._producer.send_and_wait(self._topic, b"{}", b"@", partition=partition, headers=headers)
+            sent = await self._producer.send(self._topic, b"{}", b"@", partition=partition, headers=headers)
+            # Nobody may wait for it by the time that it fails.
+            sent.add_done_callback(lambda written: written.cancelled() or written.exception())
+            place = await sent
             self.ends[partition] = max(place.offset + 1, self.ends.get(partition, 0))
 
     async def send(self, source: RawRecord, out: Outgoing | None, done: Callable[[RawRecord], None]) -> None:
@@ -77,7 +85,9 @@ class Sender:
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or error is not None:
             where = f"{source.topic}[{source.partition}]@{source.offset}"
-            failure = InfrastructureError(f"the input for {where} is not written to {self._topic}: {error}")
+            failure = translated(
+                error or asyncio.CancelledError(), f"the input for {where} is not written to {self._topic}"
+            )
             if not self._is_broken:
                 self._give_up(failure)
             self._failed(failure)
@@ -86,7 +96,7 @@ class Sender:
         self.ends[place.partition] = max(place.offset + 1, self.ends.get(place.partition, 0))
         done(source)
 
-    def _give_up(self, failure: InfrastructureError) -> None:
+    def _give_up(self, failure: LeftfoldError) -> None:
         """Nothing that waits behind what was not written may be: whoever saw it would take that for a duplicate later.
 
         The numbers that a producer gives its batches do not prevent it: of one that has not written to a partition yet,

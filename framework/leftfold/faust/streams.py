@@ -13,11 +13,10 @@ from typing_extensions import TypeForm, TypeVar
 from leftfold import names
 from leftfold.app import App
 from leftfold.codec import MessageCodec, read_recorded
-from leftfold.engine.reason import reason_of
 from leftfold.engine.streamed_rows import StreamedRows
 from leftfold.envelope import Recorded
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
-from leftfold.faust.apps import faust_app
+from leftfold.faust.apps import faust_app, start, translated
 from leftfold.faust.kept_rows import KeptRows
 from leftfold.faust.records import record_of
 from leftfold.messages import Event
@@ -139,14 +138,14 @@ class EventStreams:
         revoked.connect(self._revoked, weak=True)  # signals belong to the class and keep what is theirs
         if self._rows:
             await self._rows.check(self._dialect, self.id)
-        await self.faust.start()
-        self._report("streaming", {"stream": self._name, "from": ", ".join(sorted(self.categories))})
         is_through = False
         try:
+            await start(self.faust, stop, self._failure)
+            self._report("streaming", {"stream": self._name, "from": ", ".join(sorted(self.categories))})
             while not stop.is_set() and not self._failure.done() and not is_through:
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
                 if self.faust.crash_reason is not None:
-                    raise InfrastructureError(f"Faust has given up: {self.faust.crash_reason!r}")
+                    raise translated(self.faust.crash_reason, "Faust has given up")
                 await self._write()
                 is_through = once and await self._rows.has_caught_up()
             if not self._failure.done():
@@ -222,7 +221,6 @@ class EventStreams:
 
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, LeftfoldError):
-            why = reason_of(error)
-            error = InfrastructureError(f"an agent of {self._name} has failed, and its event is not done: {why}")
+            error = translated(error, f"an agent of {self._name} has failed, and its event is not done")
         if not self._failure.done():
             self._failure.set_exception(error)

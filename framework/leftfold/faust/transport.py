@@ -62,6 +62,11 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         self._positions = {TP(tp.topic, tp.partition): position for tp, position in known.items()}
         return records
 
+    @property
+    def refusal(self) -> BaseException | None:
+        """Why the brokers do not let it join its group: aiokafka tells that who fetches, and Faust joins first."""
+        return getattr(getattr(self._consumer, "_coordinator", None), "_pending_exception", None)
+
     async def getmany(self, active_partitions: Any, timeout: float) -> Any:
         """A batch of records, of which our progress then knows."""
         records = await super().getmany(active_partitions, timeout)
@@ -99,6 +104,12 @@ class CommittedConsumer(driver.Consumer):
         self._acked[tp].clear()
         self._acked_index[tp].clear()
         return None if frontier is None or (committed is not None and frontier <= committed) else frontier
+
+    @property
+    def refusal(self) -> BaseException | None:
+        """Why the brokers do not let it join its group."""
+        refusal: BaseException | None = self._thread.refusal  # type: ignore[attr-defined]  # a thread of ours
+        return refusal
 
     async def starts(self, partitions: set[TP]) -> Mapping[TP, int]:
         """Where these partitions begin by now."""

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from leftfold.kafka.errors import translated
+from leftfold.kafka.errors import NOT_ALLOWED, translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.pending import Pending
 from leftfold.kafka.records import KafkaMessage, raw
@@ -34,6 +34,8 @@ class Answers:
     def __init__(
         self, settings: KafkaSettings, topic: str, partitions: int, pending: Pending, tick: Callable[[], None]
     ) -> None:
+        self.refusal = ""
+        """Why the brokers give it no answers."""
         self._pending, self._tick, self._packed = pending, tick, settings.librdkafka()
         self._consumer = Consumer(_config(settings), logger=QuietLog("replies"))
         place = TopicPartition(topic, random.randrange(partitions))
@@ -85,7 +87,10 @@ class Answers:
             read_behind(self._consumer, stand_in(self._packed, message))
         if error is not None:
             _log.warning("reading answers: %s", error)
+            if error.code() in NOT_ALLOWED:
+                self.refusal = str(translated(error, doing="no answer can be read"))
             return
+        self.refusal = ""
         answer = raw(message)
         for name, value in reversed(answer.headers):
             if name == "ce_causationid" and isinstance(value, bytes):

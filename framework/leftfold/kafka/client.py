@@ -195,7 +195,7 @@ class KafkaClient:
         return outcome
 
     def _why(self, topic: str) -> str:
-        return self._silence.why(topic.rpartition(".")[0])
+        return self._answers.refusal or self._silence.why(topic.rpartition(".")[0])
 
 
 class _Task:

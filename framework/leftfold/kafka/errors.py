@@ -6,7 +6,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, LeftfoldError
 
-__all__ = ["FENCED", "UNREACHABLE", "Unreachable", "kafka_error", "translated"]
+__all__ = ["ADVICE", "FENCED", "NOT_ALLOWED", "UNREACHABLE", "Unreachable", "kafka_error", "translated"]
 
 FENCED = frozenset(
     {
@@ -34,7 +34,7 @@ _NO_TOPIC = frozenset(
     }
 )
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
-_REFUSED = frozenset(
+NOT_ALLOWED = frozenset(
     {
         KafkaError._AUTHENTICATION,
         KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -46,6 +46,8 @@ _REFUSED = frozenset(
         KafkaError._SSL,
     }
 )
+ADVICE = "look at security_protocol, sasl_* and ssl_* of the settings, and at the cluster's ACLs (leftfold topics acl)"
+"""What to do where brokers refuse a login, or what it does."""
 
 
 class Unreachable(InfrastructureError):
@@ -82,8 +84,6 @@ def translated(
         return InfrastructureError(f"{text}; create the topics of the App that owns it: leftfold topics ensure")
     if code in _TOO_LARGE:
         return ContractError(f"{text}; send less at once, or raise max.message.bytes of the topic")
-    if code in _REFUSED:
-        return ConfigurationError(
-            f"{text}; look at security_protocol, sasl_* and ssl_* of the settings, and at the cluster's ACLs"
-        )
+    if code in NOT_ALLOWED:
+        return ConfigurationError(f"{text}; {ADVICE}")
     return InfrastructureError(text)

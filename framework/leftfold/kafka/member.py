@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
+from leftfold.kafka.errors import NOT_ALLOWED, translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.records import KafkaMessage, place
 from leftfold.kafka.unpacking import is_packed, unpacked
@@ -160,7 +161,9 @@ class Member:
             raise Fenced(f"the consumer of {self.topic} cannot go on: {error}")
         if error.code() == KafkaError._BAD_MSG:
             _log.warning("%s[%d]@%d holds bytes that are no records: %s", self.topic, *place(message), error.str())
-        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+        if error.code() in NOT_ALLOWED:
+            raise translated(error, doing=f"reading {self.topic}")
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{self.topic}: {error.str()}; was the topic deleted? see: leftfold check")
         return False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -15,7 +16,7 @@ from leftfold import names
 from leftfold.codec import utc_text
 from leftfold.engine.received import DELIVERY_SECONDS, command_headers, command_id, deadline_header, now_text
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
-from leftfold.kafka.errors import kafka_error, translated
+from leftfold.kafka.errors import NOT_ALLOWED, kafka_error, translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
@@ -73,6 +74,7 @@ class Outbox:
         self._delivery = delivery
         self._settings, self._source, self._undelivered = settings, source, undelivered
         self._lock = threading.Lock()
+        self._told: deque[KafkaError] = deque(maxlen=8)
         self._types: dict[type[Command], tuple[str, str, bytes]] = {}
         self._producer = self._new()
 
@@ -129,16 +131,23 @@ class Outbox:
         while not self.put(parcel):
             if time.monotonic() > deadline:
                 return False
-            self._producer.poll(_FULL_WAIT)
+            self._heard(self._producer.poll, _FULL_WAIT)
         return True
 
     def poll(self) -> None:
         """Hears of deliveries."""
-        self._producer.poll(0)
+        self._heard(self._producer.poll, 0.0)
 
     def close(self, timeout: float) -> None:
         """Waits for what is under way, `timeout` seconds at most."""
-        self._producer.flush(timeout)
+        self._heard(self._producer.flush, timeout)
+
+    def _heard(self, serve: Callable[[float], object], seconds: float) -> None:
+        """Serves what the producer has to tell; a fatal error is raised there, too, and the next `put` mends it."""
+        try:
+            serve(seconds)
+        except KafkaException as error:
+            self._told.append(kafka_error(error))
 
     def _learn(self, cls: type[Command]) -> tuple[str, str, bytes]:
         spec = cls.__leftfold__
@@ -153,7 +162,13 @@ class Outbox:
         if error.code() in _DEFINITE:
             self._undelivered(id_, self._translated(error, f"sending command {id_.decode()}"))
         else:
-            self._undelivered(id_, OutcomeUnknown(id_.decode(), f"it was not seen to arrive: {error.str()}"))
+            why = self._refusal() or error.str()
+            self._undelivered(id_, OutcomeUnknown(id_.decode(), f"it was not seen to arrive: {why}"))
+
+    def _refusal(self) -> str:
+        """Why the brokers serve this producer no more; '' while they do."""
+        refused = next((error for error in self._told if error.code() in NOT_ALLOWED), None)
+        return "" if refused is None else str(self._translated(refused, "sending commands"))
 
     def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
         settings = self._settings
@@ -165,6 +180,7 @@ class Outbox:
             self._producer = self._new()
 
     def _new(self) -> Producer:
+        self._told.clear()
         config: dict[str, Any] = {
             **self._settings.librdkafka(),
             "enable.idempotence": True,

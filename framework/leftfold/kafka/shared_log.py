@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from leftfold.errors import Fenced, InfrastructureError
-from leftfold.kafka.errors import translated
+from leftfold.kafka.errors import NOT_ALLOWED, translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.records import KafkaMessage, raw, split
 from leftfold.kafka.settings import KafkaSettings
@@ -23,7 +23,6 @@ _NOT_OURS = frozenset(
     {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
      KafkaError._NO_OFFSET, KafkaError._ASSIGNMENT_LOST, KafkaError._STATE}
 )  # fmt: skip
-_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED})
 
 
 class Fetched(NamedTuple):
@@ -167,7 +166,9 @@ class SharedLog:
                 f"{place[0]}[{place[1]}] does not hold what comes next: {error.str()}; it was trimmed, or made anew, "
                 f"before this was done. To go on elsewhere: leftfold reactions begin NAME --since TIME"
             )
-        if error.code() in _GONE:
+        if error.code() in NOT_ALLOWED:
+            raise translated(error, doing=f"reading {place[0]}" if place[0] else "joining the group")
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{place[0]}: {error.str()}; was the topic deleted? see: leftfold check")
         return []
 

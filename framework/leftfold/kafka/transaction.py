@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from leftfold.engine.batch import Outgoing
 from leftfold.errors import Fenced
+from leftfold.kafka.errors import NOT_ALLOWED, translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.watchdog import Watchdog
 
@@ -196,6 +197,8 @@ class Transactions:
             try:
                 producer.init_transactions(3 * self._timeout)
             except KafkaException as error:
+                if code_of(error) in NOT_ALLOWED:
+                    raise translated(error, doing=f"taking transactional id {self.id}") from error
                 raise Fenced(f"cannot take transactional id {self.id}: {error}") from error
         self.dirty = ""
         return producer
