@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,14 +22,15 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.local import LocalSettings, Servers, embedded
 from leftfold.rights import ADMIN, ROLES, redis_rules, rights_of
+from tests.cli.guild import HEARD, app
 from tests.cli.shell import ROOT, Shell, Typed
-from tests.cli.tower import app
 from tests.worker.bank import bank
 
 pytestmark = pytest.mark.servers
 
+Wait = Callable[[Callable[[], object], str], None]
 SECONDS = 240.0
-APP = "tests.cli.tower:app"
+APP = "tests.cli.guild:app"
 HERE = {"PYTHONPATH": f"{ROOT / 'framework'}:{ROOT}"}
 
 
@@ -47,7 +48,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         assert producer.flush(SECONDS) == 0
         with running(servers, place / "worker", "worker", "bells"):
             told = Shell(place, HERE | environment(servers, "client"))(
-                "send", "Wind", '{"bell": "b"}', "--app", APP, "--timeout", str(SECONDS)
+                "send", "Wind", '{"bell": "b", "at": "2020-01-01T00:00:00Z"}', "--app", APP, "--timeout", str(SECONDS)
             )
             assert told.code == 0, told
         yield servers
@@ -136,10 +137,10 @@ def test_only_their_owner_reads_the_files_of_secure_servers(servers: Servers) ->
 
 
 @contextmanager
-def running(servers: Servers, place: Path, role: str, *words: str) -> Iterator[Shell]:
-    """`leftfold run` with the login of a role until the block ends."""
+def running(servers: Servers, place: Path, role: str, *words: str, **more: str) -> Iterator[Shell]:
+    """`leftfold run` with the login of a role, and more in its environment, until the block ends."""
     place.mkdir()
-    shell = Shell(place, HERE | environment(servers, role))
+    shell = Shell(place, HERE | environment(servers, role) | more)
     process = shell.start(["run", *words, "--app", APP])
     try:
         yield shell
@@ -148,48 +149,71 @@ def running(servers: Servers, place: Path, role: str, *words: str) -> Iterator[S
         process.wait(SECONDS)
 
 
-def test_each_part_has_all_that_it_needs_and_asks_for_no_more(servers: Servers, tmp_path: Path) -> None:
+def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_path: Path, wait_until: Wait) -> None:
     log = servers.data / "kafka" / "logs" / "server.log"
 
     def typed(role: str, *words: str) -> Typed:
-        told = Shell(tmp_path, HERE | environment(servers, role))(*words, "--app", APP)
+        told = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))(*words)
         assert told.code == 0, told
         return told
 
-    begin = len(log.read_bytes())
+    begin, heard = len(log.read_bytes()), tmp_path / "heard"
     typed("deployer", "topics", "ensure")
     with (
         running(servers, tmp_path / "worker", "worker", "bells") as worker,
-        running(servers, tmp_path / "process", "process", "quiet") as process,
+        running(servers, tmp_path / "process", "process", "watch") as process,
+        running(servers, tmp_path / "reaction", "reaction", "herald", **{HEARD: str(heard)}) as reaction,
         running(servers, tmp_path / "tail", "tail", "wound") as tail,
     ):
         worker.wait_said("serving")
         process.wait_said("serving", "routing")
+        reaction.wait_said("reacting")
         tail.wait_said("following")
-        told = typed("client", "send", "Wind", '{"bell": "b"}', "--json")
+        told = typed("client", "send", "Wind", '{"bell": "journey", "at": "2020-01-01T00:00:00Z"}', "--json")
         assert told.rows(), told
+        wait_until(lambda: heard.exists() and "journey" in heard.read_text("utf-8"), "the reaction acts")
+        assert typed("client", "get", "wound", "journey", "--json").rows()[0]["row"]["times"] == 1
         assert [row["workers"] for row in typed("console", "status", "--json").rows() if row.get("kind") == "decider"]
-        assert "events" in typed("rebuild", "rebuild", "wound", "--engine", "local").err
+    assert typed("rebuild", "log", "archive", "bells", "--to", "kept", "--json").rows()[0]["records"]
+    assert "events" in typed("rebuild", "rebuild", "wound", "--engine", "spark", "--archive", "kept").err
+    (row,) = typed("rebuild", "log", "sql", "SELECT bell FROM Rang WHERE bell = 'journey'", "--json").rows()
+    assert row["bell"] == "journey"
     denied = [line for line in log.read_bytes()[begin:].decode().splitlines() if "is Denied" in line]
     assert denied == []
 
 
 LESS = [
     # role, what is typed, and the right that is taken: kind, name and operation
-    ("client", f'send Wind {{"bell":"b"}} --timeout 5 --app {APP}', "topic", "bells.commands", "Write"),
-    ("client", f'send Wind {{"bell":"b"}} --timeout 5 --app {APP}', "topic", "tower.replies", "Read"),
+    (
+        "client",
+        f'send Ring {{"bell":"b"}} --timeout 5 --app {APP}',
+        "topic",
+        "bells.commands",
+        "Write",
+    ),
+    (
+        "client",
+        f'send Ring {{"bell":"b"}} --timeout 5 --app {APP}',
+        "topic",
+        "guild.replies",
+        "Read",
+    ),
     ("console", "events bells", "topic", "bells.events", "Read"),
     ("console", "dead list bells", "topic", "bells.dead", "Read"),
     ("deployer", f"topics ensure --app {APP}", "topic", "bells.events", "AlterConfigs"),
     ("rebuild", f"rebuild wound --engine local --app {APP}", "topic", "bells.events", "Read"),
     ("worker", f"run bells --app {APP}", "topic", "bells.commands", "Read"),
-    ("worker", f"run bells --app {APP}", "transactional-id", "tower.bells.", "Write"),
-    ("worker", f"run bells --app {APP}", "group", "leftfold.tower.bells", "Read"),
-    ("process", f"run quiet --app {APP}", "topic", "quiet.commands", "Read"),
-    ("process", f"run quiet --app {APP}", "topic", "quiet.commands", "Write"),
-    ("process", f"run quiet --app {APP}", "topic", "quiet.time", "Write"),
-    ("process", f"run quiet --app {APP}", "group", names.routing("tower", "quiet"), "Read"),
-    ("process", f"run quiet --app {APP}", "topic", "bells.events", "Read"),
+    ("worker", f"run bells --app {APP}", "transactional-id", "guild.bells.", "Write"),
+    ("worker", f"run bells --app {APP}", "group", "leftfold.guild.bells", "Read"),
+    ("process", f"run watch --app {APP}", "topic", "watch.commands", "Read"),
+    ("process", f"run watch --app {APP}", "topic", "watch.commands", "Write"),
+    ("process", f"run watch --app {APP}", "topic", "watch.time", "Write"),
+    ("process", f"run watch --app {APP}", "group", names.routing("guild", "watch"), "Read"),
+    ("process", f"run watch --app {APP}", "topic", "bells.events", "Read"),
+    ("reaction", f"run herald --app {APP}", "topic", "bells.events", "Read"),
+    ("reaction", f"run herald --app {APP}", "group", names.reacting("guild", "herald"), "Read"),
+    ("rebuild", f"rebuild wound --engine spark --app {APP}", "topic", "bells.events", "Read"),
+    ("rebuild", "log archive bells --to kept", "topic", "bells.events", "Read"),
     ("tail", f"run wound --app {APP}", "topic", "bells.events", "Read"),
 ]
 
