@@ -37,6 +37,8 @@ class App:
             process is dead-lettered: whoever may write commands could forge it, and have answers written elsewhere.
         lateness: how late events may come and still hold the timers of its processes back; absent = however late, as
             it must be while old events are loaded. Whoever may backdate commands could else hold all timers for ever.
+        dead_retention: how long dead commands are kept, a day at least; None = for ever. What processes and reactions
+            could not take is kept for ever, since nobody else knows of it.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class App:
         streams: Sequence[Streaming] = (),
         senders: Sequence[str] = (),
         lateness: timedelta | None = None,
+        dead_retention: timedelta | None = timedelta(days=90),
     ) -> None:
         self.name, self.partitions = name, partitions
         self.deciders, self.processes, self.views = tuple(deciders), tuple(processes), tuple(views)
@@ -66,7 +69,12 @@ class App:
             _of_kind(name, what, kind, given)
         if not _NAME.fullmatch(name):
             raise ConfigurationError(f"app {name!r}: a name is lower case letters, digits, _ and -, such as 'baskets'")
-        self.senders, self.lateness = tuple(senders), lateness
+        self.senders, self.lateness, self.dead_retention = tuple(senders), lateness, dead_retention
+        if dead_retention is not None and dead_retention < timedelta(days=1):
+            raise ConfigurationError(
+                f"app {name}: dead_retention={dead_retention!r} must be a day at least, or None = for ever; somebody "
+                f"has to have a chance to look at dead letters"
+            )
         if lateness is not None and lateness < timedelta():
             raise ConfigurationError(f"app {name}: lateness={lateness!r} must not be negative")
         if isinstance(senders, str) or not all(isinstance(s, str) and _NAME.fullmatch(s) for s in senders):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "begun", "commands", "dead", "events", "group", "is_view_name", "reacting", "rebuilds", "replies",
-    "routing", "state", "streaming", "streams", "tails", "time",
+    "routing", "skipped", "state", "streaming", "streams", "tails", "time",
 ]  # fmt: skip
 
 
@@ -26,6 +26,11 @@ def state(category: str, version: int) -> str:
 def dead(category: str) -> str:
     """The topic of commands that nobody can decide."""
     return f"{category}.dead"
+
+
+def skipped(category: str) -> str:
+    """The compacted topic of events that workers pass over, made when somebody first has one passed over."""
+    return f"{category}.skipped"
 
 
 def replies(app: str) -> str:

@@ -103,6 +103,7 @@ def _worker(app: App, to: _Rights) -> None:
         _works(app, name, to)
         to.topics([names.events(name)], "Read", "Write", "Describe", "DescribeConfigs")
         to.topics(map(names.commands, app.senders_to(name)), "Write", "Describe")
+        to.topics([names.skipped(name)], "Read", "Describe")
 
 
 def _process(app: App, to: _Rights) -> None:

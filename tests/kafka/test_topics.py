@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -66,7 +67,7 @@ def test_the_topics_of_an_app_are_made_as_designed(kafka: KafkaSettings, cluster
     assert configs[f"{category}.state.v2"]["cleanup.policy"] == "compact"
     assert configs[f"{category}.commands"]["retention.ms"] == str(7 * 24 * 3_600_000)
     assert configs[f"{category}.commands"]["message.timestamp.type"] == "LogAppendTime"
-    assert configs[f"{category}.dead"]["retention.ms"] == "-1"
+    assert configs[f"{category}.dead"]["retention.ms"] == str(90 * 24 * 3_600_000)
     room = cluster.max_batch_bytes([f"{category}.events", f"{category}.dead"])
     assert room == int(events["max.message.bytes"]) > 1_000_000
 
@@ -100,7 +101,6 @@ def test_another_partition_count_is_refused_with_both_counts(kafka: KafkaSetting
         ("events", {"retention.ms": "604800000", "message.timestamp.type": "LogAppendTime"}),
         ("events", {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}),
         ("state.v2", {"cleanup.policy": "delete"}),
-        ("dead", {"retention.ms": "1000"}),
     ],
 )
 def test_a_topic_that_would_lose_or_misdate_records_is_refused(
@@ -131,6 +131,17 @@ def test_commands_that_could_go_before_they_are_decided_are_refused(
     ((name, value),) = config.items()
     with pytest.raises(ConfigurationError, match=rf"{category}\.commands has {name}={value}: commands could go"):
         ensure(new_app(category), kafka)
+
+
+def test_dead_commands_stay_for_a_day_at_least(kafka: KafkaSettings, cluster: Cluster, category: str) -> None:
+    cluster.create(f"{category}.dead", 3, 1, {"retention.ms": "1000"})
+    with pytest.raises(ConfigurationError, match=rf"{category}\.dead has retention.ms=1000: commands could go before"):
+        ensure(new_app(category), kafka)
+    with pytest.raises(ConfigurationError, match="dead_retention=.* must be a day at least"):
+        App("hasty", dead_retention=timedelta(hours=1))
+    cluster.set_configs(f"{category}.dead", {"retention.ms": "-1"})
+    ensure(new_app(category), kafka)
+    assert cluster.configs([f"{category}.dead"])[f"{category}.dead"]["retention.ms"] == "-1", "what is there stays"
 
 
 def test_a_category_that_is_only_read_must_be_there(kafka: KafkaSettings, category: str) -> None:

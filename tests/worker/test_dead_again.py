@@ -82,6 +82,28 @@ def test_letters_are_listed_shown_sent_again_and_discarded(broker: Broker, typed
     assert typed("show", f"{names_of}[0]@999").code == 2
 
 
+def test_letters_that_leave_are_told_of_before_and_counted_behind(broker: Broker, typed: Typing) -> None:
+    bank = broker.bank()
+    producer, dead = broker.producer(), names.dead(bank.name)
+    producer.produce(names.commands(bank.name), b"{}", ACCOUNT.encode(), headers=[("ce_id", b"broken")])
+    assert producer.flush(SECONDS) == 0
+    with Running(bank, broker.address) as running:
+        wait_until(lambda: running.worker.counts["dead"] == 1, "the dead letter")
+        survey = Survey(broker.address, None)
+        list(survey.deciders(bank.app))
+        assert not any("is deleted in" in one for one in survey.problems)
+        (row,) = typed("list", bank.name, "--json").rows()
+        assert row["leaves"] - row["appended"] == 90 * 86_400_000
+        broker.alter(dead, retention_ms=str(86_400_000))
+        list(survey.deciders(bank.app))
+        assert any(f"{row['letter']} has waited for" in one for one in survey.problems)
+        assert "is deleted in 23 h" in survey.problems[-1]
+    broker.wipe(dead)
+    listed = typed("list", bank.name)
+    assert listed.code == 0
+    assert re.search(rf"of {bank.name} up to \d older letters are gone, which are kept for 1 d", listed.err), listed
+
+
 def _surveyed(broker: Broker, bank: Bank) -> tuple[int, bool]:
     """How many dead letters `leftfold status` shows of the decider, and whether it tells where to look at them."""
     survey = Survey(broker.address, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from leftfold import names
 from leftfold.cli.main import run
 from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.states import forget_states
 from leftfold.partitioner import partition_of
 from tests.worker import bank as bank_module
 from tests.worker.bank import PARTITIONS, Bank
@@ -92,6 +95,28 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
     assert "cannot be folded" not in typed("status")[1]
 
 
+@pytest.mark.parametrize("gone", ["letters", "letters and marks"])
+def test_what_is_passed_over_stays_so_when_its_letter_has_left(
+    broker: Broker, one: Bank, typed: Typing, gone: str
+) -> None:
+    """A fold from the beginning meets it again, years later maybe."""
+    place = plant(broker, one)
+    with Running(one, broker.address, stopped=frozenset({HIT})) as running:
+        wait_until(lambda: standing(running, place), "the report")
+        wait_until(lambda: skip(typed, one, place) == 0, "the note")
+    broker.wipe(names.dead(one.name))
+    if gone != "letters":
+        broker.wipe(names.skipped(one.name))
+    forget_states(one.app, one.name, broker.settings, partial(KafkaLogReader, broker.settings), "kept")
+    if gone != "letters":
+        with Running(one, broker.address, stopped=frozenset({HIT})) as running:
+            wait_until(lambda: standing(running, place), "the report")
+        return
+    with Running(one, broker.address) as running, KafkaClient(one.name, broker.settings) as client:
+        assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 2
+        assert not running.told("a partition stands still")
+
+
 def standing(running: Running, place: str) -> bool:
     """Whether the worker has said that it stands still at a place."""
     return running.going and any(told["at"] == place for told in running.told("a partition stands still"))
@@ -109,9 +134,14 @@ def test_what_no_worker_stands_still_at_is_not_passed_over(broker: Broker, one: 
     assert not dead
 
 
-def test_topics_that_take_packed_batches_are_named(broker: Broker, one: Bank, typed: Typing) -> None:
+def test_topics_that_take_packed_batches_or_keep_letters_otherwise_are_named(
+    broker: Broker, one: Bank, typed: Typing
+) -> None:
     told = f"{names.commands(one.name)} take batches that weigh little only while they are packed"
     assert told not in typed("doctor")[1]
     broker.alter(names.commands(one.name), compression_type="producer")
+    broker.alter(names.dead(one.name), retention_ms="-1")
     with Running(one, broker.address):
-        assert told in typed("doctor")[1]
+        said = typed("doctor")[1]
+        assert told in said
+        assert f"{names.dead(one.name)} has retention.ms=-1, and dead_retention of app {one.app.name} says" in said

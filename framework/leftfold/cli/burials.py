@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from leftfold import names
 from leftfold.cli.console import amount, lasting
@@ -14,27 +14,62 @@ from leftfold.cli.passed_over import place_in
 from leftfold.connection import kafka_settings, ring
 from leftfold.engine.dead_letter import Letter, letters_in, offset_in
 from leftfold.engine.step import Place
+from leftfold.position import Position
 
 __all__ = ["Burials", "dead_waiting", "standing_still"]
 
 _DEAD = names.dead("")
 _LAST = 2000
 """How many offsets of each partition a look reads at most."""
-_NEWS = 24 * 3600.0
-"""Dead letters stay for ever; those of the last day are told of."""
+_NEWS, _SOON = 24 * 3600.0, 7 * 24 * 3600.0
+"""Those of the last day are told of, and those that leave within a week."""
 
 
-def dead_waiting(cluster: Any, settings: Any, name: str) -> tuple[int, str]:
-    """How many commands or inputs wait among the last dead letters of each partition, and a sentence about new ones."""
+class Kept(NamedTuple):
+    """How many offsets of a topic of dead letters are gone, and seconds that letters are kept; None = for ever."""
+
+    gone: int
+    seconds: float | None
+
+    def leaves(self, letter: Letter) -> float | None:
+        """When a letter leaves, in seconds since 1970 or somewhat later; None = never."""
+        return None if self.seconds is None else letter.record.time / 1000 + self.seconds
+
+
+def kept(cluster: Any, name: str) -> Kept:
+    """What becomes of the dead letters of a category or process with time; those without a topic are kept."""
+    topic = names.dead(name)
+    if not cluster.partition_counts([topic]):
+        return Kept(0, None)
+    lasting = int(cluster.configs([topic])[topic]["retention.ms"])
+    starts: Position = cluster.starts([topic])
+    return Kept(sum(starts.offsets[topic].values()), None if lasting < 0 else lasting / 1000)
+
+
+def dead_waiting(cluster: Any, settings: Any, name: str) -> tuple[int, list[str]]:
+    """How many commands or inputs wait among the last dead letters of each partition, and what is to be said of them.
+
+    New ones are told of, and those that are about to leave.
+    """
     records = last_records(cluster, settings, names.dead(name), _LAST)
     found = [letter for letter in letters_in(records) if letter.is_input and not letter.handled]
-    newest = max(found, key=lambda letter: letter.record.time, default=None)
-    ago = time.time() - newest.record.time / 1000 if newest else _NEWS
-    if newest is None or ago >= _NEWS:
-        return len(found), ""
-    trace = f"leftfold log trace {id_}, " if (id_ := newest.text("ce_id")) else ""
-    told = f"{amount(len(found), 'dead letter')}, the last one {lasting(ago)} ago: {newest.reason}"
-    return len(found), f"{told}; see: {trace}leftfold dead list {name}"
+    if not found:
+        return 0, []
+    told, now = list[str](), time.time()
+    first, newest = min(found, key=_time), max(found, key=_time)
+    leaves = kept(cluster, name).leaves(first)
+    if (ago := now - _time(newest)) < _NEWS:
+        trace = f"leftfold log trace {id_}, " if (id_ := newest.text("ce_id")) else ""
+        waiting = f"{amount(len(found), 'dead letter')}, the last one {lasting(ago)} ago: {newest.reason}"
+        told.append(f"{waiting}; see: {trace}leftfold dead list {name}")
+    if leaves is not None and leaves < now + _SOON:
+        waited = f"{first.place} has waited for {lasting(now - _time(first))}"
+        told.append(f"{waited}, and is deleted in {lasting(leaves - now)}; see: leftfold dead list {name}")
+    return len(found), told
+
+
+def _time(letter: Letter) -> float:
+    return letter.record.time / 1000
 
 
 def standing_still(cluster: Any, settings: Any, name: str, version: int) -> list[str]:
@@ -76,6 +111,11 @@ class Burials:
             raise unknown("category or process with dead letters in the log called", category, self._known)
         for name in [category] if category else self._known:
             yield from (letter for letter in self._letters(name).read() if letter.is_input)
+
+    def kept(self, category: str = "") -> dict[str, Kept]:
+        """How long letters are kept, of one category or process, or of all."""
+        with ring("leftfold.kafka.cluster").Cluster(self._settings) as cluster:
+            return {name: kept(cluster, name) for name in ([category] if category else self._known)}
 
     def of(self, letter: Letter) -> Any:
         """The topic that a letter is in."""

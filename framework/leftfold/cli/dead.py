@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from leftfold import names
 from leftfold.cli.options import JsonOption, KafkaOption, examples
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from leftfold.cli.burials import Kept
     from leftfold.engine.dead_letter import Letter
 
 __all__ = ["dead"]
@@ -45,13 +49,15 @@ def list_(
     over: leftfold log skip.
     """
     from leftfold.cli.burials import Burials
-    from leftfold.cli.console import amount, emit, note, say, styled
+    from leftfold.cli.console import amount, emit, lasting, note, say, styled
 
-    found = [letter for letter in Burials(kafka).letters(category) if handled or not letter.handled]
+    burials = Burials(kafka)
+    found = [letter for letter in burials.letters(category) if handled or not letter.handled]
+    kept = burials.kept(category)
     reasons: dict[tuple[str, str, str], list[Letter]] = {}
     for letter in found:
         if as_json:
-            emit(_row(letter))
+            emit(_row(letter, kept))
         reasons.setdefault((letter.record.topic, letter.reason, letter.handled), []).append(letter)
     for (topic, reason, done), letters in reasons.items() if not as_json else ():
         counted = f"{amount(len(letters), 'letter')}{f', {done}' if done else ''}"
@@ -61,6 +67,10 @@ def list_(
     waiting = sum(not letter.handled for letter in found)
     if not as_json:
         note(f"look at one: leftfold dead show '{found[0].place}'" if found else "there are no dead letters that wait")
+        for name, one in kept.items():
+            lasts = f", which are kept for {lasting(one.seconds)}" if one.seconds else ""
+            if one.gone:
+                note(f"of {name} up to {one.gone:,} older letters are gone{lasts}")
     raise typer.Exit(1 if waiting else 0)
 
 
@@ -85,16 +95,20 @@ def show(
     burials = Burials(kafka)
     (letter,) = burials.chosen([which])
     value = burials.of(letter).original(letter).value or b""
+    row = _row(letter, burials.kept(letter.record.topic.removesuffix(names.dead(""))))
     try:
         read = json.loads(value)
     except (ValueError, RecursionError):
         read = None
     if as_json:
         headers = {name: letter.text(name) for name, _ in letter.record.headers}
-        emit({**_row(letter), "headers": headers, "value": read, "bytes": base64.b64encode(value).decode()})
+        emit({**row, "headers": headers, "value": read, "bytes": base64.b64encode(value).decode()})
         return
-    appended = datetime.fromtimestamp(letter.record.time / 1000, UTC).isoformat(timespec="milliseconds")
-    pairs({name: told for name, told in {**_row(letter), "appended": appended}.items() if told})
+    appended, leaves = (
+        ms and datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+        for ms in (letter.record.time, row["leaves"])
+    )
+    pairs({name: told for name, told in {**row, "appended": appended, "leaves": leaves}.items() if told})
     say()
     pairs({name: letter.text(name) for name, _ in letter.record.headers if not name.startswith("dead_")})
     say()
@@ -181,7 +195,8 @@ def discard(
         note("no dead letter waits there")
 
 
-def _row(letter: Letter) -> dict[str, Any]:
+def _row(letter: Letter, kept: Mapping[str, Kept]) -> dict[str, Any]:
+    leaves = kept[letter.record.topic.removesuffix(names.dead(""))].leaves(letter)
     return {
         "letter": str(letter.place),
         "reason": letter.reason,
@@ -191,6 +206,7 @@ def _row(letter: Letter) -> dict[str, Any]:
         "id": letter.text("ce_id"),
         "time": letter.text("ce_time"),
         "appended": letter.record.time,
+        "leaves": leaves and int(1000 * leaves),
         "handled": letter.handled,
         "why": letter.why,
     }

@@ -33,6 +33,7 @@ from leftfold.engine.claims import mixture
 from leftfold.engine.leftovers import leftovers, way_out
 from leftfold.engine.orphans import orphans
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
+from leftfold.kafka.configs import dead_commands
 from leftfold.veil import veiled
 
 __all__ = ["Examination", "Finding"]
@@ -117,13 +118,13 @@ class Examination:
         with ring("leftfold.kafka.cluster").Cluster(settings) as cluster:
             found = {d.name: cluster.owners(d.name).get(names.group(app.name, d.name), 0) for d in app.deciders}
             wrong = [told for d in app.deciders for told in standing_still(cluster, settings, d.name, d.version)]
-            packed = _packed(cluster, app)
+            noted = _packed(cluster, app) + _kept_otherwise(cluster, app)
         idle = [name for name, members in found.items() if not members]
         if idle:
             wrong.append(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
         if wrong:
             raise InfrastructureError("\n".join(wrong))
-        return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) + packed
+        return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) + noted
 
     def _look_at_processes(self, app: App) -> str:
         settings = kafka_settings(self._kafka)
@@ -212,6 +213,23 @@ def _packed(cluster: Any, app: App) -> str:
     return (
         f"\n{', '.join(found)} take batches that weigh little only while they are packed; to have brokers refuse them: "
         f"kafka-configs --alter --entity-type topics --entity-name TOPIC --add-config compression.type=uncompressed"
+    )
+
+
+def _kept_otherwise(cluster: Any, app: App) -> str:
+    """Says which dead commands are kept longer or shorter than the App says."""
+    wanted = dead_commands(app.dead_retention)["retention.ms"]
+    try:
+        configs = cluster.configs(cluster.partition_counts(names.dead(decider.name) for decider in app.deciders))
+    except ConfigurationError:  # not allowed to ask
+        return ""
+    found = {topic: config["retention.ms"] for topic, config in configs.items() if config["retention.ms"] != wanted}
+    if not found:
+        return ""
+    return (
+        f"\n{', '.join(f'{topic} has retention.ms={ms}' for topic, ms in found.items())}, and dead_retention of app "
+        f"{app.name} says {wanted}; where older dead letters may go: kafka-configs --alter --entity-type topics "
+        f"--entity-name TOPIC --add-config retention.ms={wanted}"
     )
 
 

@@ -58,8 +58,7 @@ class ProcessSurvey:
         row["unrouted"] = self._age(f"{name}.router", events, "its routers have not routed an event")
         row["untaken"] = self._age(name, [inputs], "its workers have not taken an input")
         waiting, told = dead_waiting(self._groups, self._settings, name)
-        if told:
-            self.problems.append(f"process {name}: {told}")
+        self.problems += [f"process {name}: {problem}" for problem in told]
         return row | self._timers(process) | {"dead": waiting}
 
     def _age(self, of: str, topics: Iterable[str], what: str) -> float | None:

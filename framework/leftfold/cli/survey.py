@@ -102,8 +102,7 @@ class Survey:
                     settings = kafka_settings(self._kafka)
                     self.problems += standing_still(cluster, settings, decider.name, decider.version)
                     waiting, told = dead_waiting(cluster, settings, decider.name)
-                    if told:
-                        self.problems.append(f"decider {decider.name}: {told}")
+                    self.problems += [f"decider {decider.name}: {problem}" for problem in told]
                     yield {**row, "dead": waiting}
         except LeftfoldError as error:
             self._met(error)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from types import MappingProxyType
 from typing import TypeAlias
 
-__all__ = ["COMMANDS", "DEAD", "EVENTS", "REPLIES", "STATE", "TIME", "TopicConfig"]
+__all__ = ["COMMANDS", "DEAD", "EVENTS", "REPLIES", "STATE", "TIME", "TopicConfig", "dead_commands"]
 
 TopicConfig: TypeAlias = Mapping[str, str]
 
@@ -54,7 +55,14 @@ COMMANDS: TopicConfig = MappingProxyType(
 DEAD: TopicConfig = MappingProxyType(
     {**_WEIGHED, "cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 )
-"""Dead letters stay until somebody has looked at them."""
+"""What processes and reactions could not take stays until somebody has looked at it."""
+
+
+def dead_commands(kept: timedelta | None) -> TopicConfig:
+    """How dead letters of commands are kept, None = for ever: whoever may send commands may fill their topic."""
+    lasting = "-1" if kept is None else str(kept // timedelta(milliseconds=1))
+    return MappingProxyType({**DEAD, "retention.ms": lasting})
+
 
 REPLIES: TopicConfig = MappingProxyType(
     {

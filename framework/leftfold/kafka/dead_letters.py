@@ -11,9 +11,11 @@ from leftfold.digits import number_in
 from leftfold.engine.dead_letter import DISCARDED, SENDING, SENT, Letter, letters_in, mark, passed_over, sent_again
 from leftfold.errors import ContractError
 from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.configs import STATE
 from leftfold.kafka.one_record import record_at, write_record
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.topics import Topic, make
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 
@@ -23,7 +25,7 @@ _BATCH, _WAIT, _PATIENCE = 500, 0.1, 15.0
 
 
 class DeadLetters:
-    """All that is kept in `{category}.dead`. Nothing is deleted: what was handled has a mark behind it."""
+    """All that is kept in `{category}.dead`. Nothing is deleted by hand: what was handled has a mark behind it."""
 
     def __init__(self, category: str, settings: KafkaSettings) -> None:
         self._category, self._topic, self._settings = category, names.dead(category), settings
@@ -70,8 +72,17 @@ class DeadLetters:
         write_record(self._settings, self._topic, mark(letter, DISCARDED, why))
 
     def pass_over(self, letter: Letter, why: str) -> None:
-        """Has restores pass over the event at which a worker stands still, as a letter of its says."""
-        write_record(self._settings, self._topic, passed_over(letter, why))
+        """Has restores pass over the event at which a worker stands still, as a letter of its says.
+
+        Letters leave one day, and their marks with them; that of an event stays for as long as the event.
+        """
+        told, topic = passed_over(letter, why), names.skipped(self._category)
+        with Cluster(self._settings) as cluster:
+            if not cluster.partition_counts([topic]):
+                count = cluster.partitions(self._topic)
+                make(cluster, self._settings, [Topic(topic, count, STATE)])
+        write_record(self._settings, topic, told._replace(key=letter.source.encode(), value=b"{}"))
+        write_record(self._settings, self._topic, told)
 
     def _records(self) -> Iterator[RawRecord]:
         with Cluster(self._settings) as cluster:

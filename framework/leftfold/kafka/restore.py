@@ -108,7 +108,7 @@ class Restoration:
         self._version = ""
         self._version_ends: dict[int, int] = {}
         self._theirs: dict[int, StateMark] = {}
-        self._letters: dict[int, tuple[int, int]] | None = None
+        self._letters: dict[str, dict[int, tuple[int, int]]] | None = None
         self.stopped: dict[int, Stopped] = {}
         self._phase: Callable[[], bool] = self._committed
 
@@ -222,8 +222,10 @@ class Restoration:
         return False
 
     def _look_for_refusals(self, log: LogReader) -> None:
-        self._letters = {p: self._ends(self._duty.refusals, p) for p in self.found}
-        log.seek(Position({self._duty.refusals: {p: begin for p, (begin, _) in self._letters.items()}}))
+        # What is passed over is noted for as long as the log is kept; letters are not.
+        topics = [self._duty.refusals, *{names.skipped(self._duty.name)}.intersection(self._ports.topics())]
+        self._letters = {topic: {p: self._ends(topic, p) for p in self.found} for topic in topics}
+        log.seek(Position({topic: {p: low for p, (low, _) in s.items()} for topic, s in self._letters.items()}))
         self._phase = self._refusals
 
     def _check_logs(self, restored: Restored) -> None:
@@ -268,7 +270,7 @@ class Restoration:
         for record in records:
             if restored := self.found.get(record.partition):
                 restored.refold.pass_over(record)
-        if not self._short(log, self._duty.refusals, {p: letters[p][1] for p in self.found}):
+        if not any(self._short(log, topic, {p: s[p][1] for p in self.found}) for topic, s in letters.items()):
             self._fold(log)
         elif not records:
             self._end_hanging()
@@ -307,7 +309,7 @@ class Restoration:
         """Gives a partition up at an event that cannot be folded, unless somebody has said that it need not be."""
         noted, partition = restored.refold.noted.get(record.offset), restored.partition
         if record.offset not in restored.refold.passed:
-            end = (self._letters or {})[partition][1]
+            end = (self._letters or {})[self._duty.refusals][partition][1]
             is_noted, seconds = noted is not None and noted >= end - _RECENT, time.monotonic() - self._began
             self.stopped[partition] = Stopped(record, why, is_noted, seconds)
             self.found.pop(partition)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from leftfold import names
 from leftfold.app import App
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.configs import COMMANDS, DEAD, EVENTS, REPLIES, STATE, TIME, TopicConfig
+from leftfold.kafka.configs import COMMANDS, DEAD, EVENTS, REPLIES, STATE, TIME, TopicConfig, dead_commands
 from leftfold.kafka.settings import KafkaSettings
 
-__all__ = ["Topic", "ensure", "topics_of"]
+__all__ = ["Topic", "ensure", "make", "topics_of"]
 
 _REPLICAS = 3
 # What a guarantee rests on; the rest is a matter of taste, and of the operator.
 _STRICT = frozenset({"cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type"})
-_CHECKED = (EVENTS, STATE, DEAD, COMMANDS)
+_UNCHECKED = (REPLIES, TIME)
 _DATED = "message.timestamp.type"
 _LEAST_MS = 24 * 3_600_000
-"""How long commands are kept at least: until workers that were stopped take them, a process's commands among them."""
+"""How long commands are kept at least: until workers that were stopped take them, a process's commands among them.
+
+Dead ones, too: until somebody has looked at them.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def topics_of(app: App) -> list[Topic]:
             Topic(names.commands(category), count, COMMANDS),
             Topic(names.events(category), count, EVENTS),
             Topic(names.state(category, decider.version), count, STATE),
-            Topic(names.dead(category), count, DEAD),
+            Topic(names.dead(category), count, dead_commands(app.dead_retention)),
         ]
     for process in app.processes:
         name = process.name
@@ -73,11 +76,11 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
             # Before anything is asked of others: two Apps that listen to each other could never begin.
-            _make(cluster, settings, missing)
+            make(cluster, settings, missing)
             there |= _wait_made(cluster, [topic.name for topic in wanted], timeout)
         _check_read(app, read, there)
         _date(cluster, [topic.name for topic in wanted if topic.config in (COMMANDS, TIME)])
-        _check(app, wanted, there, cluster.configs(t.name for t in wanted if t.config in _CHECKED))
+        _check(app, wanted, there, cluster.configs(t.name for t in wanted if t.config not in _UNCHECKED))
     return there
 
 
@@ -89,7 +92,8 @@ def _read_only(app: App) -> set[str]:
     return views.union(*(reaction.categories for reaction in app.reactions)) - owned
 
 
-def _make(cluster: Cluster, settings: KafkaSettings, missing: list[Topic]) -> None:
+def make(cluster: Cluster, settings: KafkaSettings, missing: Iterable[Topic]) -> None:
+    """Makes topics, with as many replicas as the settings say or the cluster has, three at most."""
     replication = settings.replication_factor or min(_REPLICAS, cluster.brokers())
     # With three replicas one may be away; a write is known to two before it is answered.
     safety = {"min.insync.replicas": "2"} if replication >= _REPLICAS else {}
@@ -132,6 +136,7 @@ def _check_read(app: App, read: list[str], there: Mapping[str, int]) -> None:
 
 
 def _check(app: App, wanted: list[Topic], there: Mapping[str, int], configs: Mapping[str, Mapping[str, str]]) -> None:
+    dead = {names.dead(decider.name) for decider in app.deciders}
     for topic in wanted:
         count = there[topic.name]
         if topic.fixed and count != topic.partitions:
@@ -140,8 +145,9 @@ def _check(app: App, wanted: list[Topic], there: Mapping[str, int], configs: Map
                 f"keys would move between them. Say partitions={count} in the App: moving streams to another count "
                 f"is a migration, which this version does not have"
             )
-        if topic.config is COMMANDS:
-            _check_commands(topic.name, configs[topic.name])
+        if topic.config is COMMANDS or topic.name in dead:
+            lost = "before anybody has looked at them" if topic.name in dead else "before they are decided"
+            _check_lasting(topic.name, configs[topic.name], lost)
             continue
         for name, value in topic.config.items():
             found = configs.get(topic.name, {}).get(name, value)
@@ -152,14 +158,14 @@ def _check(app: App, wanted: list[Topic], there: Mapping[str, int], configs: Map
                 )
 
 
-def _check_commands(topic: str, config: Mapping[str, str]) -> None:
+def _check_lasting(topic: str, config: Mapping[str, str], lost: str) -> None:
     """Checks that commands wait long enough; what a process has sent is never sent again."""
     wanted = {"cleanup.policy": "delete", "retention.bytes": "-1"}
     wrong = [f"{name}={config[name]}" for name, value in wanted.items() if config[name] != value]
     wrong += [f"retention.ms={ms}" for ms in [int(config["retention.ms"])] if 0 <= ms < _LEAST_MS]
     if wrong:
         raise ConfigurationError(
-            f"topic {topic} has {', '.join(wrong)}: commands could go before they are decided. It must have "
+            f"topic {topic} has {', '.join(wrong)}: commands could go {lost}. It must have "
             f"cleanup.policy=delete, retention.bytes=-1 and retention.ms=-1 or {_LEAST_MS} at least; set it with "
             f"kafka-configs --alter"
         )
