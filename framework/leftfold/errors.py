@@ -35,6 +35,7 @@ __all__ = [
     "OutcomeUnknown",
     "StaleViewError",
     "ViewNotBuilt",
+    "refused",
 ]
 
 
@@ -159,3 +160,9 @@ class Fenced(InfrastructureError):
     """Another process owns this work now, or a call outlived its deadline; end and let the supervisor restart."""
 
     exit_code = 75
+
+
+def refused(text: str) -> ConfigurationError:
+    """The error of brokers that do not take a login, or do not let it do something: what, and where to look."""
+    advice = "look at security_protocol, sasl_* and ssl_* of the settings, and at the cluster's ACLs"
+    return ConfigurationError(f"{text}; {advice} (leftfold topics acl)")

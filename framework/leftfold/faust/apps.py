@@ -13,9 +13,8 @@ from mode.utils.queues import FlowControlEvent
 from yarl import URL
 
 from leftfold.engine.reason import reason_of
-from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
+from leftfold.errors import InfrastructureError, LeftfoldError, refused
 from leftfold.faust.transport import CommittedTransport
-from leftfold.kafka.errors import ADVICE
 
 __all__ = ["faust_app", "start", "translated"]
 
@@ -42,7 +41,7 @@ class _Flow(FlowControlEvent):
 def translated(error: BaseException, doing: str) -> LeftfoldError:
     """An error of Faust or aiokafka in our tree, with what was tried as the message's first words."""
     text = f"{doing}: {reason_of(error)}"
-    return ConfigurationError(f"{text}; {ADVICE}") if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)
+    return refused(text) if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)
 
 
 def faust_app(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, KafkaException
 
-from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, LeftfoldError
+from leftfold.errors import ContractError, Fenced, InfrastructureError, LeftfoldError, refused
 
-__all__ = ["ADVICE", "FENCED", "NOT_ALLOWED", "UNREACHABLE", "Unreachable", "kafka_error", "translated"]
+__all__ = ["FENCED", "NOT_ALLOWED", "UNREACHABLE", "Unreachable", "kafka_error", "translated"]
 
 FENCED = frozenset(
     {
@@ -46,8 +46,6 @@ NOT_ALLOWED = frozenset(
         KafkaError._SSL,
     }
 )
-ADVICE = "look at security_protocol, sasl_* and ssl_* of the settings, and at the cluster's ACLs (leftfold topics acl)"
-"""What to do where brokers refuse a login, or what it does."""
 
 
 class Unreachable(InfrastructureError):
@@ -85,5 +83,5 @@ def translated(
     if code in _TOO_LARGE:
         return ContractError(f"{text}; send less at once, or raise max.message.bytes of the topic")
     if code in NOT_ALLOWED:
-        return ConfigurationError(f"{text}; {ADVICE}")
+        return refused(text)
     return InfrastructureError(text)
