@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import py4j
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from leftfold.spark.launch import launch, quiet_launch
+from leftfold.spark.launch import forget_dead, launch, private_folder, quiet_launch
 from leftfold.spark.settings import SUBMITTED, SparkSettings
 from leftfold.spark.shipping import ship
 
@@ -30,7 +31,8 @@ _PY4J_LOGGERS = ("", "py4j.clientserver", "py4j.java_gateway")
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
-    """The session of this process, made when there is none yet; keep it, since the first takes seconds to start."""
+    """The session of this process, made when there is none yet, or Spark has died since; a start takes seconds."""
+    forget_dead()
     local = settings.master.startswith("local")
     if settings.java_home is not None:
         os.environ["JAVA_HOME"] = str(settings.java_home)
@@ -39,8 +41,9 @@ def open_session(settings: SparkSettings) -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    properties = {**_ours(settings, local=local), **settings.properties}
-    with _uninterrupted(), quiet_launch(settings.cache):
+    folder = private_folder(settings.cache)
+    properties = {**_ours(settings, folder, local=local), **settings.properties}
+    with _uninterrupted(), quiet_launch(folder):
         if settings.master != SUBMITTED:
             launch({**properties, "spark.master": settings.master, "spark.app.name": "leftfold"})
         session = _builder(settings, properties).getOrCreate()
@@ -103,26 +106,44 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """A session that is stopped at the end of the block, unless there was one before."""
+    """A session that is stopped at the end of the block, unless there was one before.
+
+    When Spark dies within the block, `open_session` makes another one, which is stopped instead.
+    """
+    forget_dead()
     mine = SparkContext._active_spark_context is None  # noqa: SLF001  # in any thread, which nothing else tells
     session = open_session(settings)
     try:
         yield session
     finally:
         if mine:
+            _stop()
+
+
+def _stop() -> None:
+    """Stops the session that there is, if Spark has not died."""
+    forget_dead()
+    session = SparkSession._instantiatedSession  # noqa: SLF001  # in any thread, which nothing else tells
+    if session is not None:
+        try:
             session.stop()
+        except (Py4JError, OSError):
+            forget_dead()
 
 
-def _ours(settings: SparkSettings, *, local: bool) -> dict[str, str]:
+def _ours(settings: SparkSettings, folder: Path, *, local: bool) -> dict[str, str]:
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.memory,
+        # Out of memory, Spark may lose the thread that a job waits for, and the job would wait for ever.
+        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
-        "spark.sql.warehouse.dir": "/tmp/leftfold-warehouse",  # noqa: S108  # never written to: nothing makes tables
+        "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),  # never written to: nothing makes tables
         # A message of Kafka is a dozen small allocations, and glibc keeps only 7 of a kind at hand per thread.
         "spark.executorEnv.GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000",
     }
