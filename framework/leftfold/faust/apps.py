@@ -11,7 +11,7 @@ from yarl import URL
 
 from leftfold.faust.transport import CommittedTransport
 
-__all__ = ["faust_app"]
+__all__ = ["Tableless", "faust_app"]
 
 
 class _Flow(FlowControlEvent):
@@ -23,13 +23,25 @@ class _Flow(FlowControlEvent):
             super().resume()
 
 
+class Tableless(faust.App):
+    """An App without tables, which has nothing to keep in directories and makes none."""
+
+    def _create_directories(self) -> None:
+        pass
+
+
 def faust_app(
-    id_: str, dialect: Mapping[str, Any], kind: type[CommittedTransport] = CommittedTransport, **other: Any
+    id_: str,
+    dialect: Mapping[str, Any],
+    kind: type[CommittedTransport] = CommittedTransport,
+    made: type[faust.App] = faust.App,
+    **other: Any,
 ) -> faust.App:
     """The App, with its transport.
 
     Args:
-        dialect: how aiokafka reaches the brokers. kind: of its transport. other: settings that differ from ours.
+        dialect: how aiokafka reaches the brokers. kind: of its transport. made: of the App. other: settings that differ
+            from ours.
     """
     settings: dict[str, Any] = {
         "broker": [URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
@@ -46,7 +58,7 @@ def faust_app(
         "store": "memory://",
         "logging_config": None,
     }
-    app = faust.App(id_, **{**settings, **other})
+    app = made(id_, **{**settings, **other})
     app.flow_control = _Flow()
     transport = kind(app.conf.broker_consumer, app)
     transport.dialect = dialect

@@ -23,8 +23,8 @@ class AnswerLimit:
     """How long an answer may be.
 
     Args:
-        rows: how many rows. bytes: how large all their values are together, as Arrow holds them. Spark needs several times
-            as much memory to hand them over.
+        rows: how many rows. bytes: how large all their values are together, as Arrow holds them. Spark needs
+            several times as much memory to hand them over.
     """
 
     rows: int = 100_000

@@ -64,7 +64,7 @@ def cause_of(error: Exception) -> LeftfoldError:
         name, message = ours[-1]
         kind: type[LeftfoldError] = getattr(leftfold.errors, name, InfrastructureError)
         return kind(message)
-    gone = isinstance(error, ConnectionError | Py4JError) and not isinstance(error, Py4JJavaError)
+    gone = isinstance(error, ConnectionError | EOFError | Py4JError) and not isinstance(error, Py4JJavaError)
     if gone or _DIED.search(text):
         return InfrastructureError(
             "Spark has died or run out of memory; ask for less, or give it more by LEFTFOLD_SPARK_MEMORY, as in 4g"

@@ -137,7 +137,7 @@ def _ours(settings: SparkSettings, folder: Path, *, local: bool) -> dict[str, st
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.memory,
         # Out of memory, Spark may lose the thread that a job waits for, and the job would wait for ever.
-        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
+        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError -XX:+DisplayVMOutputToStderr",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.runSQLOnFiles": "false",
