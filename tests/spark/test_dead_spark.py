@@ -63,3 +63,4 @@ DIED = "Spark has died or run out of memory; ask for less, or give it more by LE
 def test_the_next_question_is_answered(what: str, said: str) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, what], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [said, "2", "None", "3"], done.stderr
+    assert done.stderr == ""

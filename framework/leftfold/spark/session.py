@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import py4j
 from py4j.protocol import Py4JError
@@ -52,9 +53,24 @@ def open_session(settings: SparkSettings) -> SparkSession:
         PySparkLogger.getLogger(name).disabled = True
     for name in _PY4J_LOGGERS:
         logging.getLogger(name).addFilter(_not_of_py4j)
+    _keep_quiet_of_the_end(session.sparkContext)
     if not local:
         ship(session.sparkContext, settings.py_files)
     return session
+
+
+def _keep_quiet_of_the_end(context: SparkContext) -> None:
+    """Leaves out the stack that pyspark's listener for accumulators prints when Spark dies."""
+    server: Any = context._accumulatorServer  # noqa: SLF001  # its way to tell an error is a method of the instance
+    if "handle_error" in vars(server):
+        return
+    tell = server.handle_error
+
+    def handle_error(request: object, address: object) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            tell(request, address)
+
+    server.handle_error = handle_error
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
