@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from leftfold.errors import InfrastructureError
 from leftfold.spark.launch import private_folder, quiet_launch
+from leftfold.spark.settings import SparkSettings
 
 
 def test_the_log_follows_no_link(tmp_path: Path) -> None:
@@ -39,3 +42,18 @@ def test_without_a_home_the_log_is_in_a_new_directory(tmp_path: Path, monkeypatc
     with quiet_launch(private_folder(file / "cache")):
         pass
     assert len(list(tmp_path.glob("leftfold-*/spark.log"))) == 1
+
+
+def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (cache := tmp_path / "cache").mkdir()
+    assert private_folder(cache) == cache
+    cache.chmod(0o777)
+    found = private_folder(cache)
+    assert found.name.startswith("leftfold-")
+    assert stat.S_IMODE(found.stat().st_mode) == 0o700
+
+
+def test_the_warehouse_is_of_this_user_alone(spark: SparkSession) -> None:
+    warehouse = Path(str(spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"))
+    assert warehouse == SparkSettings().cache / "warehouse"
