@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from leftfold.cli.log import log
@@ -22,6 +23,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers, embedded
 from tests.cli.shell import Shell, Typed
 from tests.ledger import app, histories, stranger
+from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -186,6 +188,32 @@ def test_what_is_no_query_is_refused(project: Shell, statement: str, said: str) 
     assert said in told.err
 
 
+@pytest.mark.parametrize(
+    ("words", "lines", "why"),
+    [
+        (("SELECT id FROM range(10)", "--csv", "--limit", "3"), 4, "first 3 rows are shown: --limit 3 lets"),
+        (
+            ("SELECT repeat('x', 400000) FROM range(10)", "--json", "--max-mb", "1"),
+            2,
+            "2 rows are shown: --max-mb 1 lets",
+        ),
+    ],
+)
+def test_an_answer_that_is_cut_says_so_to_programs(
+    project: Shell, words: tuple[str, ...], lines: int, why: str
+) -> None:
+    told = project("log", "sql", *words)
+    assert (told.code, len(told.out.splitlines())) == (3, lines)
+    assert why in told.err
+
+
+def test_a_table_that_is_cut_says_so(project: Shell) -> None:
+    told = project("log", "sql", "SELECT id FROM range(10)", "--limit", "3")
+    assert told.code == 0
+    assert told.out.split()[-3:] == ["0", "1", "2"]
+    assert "only the first 3 rows are shown: --limit 3 lets" in told.err
+
+
 def test_statements_are_typed_one_after_another_on_a_terminal(project: Shell) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "leftfold.cli", "log", "sql", "--json"]
@@ -206,3 +234,39 @@ def test_statements_are_typed_one_after_another_on_a_terminal(project: Shell) ->
     events = project("events", "ledgers", "--from-start", "--json").rows()
     opened = sum(row["type"] == "ledgers.Opened.v1" for row in events)
     assert json.dumps({"n": opened}, separators=(",", ":")) in out
+
+
+@pytest.mark.slow
+def test_a_question_that_kills_spark_is_not_the_last_one(project: Shell, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "leftfold.cli", "log", "sql", "--json"]
+    out, errors = tmp_path / "out", tmp_path / "errors"
+    with out.open("wb") as said, errors.open("wb") as err:
+        environment = {**project._environment, "LEFTFOLD_SPARK_MEMORY": "512m", "LEFTFOLD_SPARK_MASTER": "local[1]"}
+        process = subprocess.Popen(command, cwd=project.place, env=environment, stdin=theirs, stdout=said, stderr=err)
+
+    def wait_said(file: Path, word: str, times: int = 1) -> None:
+        wait_until(
+            lambda: file.read_text().count(word) >= times or process.poll() is not None,
+            lambda: f"{word}: {errors.read_text()}",
+            SECONDS,
+        )
+
+    try:
+        os.write(ours, b"SELECT max(length(repeat('x', 1500000000 + CAST(id AS INT)))) AS n FROM range(1);\n")
+        wait_said(errors, "error: Spark has died or run out of memory; ask for less")
+        os.write(ours, b"SELECT count(*) AS n FROM range(7);\n")
+        wait_said(out, '{"n":7}')
+        java = next(one for one in psutil.Process(process.pid).children(recursive=True) if one.name() == "java")
+        java.kill()
+        wait_until(lambda: java.status() == psutil.STATUS_ZOMBIE, "Java to end", SECONDS)
+        os.write(ours, b".schema Moved\nSELECT count(*) AS n FROM range(9);\n.quit\n")
+        assert process.wait(SECONDS) == 0, errors.read_text()
+        assert '{"n":9}' in out.read_text(), errors.read_text()
+        assert errors.read_text().count("starting Spark again") == 2
+        assert "Traceback" not in errors.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(theirs)

@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from leftfold import App, Command, Decider, Delivery, Event, Reaction, memory
-from leftfold.engine.reason import reason_of, veiled
+from leftfold.engine.reason import reason_of
 from leftfold.errors import ContractError
+from leftfold.veil import veiled
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,21 @@ def test_a_reason_names_the_kind_of_error_unless_it_is_ours() -> None:
 
 def test_a_reason_holds_no_named_secret() -> None:
     assert reason_of(OSError("sasl.password=hunter2 refused")) == "OSError: sasl.password=*** refused"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"url":"https://h/x","password":"p@q","x":1}', '{"url":"https://h/x","password":***,"x":1}'),
+        ("{'url':'https://h/x?a=b','password':'c d'}", "{'url':'https://h/x?a=***','password':***}"),
+        ("redis://me:pw&token=x@host", "redis://***@host"),
+        ("redis://me:my-secret-token=abc@h:1", "redis://***@h:1"),
+        ("https://h/x?password=a#b=c&d=e.", "https://h/x?password=***&d=***."),
+    ],
+)
+def test_a_secret_within_another_hides_no_less_of_either(text: str, told: str) -> None:
+    assert veiled(text) == told
+    assert reason_of(ContractError(text)) == told
 
 
 class Said(Event, category="words", key="word"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import aiokafka
@@ -47,12 +49,17 @@ def rewind(settings: KafkaSettings) -> None:
         consumer.close()
 
 
-def test_a_router_that_has_ended_leaves_nothing_behind(settings: KafkaSettings) -> None:
+def test_a_router_that_has_ended_leaves_nothing_behind(
+    settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     plant(settings, [("last", "p")])
     with routing(settings) as failures:
         wait_until(lambda: not failures and "last" in routed(settings), lambda: f"the input: {failures}")
     gc.collect()
     assert not [one for one in gc.get_objects() if type(one) is _Routing], "one is made anew whenever a broker is away"
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_aborted_event_reaches_nobody(settings: KafkaSettings) -> None:

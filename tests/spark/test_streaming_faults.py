@@ -212,9 +212,13 @@ def test_a_driver_that_is_killed_at_a_write_leaves_whole_buckets(
     start: Start, shop: Shop, redis: RedisServer, view: Any, at: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "tests.spark.stream_process", shop.kafka.bootstrap_servers, redis.settings.url]
-    errors = tmp_path / "errors"
+    errors, temporary = tmp_path / "errors", tmp_path / "temporary"
+    temporary.mkdir()
+    places = {"TMPDIR": str(temporary), "SPARK_LOCAL_DIRS": str(temporary)}
     with errors.open("wb") as err:
-        driver = subprocess.Popen([*command, view.name, at, str(tmp_path)], cwd=ROOT, stderr=err, env={**os.environ})
+        driver = subprocess.Popen(
+            [*command, view.name, at, str(tmp_path)], cwd=ROOT, stderr=err, env={**os.environ, **places}
+        )
     family = list[psutil.Process]()
 
     def dead() -> bool:
@@ -233,4 +237,5 @@ def test_a_driver_that_is_killed_at_a_write_leaves_whole_buckets(
     streams.settle(streams.write(97))
     streams.assert_equal_to_the_log()
     assert psutil.wait_procs(family, timeout=WAIT_SECONDS)[1] == [], "what the driver had started ends with it"
+    assert not list(temporary.rglob("leftfold-run-*"))
     assert not wrong(streams, view)

@@ -14,7 +14,7 @@ from leftfold.cli.hints import for_app, for_servers
 from leftfold.errors import LeftfoldError, StaleViewError
 from leftfold.veil import veiled
 
-__all__ = ["INTERRUPTED", "Unanswered", "Usage", "tell", "unknown"]
+__all__ = ["INTERRUPTED", "Cut", "Unanswered", "Usage", "tell", "unknown"]
 
 INTERRUPTED = 130
 _USAGE = 2
@@ -31,6 +31,12 @@ class Unanswered(LeftfoldError):
     """No answer in time: whoever asks again with the same id finds out."""
 
     exit_code = 75
+
+
+class Cut(LeftfoldError):
+    """An answer that is longer than it may be; what was printed is its beginning."""
+
+    exit_code = 3
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> Usage:

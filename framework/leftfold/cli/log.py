@@ -154,7 +154,16 @@ def trim(
 def sql(
     statement: Annotated[str, typer.Argument(metavar="[SQL]", help="A query; else they are read one by one.")] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Rows in a table.")] = 1000,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            metavar="N",
+            min=1,
+            help="Rows of an answer; else 1,000 in a table, 100,000 with --json or --csv.",
+        ),
+    ] = None,
+    max_mb: Annotated[int, typer.Option("--max-mb", metavar="N", min=1, max=1024, help="Megabytes of an answer.")] = 32,
     master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's; else local[*].")] = None,
     app: AppsOption = None,
     archive: ArchiveOption = None,
@@ -164,7 +173,8 @@ def sql(
     """Ask archive and topic in SQL.
 
     Every event type of the Apps is a table with its typed fields and _key, _time, _sequence, _partition, _offset, _id;
-    every category is one with the fields of all its types. Nothing can be written, no program called.
+    every category is one with the fields of all its types. Nothing can be written, no program called. An answer that
+    is longer than --limit and --max-mb let it be is cut and says so; with --json and --csv the exit code is 3 then.
     """
     from leftfold.cli.asking import Asking
     from leftfold.cli.failures import Usage
@@ -175,8 +185,10 @@ def sql(
     if not statement and not sys.stdin.isatty():
         raise Usage('which statement? say it: leftfold log sql "SELECT ..."')
     form = "csv" if csv else "json" if as_json else "table"
-    with Asking(together(load_apps(app or []).values()), kafka, archive, master, form=form) as work:
+    rows = limit or (1000 if form == "table" else 100_000)
+    apps = together(load_apps(app or []).values())
+    with Asking(apps, kafka, archive, master, form=form, rows=rows, megabytes=max_mb) as work:
         if statement:
-            work.answer(statement, limit)
+            work.answer(statement)
         else:
-            work.converse(limit)
+            work.converse()

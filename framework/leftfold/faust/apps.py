@@ -16,7 +16,7 @@ from leftfold.engine.reason import reason_of
 from leftfold.errors import InfrastructureError, LeftfoldError, refused
 from leftfold.faust.transport import CommittedTransport
 
-__all__ = ["faust_app", "start", "translated"]
+__all__ = ["Tableless", "faust_app", "start", "translated"]
 
 _TICK_SECONDS = 0.1
 _NOT_ALLOWED = (
@@ -44,13 +44,25 @@ def translated(error: BaseException, doing: str) -> LeftfoldError:
     return refused(text) if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)
 
 
+class Tableless(faust.App):
+    """An App without tables, which has nothing to keep in directories and makes none."""
+
+    def _create_directories(self) -> None:
+        pass
+
+
 def faust_app(
-    id_: str, dialect: Mapping[str, Any], kind: type[CommittedTransport] = CommittedTransport, **other: Any
+    id_: str,
+    dialect: Mapping[str, Any],
+    kind: type[CommittedTransport] = CommittedTransport,
+    made: type[faust.App] = faust.App,
+    **other: Any,
 ) -> faust.App:
     """The App, with its transport.
 
     Args:
-        dialect: how aiokafka reaches the brokers. kind: of its transport. other: settings that differ from ours.
+        dialect: how aiokafka reaches the brokers. kind: of its transport. made: of the App. other: settings that differ
+            from ours.
     """
     settings: dict[str, Any] = {
         "broker": [URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
@@ -67,7 +79,7 @@ def faust_app(
         "store": "memory://",
         "logging_config": None,
     }
-    app = faust.App(id_, **{**settings, **other})
+    app = made(id_, **{**settings, **other})
     app.flow_control = _Flow()
     transport = kind(app.conf.broker_consumer, app)
     transport.dialect = dialect

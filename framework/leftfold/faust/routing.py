@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 from aiokafka.errors import KafkaError
@@ -18,7 +16,7 @@ from leftfold.engine.bulk_log import Range
 from leftfold.engine.hole import cut_source, unrouted
 from leftfold.engine.router import Router, unroutable
 from leftfold.errors import ContractError, LeftfoldError
-from leftfold.faust.apps import faust_app, start, translated
+from leftfold.faust.apps import Tableless, faust_app, start, translated
 from leftfold.faust.bundles import BundlingTransport
 from leftfold.faust.clock import Clock
 from leftfold.faust.progress import OrderedProgress
@@ -80,8 +78,8 @@ class _Routing:
             names.routing(app.name, name),
             dialect,
             BundlingTransport,
+            Tableless,
             stream_buffer_maxsize=_BUNDLES,
-            datadir=Path(gettempdir()) / "leftfold-router",  # Faust makes it wherever it is, though it stays empty
         )
         self._clock = Clock(self._sender, names.time(name))
         for category in self._process.categories:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -34,7 +35,8 @@ class QueryOptions:
         kafka: the properties of a Java client.
         trigger: seconds from batch to batch; 0 = the next begins when one has ended.
         most: how many events a batch holds at most, over all partitions.
-        checkpoint: where Spark notes what it does; a directory of its own that is removed at the end, when not given.
+        checkpoint: where Spark notes what it does; a directory of its own that is removed at the end, when not given,
+            and by Spark's JVM when this process is killed.
     """
 
     kafka: Mapping[str, str]
@@ -59,7 +61,8 @@ class BatchQuery:
         told: Callable[[BatchCourse], None] = lambda course: None,
     ) -> None:
         self._courses, self._store, self._options, self._told = tuple(courses), store, options, told
-        self._folder = options.checkpoint or Path(tempfile.mkdtemp(prefix="leftfold-run-"))
+        temporary: Any = spark.sparkContext._temp_dir  # noqa: SLF001  # in a directory of this user alone, as 0700
+        self._folder = options.checkpoint or Path(tempfile.mkdtemp(prefix="leftfold-run-", dir=temporary))
         self._start = _least([course.position() for course in courses], courses[0].generation.topics)
         self._failure: BaseException | None = None
         try:
@@ -86,9 +89,11 @@ class BatchQuery:
 
     def close(self) -> None:
         """Ends the run; a batch under way is given up, which leaves whole buckets."""
-        with suppress(PySparkException):
-            self.query.stop()
-        self._remove()
+        try:
+            with suppress(PySparkException, Py4JError, ConnectionError):  # the last two when Spark has died
+                self.query.stop()
+        finally:
+            self._remove()
 
     def _remove(self) -> None:
         if self._options.checkpoint is None:

@@ -1,23 +1,28 @@
-"""Starting Spark's JVM so that other users of the machine see nothing of it: neither its properties nor its log."""
+"""Starts Spark's JVM so that other users of the machine see nothing of it, and lets go of one that has died."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from leftfold.errors import InfrastructureError
 
-__all__ = ["launch", "quiet_launch"]
+__all__ = ["forget_dead", "is_alive", "launch", "private_folder", "quiet_launch"]
 
 _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LONGEST_LOG = 1_000_000
+_END_SECONDS = 20.0
 
 
 def launch(properties: Mapping[str, str]) -> None:
@@ -46,10 +51,47 @@ def launch(properties: Mapping[str, str]) -> None:
                 os.environ[_ARGUMENTS] = before
 
 
+def is_alive() -> bool:
+    """Whether there is a JVM, and no context of it has stopped by itself."""
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001  # nothing else tells
+    try:
+        if gateway is None or context is None:
+            return gateway is not None and gateway.jvm.System.nanoTime() is not None
+        return not context._jsc.sc().isStopped()  # noqa: SLF001
+    except (Py4JError, OSError):
+        return False
+
+
+def forget_dead() -> None:
+    """Lets go of a JVM that has died or whose context has stopped; pyspark would go on with it for ever."""
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001
+    if gateway is None or is_alive():
+        return
+    if context is not None:
+        context._jsc = None  # noqa: SLF001  # there is nothing left to stop but what is of Python
+        context.stop()
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    if (process := getattr(gateway, "proc", None)) is not None:  # none where spark-submit has started us
+        _end(process)
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a JVM, which removes its own files when it can, and ends by itself when its input does."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 @contextmanager
-def quiet_launch(cache: Path) -> Iterator[None]:
+def quiet_launch(folder: Path) -> Iterator[None]:
     """Gives Spark's JVM a file for its standard error instead of ours, which it would fill with warnings."""
-    log = _folder(cache) / "spark.log"
+    log = folder / "spark.log"
     ours = os.dup(2)
     try:
         out = _open(log)
@@ -63,11 +105,12 @@ def quiet_launch(cache: Path) -> Iterator[None]:
         os.close(ours)
 
 
-def _folder(cache: Path) -> Path:
+def private_folder(cache: Path) -> Path:
     """A directory of this user alone; where there is no home to write to, a new one for temporary files."""
     try:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.access(cache, os.W_OK):
+        found = cache.stat()
+        if os.access(cache, os.W_OK) and found.st_uid == os.geteuid() and not found.st_mode & stat.S_IWOTH:
             return cache
     except OSError:
         pass

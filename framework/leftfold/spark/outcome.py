@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 
+from py4j.protocol import Py4JError, Py4JJavaError
+
 import leftfold.errors
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.errors import InfrastructureError, LeftfoldError
@@ -14,6 +16,7 @@ __all__ = ["cause_of", "lines_of", "results_of", "results_of_pass"]
 
 _FAILED = "!"
 _OURS = re.compile(r"leftfold\.errors\.(\w+): (.*)")
+_DIED = re.compile(r"OutOfMemoryError|SparkContext was shut down|stopped SparkContext")
 _RAISED = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b.*")
 
 
@@ -61,5 +64,10 @@ def cause_of(error: Exception) -> LeftfoldError:
         name, message = ours[-1]
         kind: type[LeftfoldError] = getattr(leftfold.errors, name, InfrastructureError)
         return kind(message)
+    gone = isinstance(error, ConnectionError | EOFError | Py4JError) and not isinstance(error, Py4JJavaError)
+    if gone or _DIED.search(text):
+        return InfrastructureError(
+            "Spark has died or run out of memory; ask for less, or give it more by LEFTFOLD_SPARK_MEMORY, as in 4g"
+        )
     raised = [line.strip() for line in text.splitlines() if _RAISED.fullmatch(line.strip())]
     return InfrastructureError(f"Spark could not do it: {(raised or [text or repr(error)])[-1][:500]}")

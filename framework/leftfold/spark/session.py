@@ -10,13 +10,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import py4j
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from leftfold.spark.launch import launch, quiet_launch
+from leftfold.spark.launch import forget_dead, launch, private_folder, quiet_launch
 from leftfold.spark.settings import SUBMITTED, SparkSettings
 from leftfold.spark.shipping import ship
 
@@ -30,7 +32,8 @@ _PY4J_LOGGERS = ("", "py4j.clientserver", "py4j.java_gateway")
 
 
 def open_session(settings: SparkSettings) -> SparkSession:
-    """The session of this process, made when there is none yet; keep it, since the first takes seconds to start."""
+    """The session of this process, made when there is none yet, or Spark has died since; a start takes seconds."""
+    forget_dead()
     local = settings.master.startswith("local")
     if settings.java_home is not None:
         os.environ["JAVA_HOME"] = str(settings.java_home)
@@ -39,8 +42,9 @@ def open_session(settings: SparkSettings) -> SparkSession:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path or str(Path.cwd()) for path in sys.path))
     if local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    properties = {**_ours(settings, local=local), **settings.properties}
-    with _uninterrupted(), quiet_launch(settings.cache):
+    folder = private_folder(settings.cache)
+    properties = {**_ours(settings, folder, local=local), **settings.properties}
+    with _uninterrupted(), quiet_launch(folder):
         if settings.master != SUBMITTED:
             launch({**properties, "spark.master": settings.master, "spark.app.name": "leftfold"})
         session = _builder(settings, properties).getOrCreate()
@@ -49,9 +53,24 @@ def open_session(settings: SparkSettings) -> SparkSession:
         PySparkLogger.getLogger(name).disabled = True
     for name in _PY4J_LOGGERS:
         logging.getLogger(name).addFilter(_not_of_py4j)
+    _keep_quiet_of_the_end(session.sparkContext)
     if not local:
         ship(session.sparkContext, settings.py_files)
     return session
+
+
+def _keep_quiet_of_the_end(context: SparkContext) -> None:
+    """Leaves out the stack that pyspark's listener for accumulators prints when Spark dies."""
+    server: Any = context._accumulatorServer  # noqa: SLF001  # its way to tell an error is a method of the instance
+    if "handle_error" in vars(server):
+        return
+    tell = server.handle_error
+
+    def handle_error(request: object, address: object) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            tell(request, address)
+
+    server.handle_error = handle_error
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
@@ -103,26 +122,44 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """A session that is stopped at the end of the block, unless there was one before."""
+    """A session that is stopped at the end of the block, unless there was one before.
+
+    When Spark dies within the block, `open_session` makes another one, which is stopped instead.
+    """
+    forget_dead()
     mine = SparkContext._active_spark_context is None  # noqa: SLF001  # in any thread, which nothing else tells
     session = open_session(settings)
     try:
         yield session
     finally:
         if mine:
+            _stop()
+
+
+def _stop() -> None:
+    """Stops the session that there is, if Spark has not died."""
+    forget_dead()
+    session = SparkSession._instantiatedSession  # noqa: SLF001  # in any thread, which nothing else tells
+    if session is not None:
+        try:
             session.stop()
+        except (Py4JError, OSError):
+            forget_dead()
 
 
-def _ours(settings: SparkSettings, *, local: bool) -> dict[str, str]:
+def _ours(settings: SparkSettings, folder: Path, *, local: bool) -> dict[str, str]:
     ours = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": settings.memory,
+        # Out of memory, Spark may lose the thread that a job waits for, and the job would wait for ever.
+        "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError -XX:+DisplayVMOutputToStderr",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
-        "spark.sql.warehouse.dir": "/tmp/leftfold-warehouse",  # noqa: S108  # never written to: nothing makes tables
+        "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),  # never written to: nothing makes tables
         # A message of Kafka is a dozen small allocations, and glibc keeps only 7 of a kind at hand per thread.
         "spark.executorEnv.GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000",
     }
