@@ -35,6 +35,7 @@ _WARN = frozenset(
         "decide failed",
         "events passed over",
         "fold changed",
+        "foreign state",
         "generation lost",
         "killed",
         "not left clean",

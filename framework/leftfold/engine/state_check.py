@@ -13,7 +13,7 @@ from leftfold.decider import Decider
 from leftfold.digits import number_in
 from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
 from leftfold.engine.hole import check_whole
-from leftfold.engine.statemark import MARK, StateMark
+from leftfold.engine.statemark import MARK, StateMark, state_key
 from leftfold.engine.stream import Stream, StreamCodec
 from leftfold.errors import ContractError
 from leftfold.position import Position
@@ -120,9 +120,9 @@ class StateCheck:
         mark, records = StateMark(), dict[str, bytes]()
         for record in self._records(topic, partition, lambda count: None):
             if record.key == MARK:
-                mark = StateMark.decode(record.value or b"{}")
-            elif record.key is not None and record.value is not None:
-                records[record.key.decode()] = record.value
+                mark = StateMark.read(record.value or b"{}") or mark
+            elif record.value is not None and (key := state_key(record.key or b"")):
+                records[key] = record.value
         return mark, records
 
     def _events(self, partition: int, tell: Tell) -> Iterator[tuple[int, str, int, Any]]:

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from leftfold.codec import JSON
 
-__all__ = ["MARK", "SETTLED", "StateMark"]
+__all__ = ["MARK", "SETTLED", "StateMark", "is_state", "state_key"]
 
+_STATE = re.compile(rb'\{"version":[0-9]{1,18},"state":')
+_MOST = 1 << 63
+"""Beyond the offsets of any topic."""
 MARK = b"@"
 """A key that no stream has."""
 
 SETTLED = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.settled.v1"), ("content-type", JSON)]
 """The headers of what ends a transaction that a broker forgot: a record with the key `@` that is no event."""
+
+
+def state_key(key: bytes) -> str:
+    """The stream that a state record is about; '' when it is about none."""
+    try:
+        return "" if key == MARK else key.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def is_state(value: bytes) -> bool:
+    """Whether a record may be the state of a stream or an instance, as far as its beginning and end tell."""
+    return _STATE.match(value) is not None and value.endswith(b"}")
 
 
 @dataclass(frozen=True)
@@ -49,3 +66,16 @@ class StateMark:
         """The mark in a record."""
         known = {one.name for one in fields(cls)}
         return cls(**{name: found for name, found in json.loads(value).items() if name in known})
+
+    @classmethod
+    def read(cls, value: bytes) -> StateMark | None:
+        """The mark in a record that anybody may have written; None when it is none."""
+        try:
+            found = cls.decode(value)
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return None
+        counts = (found.commands, found.events, found.start, found.per_command, found.answers_dropped)
+        texts = isinstance(found.topics, dict) and (found.writer, *found.topics.values())
+        if not texts or not all(isinstance(text, str) for text in texts):
+            return None
+        return found if all(type(count) is int and 0 <= count < _MOST for count in counts) else None

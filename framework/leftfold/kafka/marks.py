@@ -7,7 +7,7 @@ from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from leftfold.engine.statemark import MARK
+from leftfold.engine.statemark import MARK, StateMark
 from leftfold.kafka.records import KafkaMessage
 
 __all__ = ["is_written_by", "last_mark", "mark_at"]
@@ -53,7 +53,7 @@ def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, f
     found: list[bytes] = []
     with closing(_records(consumer, place, start, end)) as records:
         for message in records:
-            if message.key() == MARK and (value := message.value()):
+            if message.key() == MARK and (value := message.value()) and StateMark.read(value) is not None:
                 found.append(value)
                 if first:
                     break

@@ -12,7 +12,8 @@ from leftfold.engine.step import Place
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.member import Member
 from leftfold.kafka.one_record import write_record
-from leftfold.kafka.restore import Report, Restoration, Restored, Stopped
+from leftfold.kafka.restore import Report, Restoration
+from leftfold.kafka.restored import Restored, Stopped
 from leftfold.kafka.workshop import Workshop
 
 __all__ = ["Restorations"]

@@ -9,68 +9,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
 from leftfold import names
 from leftfold.app import App
-from leftfold.engine.duty import Refolding, duty_of
-from leftfold.engine.statemark import MARK, StateMark
+from leftfold.engine.duty import duty_of
+from leftfold.engine.statemark import MARK, StateMark, is_state, state_key
+from leftfold.engine.step import Place
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.known_logs import KnownLogs, cut_commands
 from leftfold.kafka.marks import last_mark
-from leftfold.kafka.offsets import Left, read_metadata
+from leftfold.kafka.offsets import read_metadata
 from leftfold.kafka.restore_ports import TRANSACTION_SECONDS, RestorePorts
+from leftfold.kafka.restored import Restored, Stopped
 from leftfold.ports import LogReader, RawRecord, StateStore
 from leftfold.position import Position
 
-__all__ = ["Report", "Restoration", "Restored", "Stopped"]
+__all__ = ["Report", "Restoration"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 READ = 200
 ALONE_SECONDS, TELL_SECONDS = 25.0, 5.0
+_SHOWN = 5
 _RECENT = 1000
 """How many dead letters behind a note may stand before it is written again: who looks for notes reads so far back."""
-
-
-@dataclass
-class Restored:
-    """A partition on its way to being served."""
-
-    partition: int
-    refold: Refolding
-    committed: int = 0
-    left: Left = field(default_factory=lambda: read_metadata(None))
-    mark: StateMark | None = None
-    state_start: int = 0
-    state_end: int = 0
-    events_end: int = 0
-    span: tuple[int, int] = (0, 0)
-    commands: tuple[int, int] = (0, 0)
-
-    @property
-    def known(self) -> StateMark:
-        """What `@` knows."""
-        return self.mark or StateMark()
-
-    @property
-    def start(self) -> int:
-        """The first command to decide."""
-        return max(self.committed, self.known.commands)
-
-
-@dataclass(frozen=True)
-class Stopped:
-    """A partition whose events cannot be folded beyond a record, whether a letter says so already, and how many
-    seconds it took to find that out.
-    """
-
-    record: RawRecord
-    why: str
-    is_noted: bool
-    seconds: float
 
 
 class Restoration:
@@ -197,29 +162,45 @@ class Restoration:
             restored = self.found.get(record.partition)
             if restored is None or record.value is None or record.key is None:
                 continue
-            if record.key == MARK:
-                restored.mark = StateMark.decode(record.value)
-            else:
-                restored.refold.store.put([(record.key.decode(), record.value)])
+            self._learn(restored, record.key, record)
         if self._short(log, self._state, {p: r.state_end for p, r in self.found.items()}):
             if not records:
                 self._end_hanging()
             return False
         for restored in self.found.values():
             self._check_logs(restored)
-            mark = restored.mark
-            if mark and (mark.start < restored.state_start or not mark.is_of(self._state, self._ids)):
-                # Its first records were deleted, which compaction never does, or it is a copy: only the whole log
-                # makes up for what it may lack.
-                restored.span = self._duty.span(StateMark(), restored.start, restored.events_end)
-            else:
-                restored.span = self._duty.span(restored.known, restored.start, restored.events_end)
+            restored.span = self._span(restored)
             self._pass_over_lost(restored)
         if self._duty.foretells and any(begin < end for begin, end in (r.span for r in self.found.values())):
             self._look_for_refusals(log)
         else:
             self._fold(log)
         return False
+
+    def _learn(self, restored: Restored, key: bytes, record: RawRecord) -> None:
+        """Takes a record of the states, in which anything may stand: whoever may write to the topic wrote it."""
+        value = record.value or b""
+        if key == MARK and (mark := StateMark.read(value)) is not None:
+            restored.mark = mark
+        elif not (name := state_key(key)):
+            self._report("foreign state", {"at": str(Place(record.topic, record.partition, record.offset))})
+        elif is_state(value):
+            restored.refold.store.put([(name, value)])
+            restored.overwritten.discard(name)
+        else:
+            restored.overwritten.add(name)
+
+    def _span(self, restored: Restored) -> tuple[int, int]:
+        """Which records of the log the states lack."""
+        mark = restored.mark
+        if restored.overwritten:
+            streams = sorted(restored.overwritten)[:_SHOWN]
+            self._report("foreign state", {"topic": self._state, "partition": restored.partition, "of": streams})
+        is_short = mark and (mark.start < restored.state_start or not mark.is_of(self._state, self._ids))
+        # Its first records were deleted, which compaction never does, it is a copy, or somebody wrote over them: only
+        # the whole log makes up for what it may lack.
+        known = StateMark() if is_short or restored.overwritten else restored.known
+        return self._duty.span(known, restored.start, restored.events_end)
 
     def _look_for_refusals(self, log: LogReader) -> None:
         # What is passed over is noted for as long as the log is kept; letters are not.
@@ -338,10 +319,10 @@ class Restoration:
             restored = self.found.get(record.partition)
             if restored is None or record.key is None or record.value is None:
                 continue
-            if record.key == MARK:
-                self._theirs[record.partition] = StateMark.decode(record.value)
-            else:
-                restored.refold.adopt(record.key.decode(), record.value)
+            if record.key == MARK and (mark := StateMark.read(record.value)) is not None:
+                self._theirs[record.partition] = mark
+            elif key := state_key(record.key):
+                restored.refold.adopt(key, record.value)
         if self._short(log, self._version, {p: end for p, end in self._version_ends.items() if p in self.found}):
             if not records:
                 self._end_hanging()

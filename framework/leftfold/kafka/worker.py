@@ -24,7 +24,8 @@ from leftfold.kafka.offsets import CLEAN, attempt, new_token, started
 from leftfold.kafka.pace import Pace
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
 from leftfold.kafka.restorations import Restorations
-from leftfold.kafka.restore import Report, Restored
+from leftfold.kafka.restore import Report
+from leftfold.kafka.restored import Restored
 from leftfold.kafka.served import Served
 from leftfold.kafka.transaction import REFUSED, Aborted, Committed, Result, Unknown
 from leftfold.kafka.workshop import Workshop
