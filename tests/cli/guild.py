@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from leftfold import App, Delivery, FoldView, Reaction
@@ -36,4 +37,5 @@ app = App(
     processes=[alarm_called("watch")],
     views=[FoldView("wound", events=Wound, row=Times, evolve=count)],
     reactions=[Reaction("herald", events=Rang, act=hear)],
+    lateness=timedelta(),
 )
