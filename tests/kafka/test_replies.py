@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import ctypes
+import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import pytest
 
 from leftfold.engine.batch import Reply
 from leftfold.kafka.replies import ASKED, ASKED_SECONDS, Replies
 
 ANSWER = Reply(b"shop.replies/0", b"id", 0, 1, 1, None)
-NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+Config = Mapping[str, Any]
 
 
-def test_a_sender_that_met_a_fatal_error_is_replaced_and_the_answer_goes_to_the_new_one() -> None:
+@pytest.fixture
+def silent() -> Iterator[Config]:
+    """A broker that takes connections and never says a word: what a producer holds is then our answers alone.
+
+    Where nothing listens, `len(producer)` counts librdkafka's own report of that, too, once it is there.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield {
+            "bootstrap.servers": f"127.0.0.1:{listener.getsockname()[1]}",
+            "api.version.request.timeout.ms": 300_000,
+            "socket.timeout.ms": 300_000,
+        }
+
+
+def test_a_sender_that_met_a_fatal_error_is_replaced_and_the_answer_goes_to_the_new_one(silent: Config) -> None:
     told: list[tuple[str, Mapping[str, Any]]] = []
     counts = Counter[str]()
-    replies = Replies(NOWHERE, lambda topic: 1, counts, lambda what, details: told.append((what, details)))
+    replies = Replies(silent, lambda topic: 1, counts, lambda what, details: told.append((what, details)))
     replies.send([ANSWER], "shop.events", {0: 1})
     broken = replies._producer
     _break(broken)
@@ -35,23 +51,23 @@ def test_a_sender_that_met_a_fatal_error_is_replaced_and_the_answer_goes_to_the_
     assert (len(replies._producer), len(told)) == (2, 1)
 
 
-def test_a_fatal_error_that_comes_between_two_batches_costs_no_answer_of_the_next() -> None:
+def test_a_fatal_error_that_comes_between_two_batches_costs_no_answer_of_the_next(silent: Config) -> None:
     counts = Counter[str]()
-    replies = Replies(NOWHERE, lambda topic: 1, counts)
+    replies = Replies(silent, lambda topic: 1, counts)
     _break(replies._producer)
     replies.send([], "shop.events", {0: 1})
     replies.send([ANSWER], "shop.events", {0: 1})
     assert (len(replies._producer), counts) == (1, {"reply_senders_replaced": 1})
 
 
-def test_made_up_names_are_asked_for_now_and_then_and_those_that_are_there_once() -> None:
+def test_made_up_names_are_asked_for_now_and_then_and_those_that_are_there_once(silent: Config) -> None:
     now, asked, counts = [0.0], list[str](), Counter[str]()
 
     def partitions(topic: str) -> int:
         asked.append(topic)
         return 4 if topic == "shop.replies" else 0
 
-    replies = Replies(NOWHERE, partitions, counts, clock=lambda: now[0])
+    replies = Replies(silent, partitions, counts, clock=lambda: now[0])
     true = [ANSWER._replace(to=b"shop.replies/%d" % n) for n in range(4)]
     forged = [ANSWER._replace(to=b"x%d.replies/0" % n) for n in range(1_000)]
     replies.send([*true, *forged, *true, ANSWER._replace(to=b"shop.replies/4")], "shop.events", {0: 1})

@@ -16,7 +16,8 @@ _WORD = re.compile(r"\S+")
 
 def reason_of(error: BaseException) -> str:
     """The kind and the message of an error, at most 2,000 characters."""
-    told = str(error) if isinstance(error, ContractError) else f"{type(error).__name__}: {error}"
+    text = str(error)
+    told = text if isinstance(error, ContractError) else ": ".join(filter(None, (type(error).__name__, text)))
     return veiled(looked_at(told))[:_LONGEST]
 
 
