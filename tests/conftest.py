@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Sets the watchdog while errors still go where people read them."""
+    # A shell that starts this in the background has SIGINT ignored, here and in every child that a test interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_WATCHDOG] = Watchdog(seconds=600.0)
 
 
