@@ -12,10 +12,11 @@ import aiokafka
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 
 from leftfold import InfrastructureError, LogHole, Recorded
 from leftfold.faust import EventStreams
-from leftfold.faust.transport import CommittedConsumer
+from leftfold.faust.transport import CommittedConsumer, CommittedThread
 from leftfold.reading import Views
 from tests.faust.sales import PARTITIONS, Sold, app, expected, lately_of
 from tests.faust.tills import NOW, Program, Tills, by, by_the_document, keeping, running
@@ -73,6 +74,40 @@ def test_events_that_come_again_are_counted_once_where_entries_know_their_offset
         assert counted == committed
     else:
         assert sum(row.sales for row in counted.values()) == sum(row.sales for row in committed.values()) + once
+
+
+@pytest.mark.parametrize("mended", [True, False], ids=["ours", "as aiokafka seeks"])
+def test_what_was_fetched_before_tables_were_restored_and_is_not_committed_is_read_again(
+    tills: Tills, mended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faust drops what comes before its streams go on, and has the consumer seek to what is committed: here to none."""
+    monkeypatch.setattr(CommittedConsumer, "_new_offset", lambda self, tp: None)
+    if not mended:
+        monkeypatch.setattr(CommittedThread, "seek_to_committed", AIOKafkaConsumerThread.seek_to_committed)
+    seen: list[Recorded[Sold]] = []
+
+    def work(tills: Tills, stop: threading.Event) -> None:
+        streams = EventStreams(app, f"again{mended}", tills.kafka.aiokafka())
+
+        async def note(events: AsyncIterator[Recorded[Sold]]) -> None:
+            async for sold in events:
+                seen.append(sold)
+                if len(seen) == len(committed):
+                    await streams.faust.consumer.perform_seek()
+                elif sold.key == "last":
+                    stop.set()
+
+        streams.agent(Sold, note)
+        streams.run(stop)
+
+    committed = list(tills.committed)
+    with running(tills, work) as failures:
+        wait_until(lambda: bool(failures) or len(seen) >= len(committed), "all events")
+        tills.write([Sold(store="last", cents=1, at=NOW)])
+        wait_until(lambda: bool(failures) or any(sold.key == "last" for sold in seen), "the last event")
+    assert not failures
+    first = [sold for sold in seen if sold.offset == 0]
+    assert len(first) == (2 if mended else 1) * PARTITIONS
 
 
 def killed_while_it_counts(tills: Tills, addresses: Addresses, place: Path, version: int) -> None:

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 from confluent_kafka import Producer
 
 from leftfold.codec import utc_text
+from leftfold.errors import LeftfoldError
 from leftfold.faust.streaming import streams_of
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
@@ -130,7 +131,10 @@ def keeping(tills: Tills, work: Keep, version: int = 1) -> Iterator[None]:
     with running(tills, work) as failures:
         wait_until(lambda: bool(failures) or tills.is_live(version), "the view")
         if not failures:
-            yield
+            try:
+                yield
+            except LeftfoldError as error:
+                raise (failures or [error])[0] from error  # readers only see that nobody keeps the view
     if failures:
         raise failures[0]
 

@@ -25,6 +25,9 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
 
     consumer: CommittedConsumer
     _positions: dict[TP, int]
+    seeks: int = 0
+    """How often it went back to what is committed, and how often it had when it fetched last."""
+    fetched_after: int = 0
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
@@ -49,6 +52,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         while True:
             try:
                 records = await super()._fetch_records(consumer, *args, **options)
+                self.fetched_after = self.seeks
                 break
             except kafka_errors.NoOffsetForPartitionError as error:
                 # Nobody has read it: it begins with its first record, not with the first one that is left.
@@ -61,6 +65,25 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         known = {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
         self._positions = {TP(tp.topic, tp.partition): position for tp, position in known.items()}
         return records
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """What is not committed is read from its first record again; aiokafka would read on behind what it has fetched.
+
+        Faust drops what was fetched before its tables were restored: nobody would ever see that.
+        """
+        committed: Mapping[TP, int] = await self.call_thread(self._to_committed)
+        return committed
+
+    async def _to_committed(self) -> Mapping[TP, int]:
+        consumer = self._ensure_consumer()
+        committed: Mapping[TP, int] = await consumer.seek_to_committed()
+        # Nothing is fetched between these: either all partitions go back, or none has yet.
+        if self.app.conf.consumer_auto_offset_reset == "earliest":
+            for tp in consumer.assignment() & committed.keys():
+                if self.consumer.is_ours(TP(tp.topic, tp.partition)):
+                    consumer.seek(tp, committed[tp] or 0)
+            self.seeks += 1
+        return committed
 
     @property
     def refusal(self) -> BaseException | None:
@@ -82,6 +105,7 @@ class CommittedConsumer(driver.Consumer):
     def __init__(self, *args: Any, **options: Any) -> None:
         self.progress = self._made()
         self.lost: dict[TP, int] = {}
+        self._sought: int | None = None
         super().__init__(*args, **options)
 
     def _made(self) -> Progress:
@@ -131,22 +155,32 @@ class CommittedConsumer(driver.Consumer):
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
         """The next messages; events wait until streams take them.
 
-        When tables are restored, Faust has events read a moment before its streams go on, and these pass them over.
+        Faust has events read before it has restored its tables and gone back to what is committed: its streams would
+        pass them over, or get them again.
         """
         generation = self.app.consumer_generation_id
         async for tp, message in super().getmany(timeout):
             if not self.is_ours(tp) or await self._is_awaited(tp, generation):
                 yield tp, message
 
+    async def perform_seek(self) -> None:
+        """Goes back to what is committed, as Faust does whenever it is given partitions, before it uses them."""
+        generation, self._sought = self.app.consumer_generation_id, None
+        try:
+            await super().perform_seek()
+        finally:
+            self._sought = generation
+
     async def _is_awaited(self, tp: TP, generation: int) -> bool:
-        """Waits until streams go on; False when the partition is paused or gone meanwhile, and is read again."""
-        while not self.app.flow_control.is_active():
+        """Waits until streams go on; False when what was fetched with it is read again."""
+        thread: Any = self._thread
+        while self._sought != generation or not self.app.flow_control.is_active():
             if not self.flow_active or tp not in self._get_active_partitions() or self.should_stop:
                 return False
             if self.app.consumer_generation_id != generation:
                 return False
             await asyncio.sleep(0.005)
-        return True
+        return bool(thread.fetched_after == thread.seeks)
 
 
 class CommittedTransport(driver.Transport):
