@@ -44,7 +44,8 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     assert Shell(other)("new", "elsewhere").code == 0
     shell = Shell(other / "elsewhere")
     (up,) = shell("up", "--json").rows()
-    yield {"kafka": up["kafka"], "redis": up["redis"]}
+    password = (other / "elsewhere" / ".leftfold" / "redis" / "password").read_text().strip()
+    yield {"kafka": up["kafka"], "redis": up["redis"].replace("***", f":{password}")}
     shell("down")
 
 
