@@ -25,9 +25,9 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
 
     consumer: CommittedConsumer
     _positions: dict[TP, int]
-    seeks: int = 0
-    """How often it went back to what is committed, and how often it had when it fetched last."""
-    fetched_after: int = 0
+    returns: Mapping[TP, int] = {}
+    """How often it went back to the first record of a partition, and how often it had when it fetched last."""
+    fetched_after: Mapping[TP, int] = {}
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
@@ -52,7 +52,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         while True:
             try:
                 records = await super()._fetch_records(consumer, *args, **options)
-                self.fetched_after = self.seeks
+                self.fetched_after = self.returns
                 break
             except kafka_errors.NoOffsetForPartitionError as error:
                 # Nobody has read it: it begins with its first record, not with the first one that is left.
@@ -77,12 +77,12 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
     async def _to_committed(self) -> Mapping[TP, int]:
         consumer = self._ensure_consumer()
         committed: Mapping[TP, int] = await consumer.seek_to_committed()
-        # Nothing is fetched between these: either all partitions go back, or none has yet.
         if self.app.conf.consumer_auto_offset_reset == "earliest":
-            for tp in consumer.assignment() & committed.keys():
-                if self.consumer.is_ours(TP(tp.topic, tp.partition)):
-                    consumer.seek(tp, committed[tp] or 0)
-            self.seeks += 1
+            for place in consumer.assignment() & committed.keys():
+                tp = TP(place.topic, place.partition)
+                if not committed[place] and self.consumer.is_ours(tp):
+                    consumer.seek(place, 0)
+                    self.returns = {**self.returns, tp: self.returns.get(tp, 0) + 1}
         return committed
 
     @property
@@ -180,7 +180,7 @@ class CommittedConsumer(driver.Consumer):
             if self.app.consumer_generation_id != generation:
                 return False
             await asyncio.sleep(0.005)
-        return bool(thread.fetched_after == thread.seeks)
+        return bool(thread.fetched_after.get(tp) == thread.returns.get(tp))
 
 
 class CommittedTransport(driver.Transport):
