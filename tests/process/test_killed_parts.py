@@ -45,7 +45,7 @@ def meet(doomed: list[ChildProcess], orders: Orders, trading: Trading) -> None:
         assert child.code == -signal.SIGKILL, str(child)
         assert [told["at"] for told in child.told("point")] == [child.child.points[0].at]
     # Three deaths beside one input, with nothing taken in between, would have it buried.
-    wait_until(trading.serves_all, lambda: f"others to take over: {trading.reports[-5:]}")
+    wait_until(trading.serves_all, lambda: f"others to take over: {trading.reports[-12:]} {trading.failures}")
 
 
 def buried(settings: KafkaSettings) -> list[tuple[bytes, bytes]]:

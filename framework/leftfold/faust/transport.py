@@ -25,9 +25,10 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
 
     consumer: CommittedConsumer
     _positions: dict[TP, int]
-    returns: Mapping[TP, int] = {}
-    """How often it went back to the first record of a partition, and how often it had when it fetched last."""
-    fetched_after: Mapping[TP, int] = {}
+    seeks: int = 0
+    """How often it went back to what is committed, how often it had when it fetched last, and when progress began."""
+    fetched_after: int = 0
+    known_after: int = 0
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
@@ -52,7 +53,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         while True:
             try:
                 records = await super()._fetch_records(consumer, *args, **options)
-                self.fetched_after = self.returns
+                self.fetched_after = self.seeks
                 break
             except kafka_errors.NoOffsetForPartitionError as error:
                 # Nobody has read it: it begins with its first record, not with the first one that is left.
@@ -77,12 +78,11 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
     async def _to_committed(self) -> Mapping[TP, int]:
         consumer = self._ensure_consumer()
         committed: Mapping[TP, int] = await consumer.seek_to_committed()
+        self.seeks += 1
         if self.app.conf.consumer_auto_offset_reset == "earliest":
-            for place in consumer.assignment() & committed.keys():
-                tp = TP(place.topic, place.partition)
-                if not committed[place] and self.consumer.is_ours(tp):
-                    consumer.seek(place, 0)
-                    self.returns = {**self.returns, tp: self.returns.get(tp, 0) + 1}
+            for tp in consumer.assignment() & committed.keys():
+                if not committed[tp] and self.consumer.is_ours(TP(tp.topic, tp.partition)):
+                    consumer.seek(tp, 0)
         return committed
 
     @property
@@ -91,9 +91,14 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         return getattr(getattr(self._consumer, "_coordinator", None), "_pending_exception", None)
 
     async def getmany(self, active_partitions: Any, timeout: float) -> Any:
-        """A batch of records, of which our progress then knows."""
+        """A batch of records, of which our progress then knows; what was fetched before a seek is fetched again."""
         records = await super().getmany(active_partitions, timeout)
         ours = self.consumer.is_ours
+        if self.fetched_after != self.seeks:
+            return {tp: found for tp, found in records.items() if not ours(tp)}
+        if self.known_after != self.seeks:
+            self.known_after = self.seeks
+            self.consumer.progress.forget()
         positions = {tp: position for tp, position in getattr(self, "_positions", {}).items() if ours(tp)}
         self.consumer.progress.fetched(positions, {tp: found for tp, found in records.items() if ours(tp)})
         return records
@@ -158,9 +163,8 @@ class CommittedConsumer(driver.Consumer):
         Faust has events read before it has restored its tables and gone back to what is committed: its streams would
         pass them over, or get them again.
         """
-        generation = self.app.consumer_generation_id
         async for tp, message in super().getmany(timeout):
-            if not self.is_ours(tp) or await self._is_awaited(tp, generation):
+            if not self.is_ours(tp) or await self._is_awaited(tp):
                 yield tp, message
 
     async def perform_seek(self) -> None:
@@ -171,16 +175,17 @@ class CommittedConsumer(driver.Consumer):
         finally:
             self._sought = generation
 
-    async def _is_awaited(self, tp: TP, generation: int) -> bool:
+    async def _is_awaited(self, tp: TP) -> bool:
         """Waits until streams go on; False when what was fetched with it is read again."""
         thread: Any = self._thread
+        generation = self.app.consumer_generation_id
         while self._sought != generation or not self.app.flow_control.is_active():
             if not self.flow_active or tp not in self._get_active_partitions() or self.should_stop:
                 return False
             if self.app.consumer_generation_id != generation:
                 return False
             await asyncio.sleep(0.005)
-        return bool(thread.fetched_after.get(tp) == thread.returns.get(tp))
+        return bool(thread.fetched_after == thread.seeks)
 
 
 class CommittedTransport(driver.Transport):
