@@ -1,0 +1,196 @@
+"""A simulated `confluent_kafka.admin.AdminClient`: topics, offsets, configurations and groups."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from leftfold.testing.simulation.kafka.client import FOREVER, TRANSIENT, Client, failure
+from leftfold.testing.simulation.kafka.cluster import Home
+from leftfold.testing.simulation.kafka.groups import Committed
+from leftfold.testing.simulation.kafka.metadata import Metadata, cluster_metadata
+from leftfold.testing.simulation.kafka.partitions import Partition, Refused
+
+__all__ = ["AdminClient", "Answer"]
+
+TOPIC_EXISTS = 36
+_EARLIEST, _LATEST = -2, -1
+_SECONDS = 60.0
+
+
+class Answer:
+    """The future of one question; waiting for it lets others run."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._found: list[Any] = []
+        self._waiting: list[Callable[[], None]] = []
+
+    def set(self, value: Any) -> None:
+        """The answer is here."""
+        self._found.append(value)
+        for wake in self._waiting:
+            wake()
+
+    def done(self) -> bool:
+        """Whether the answer is here."""
+        return bool(self._found)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The answer.
+
+        Raises:
+            KafkaException: what the brokers say. TimeoutError: nothing was said in time.
+        """
+        scheduler = self._client.scheduler
+        if not self._found and (task := scheduler.current) is not None:
+            turn = task.turn
+            self._waiting.append(lambda: task.wake(turn))
+            scheduler.wait(timeout)
+        if not self._found:
+            raise TimeoutError
+        if isinstance(self._found[0], KafkaError):
+            raise KafkaException(self._found[0])
+        return self._found[0]
+
+
+class AdminClient(Client):
+    """`confluent_kafka.admin.AdminClient` over the active world."""
+
+    def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None = None, **more: Any) -> None:
+        super().__init__({**config, **more}, logger, "admin")
+
+    def __del__(self) -> None:
+        self.is_closed = True
+
+    def poll(self, timeout: float = -1) -> int:
+        """Serves what waits to be served."""
+        self.step("poll")
+        return self.serve()
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Metadata:
+        """Brokers and topics."""
+        self.step("list_topics")
+        return cluster_metadata(self, topic, FOREVER if timeout < 0 else timeout)
+
+    def describe_topics(self, topics: Any, request_timeout: float = _SECONDS, **_: Any) -> dict[str, Answer]:
+        """Id and partitions of topics."""
+        self.step("describe_topics")
+        names: list[str] = topics.topic_names
+        return {name: self._question((), partial(self._described, name), request_timeout) for name in names}
+
+    def list_offsets(self, wanted: Mapping[Any, Any], request_timeout: float = _SECONDS, **_: Any) -> dict[Any, Answer]:
+        """Ends, starts, and offsets at a time; isolation does not matter: all records count."""
+        self.step("list_offsets")
+
+        def offset(partition: Partition, spec: Any) -> SimpleNamespace:
+            at = spec._value
+            if at == _LATEST:
+                return SimpleNamespace(offset=partition.end)
+            return SimpleNamespace(offset=partition.start if at == _EARLIEST else partition.at(at))
+
+        return {tp: self._at(tp, lambda p, s=spec: offset(p, s), request_timeout) for tp, spec in wanted.items()}  # type: ignore[misc]
+
+    def delete_records(self, wanted: Sequence[Any], request_timeout: float = _SECONDS, **_: Any) -> dict[Any, Answer]:
+        """Deletes what lies before offsets."""
+        self.step("delete_records")
+
+        def delete(partition: Partition, before: int) -> SimpleNamespace:
+            partition.delete(before)
+            return SimpleNamespace(low_watermark=partition.start)
+
+        return {tp: self._at(tp, lambda p, b=tp.offset: delete(p, b), request_timeout) for tp in wanted}  # type: ignore[misc]
+
+    def describe_configs(
+        self, resources: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
+    ) -> dict[Any, Answer]:
+        """Settings of topics."""
+        self.step("describe_configs")
+
+        def described(name: str) -> dict[str, SimpleNamespace]:
+            return {key: SimpleNamespace(value=value) for key, value in self.cluster.topic(name).config.items()}
+
+        return {r: self._question((), lambda n=r.name: described(n), request_timeout) for r in resources}  # type: ignore[misc]
+
+    def incremental_alter_configs(
+        self, resources: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
+    ) -> dict[Any, Answer]:
+        """Changes settings of topics."""
+        self.step("incremental_alter_configs")
+
+        def alter(resource: Any) -> None:
+            config = self.cluster.topic(resource.name).config
+            config.update({entry.name: str(entry.value) for entry in resource.incremental_configs})
+
+        return {r: self._question((), lambda r=r: alter(r), request_timeout) for r in resources}  # type: ignore[misc]
+
+    def create_topics(self, topics: Sequence[Any], request_timeout: float = _SECONDS, **_: Any) -> dict[str, Answer]:
+        """Makes topics."""
+        self.step("create_topics")
+
+        def create(topic: Any) -> None:
+            if topic.topic in self.cluster.topics:
+                raise Refused(TOPIC_EXISTS)
+            self.cluster.create(topic.topic, topic.num_partitions, topic.config)
+
+        return {t.topic: self._question((), lambda t=t: create(t), request_timeout) for t in topics}  # type: ignore[misc]
+
+    def delete_topics(self, topics: Sequence[str], request_timeout: float = _SECONDS, **_: Any) -> dict[str, Answer]:
+        """Deletes topics with all that they hold."""
+        self.step("delete_topics")
+
+        def delete(name: str) -> None:
+            self.cluster.topic(name)
+            self.cluster.delete(name)
+
+        return {name: self._question((), lambda n=name: delete(n), request_timeout) for name in topics}  # type: ignore[misc]
+
+    def list_groups(self, group: str | None = None, timeout: float = -1) -> list[SimpleNamespace]:
+        """Groups and their members."""
+        self.step("list_groups")
+
+        def work() -> list[SimpleNamespace]:
+            groups = [one for name, one in self.cluster.groups.items() if group in (None, name)]
+            return [SimpleNamespace(id=one.name, members=list(one.members), error=None) for one in groups]
+
+        found: list[SimpleNamespace] = self.asked("list groups", (), work, FOREVER if timeout < 0 else timeout)
+        return found
+
+    def alter_consumer_group_offsets(
+        self, wanted: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
+    ) -> dict[str, Answer]:
+        """Moves a group without members."""
+        self.step("alter_consumer_group_offsets")
+
+        def alter(one: Any) -> Any:
+            offsets = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata or "") for tp in one.topic_partitions}
+            self.cluster.group(one.group_id).commit("", -1, offsets)
+            return one
+
+        return {
+            one.group_id: self._question(("group", one.group_id), lambda o=one: alter(o), request_timeout)  # type: ignore[misc]
+            for one in wanted
+        }
+
+    def _described(self, name: str) -> SimpleNamespace:
+        topic = self.cluster.topic(name)
+        return SimpleNamespace(topic_id=topic.id_, name=name, partitions=list(topic.partitions))
+
+    def _at(self, tp: Any, work: Callable[[Partition], Any], seconds: float) -> Answer:
+        home = "partition", tp.topic, str(tp.partition)
+        return self._question(home, lambda: work(self.cluster.partition(tp.topic, tp.partition)), seconds)
+
+    def _question(self, home: Home, work: Callable[[], Any], seconds: float) -> Answer:
+        answer = Answer(self)
+
+        def done(value: Any) -> None:
+            code = value.code if isinstance(value, Refused) else 0
+            answer.set(failure(code, "asked as admin", retriable=code in TRANSIENT) if code else value)
+
+        self.ask("admin", home, lambda reply: reply(work()), done, seconds)
+        return answer

@@ -1,0 +1,190 @@
+"""What every simulated client does: ask until somebody answers, tell of trouble when it is polled, and wait."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from leftfold.testing.simulation.kafka.cluster import LOADING, NOT_COORDINATOR, NOT_LEADER, Connection, Home
+from leftfold.testing.simulation.kafka.partitions import Refused
+from leftfold.testing.simulation.world import active
+
+__all__ = ["FOREVER", "TRANSIENT", "Client", "exception", "failure", "place_of"]
+
+TRANSIENT = frozenset({NOT_LEADER, NOT_COORDINATOR, LOADING, 15, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
+"""What is asked again: brokers that are away, and coordinators that have moved or still load."""
+FOREVER = float("inf")
+_MOST_EVENTS = 10_000
+
+
+class Client:
+    """The part of librdkafka that producers, consumers and admin clients share.
+
+    Args:
+        config: as librdkafka's. logger: told its log lines when it is polled.
+    """
+
+    def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None, kind: str) -> None:
+        self.world = active()
+        self.scheduler, self.cluster, self.process = self.world.scheduler, self.world.cluster, self.world.process
+        self.config = dict(config)
+        self.name = f"{self.config.get('client.id', 'rdkafka')}#{kind}"
+        self.is_closed = False
+        self._socket_timeout = float(self.config.get("socket.timeout.ms", 60_000)) / 1000
+        self._backoff = float(self.config.get("retry.backoff.ms", 100)) / 1000
+        self._connections: dict[int, Connection] = {}
+        self._logger, self._on_error = logger, self.config.get("error_cb")
+        self._events: deque[Callable[[], None]] = deque(maxlen=_MOST_EVENTS)
+        self._waiting: list[tuple[Any, int]] = []
+
+    def step(self, what: str) -> None:
+        """A call of the API begins."""
+        self.process.step(what)
+
+    def later(self, seconds: float, action: Callable[[], Any]) -> None:
+        """Does something in the background after a while, unless the client is closed by then."""
+        self.scheduler.call_later(seconds, lambda: self.process.do(lambda: None if self.is_closed else action()))
+
+    def ask(
+        self,
+        api: str,
+        key: Home,
+        handle: Callable[[Callable[[Any], None]], None],
+        done: Callable[[Any], None],
+        seconds: float = FOREVER,
+        also: frozenset[int] = frozenset(),
+    ) -> None:
+        """Asks in the background, again and again where that may help; `done` gets the answer or a Refused.
+
+        Args:
+            seconds: after which the answer is `_TIMED_OUT`. also: codes that are asked again, too.
+        """
+        end = self.scheduler.now + seconds
+
+        def attempt() -> None:
+            if not self.is_closed:
+                left = max(0.001, min(self._socket_timeout, end - self.scheduler.now))
+                self.cluster.ask(self.process, self._connections, api, key, handle, answered, left)
+
+        def answered(value: Any) -> None:
+            self.process.do(lambda: take(value))
+
+        def take(value: Any) -> None:
+            if self.is_closed:
+                return
+            if isinstance(value, Refused):
+                self._trouble(api, value.code)
+                if value.code in TRANSIENT or value.code in also:
+                    if self.scheduler.now + self._backoff < end:
+                        wait = self._backoff * (0.5 + self.scheduler.random.random())
+                        self.scheduler.call_later(wait, lambda: self.process.do(attempt))
+                        return
+                    value = Refused(KafkaError._TIMED_OUT)
+            done(value)
+
+        attempt()
+
+    def asked(
+        self, api: str, key: Home, work: Callable[[], Any], timeout: float, also: frozenset[int] = frozenset()
+    ) -> Any:
+        """Asks and waits.
+
+        Raises:
+            KafkaException: what the broker says, or that none answers.
+        """
+        value = self.awaited(lambda done: self.ask(api, key, lambda reply: reply(work()), done, timeout, also), timeout)
+        if isinstance(value, Refused):
+            raise exception(value.code, api)
+        return value
+
+    def awaited(self, begin: Callable[[Callable[[Any], None]], None], timeout: float) -> Any:
+        """Begins something and waits for its end; the answer is a `Refused` with `_TIMED_OUT` after so many seconds."""
+        task = self.scheduler.current
+        if task is None:
+            raise RuntimeError("a simulated client waits outside a simulated process")
+        found: list[Any] = []
+        turn = task.turn
+
+        def done(value: Any) -> None:
+            if not found:
+                found.append(value)
+                task.wake(turn)
+
+        begin(done)
+        if not found:
+            self.scheduler.wait(None if timeout == FOREVER else timeout)
+        return found[0] if found else Refused(KafkaError._TIMED_OUT)
+
+    def pause(self, seconds: float) -> None:
+        """The caller waits until something is to be told, or so many seconds."""
+        task = self.scheduler.current
+        if task is None:
+            raise RuntimeError("a simulated client waits outside a simulated process")
+        entry = (task, task.turn)
+        self._waiting.append(entry)
+        try:
+            self.scheduler.wait(seconds)
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+
+    def notify(self) -> None:
+        """Something is to be told to whoever waits in `poll`."""
+        waiting, self._waiting = self._waiting, []
+        for task, turn in waiting:
+            self.scheduler.wake_later(task, turn)
+
+    def tell(self, event: Callable[[], None]) -> None:
+        """Has something be told in the thread that polls."""
+        self._events.append(event)
+        self.notify()
+
+    def serve(self) -> int:
+        """Tells what is to be told; returns how much that was."""
+        count = 0
+        while self._events:
+            self._events.popleft()()
+            count += 1
+        return count
+
+    def _trouble(self, api: str, code: int) -> None:
+        """Log lines and errors as librdkafka has them about its connections."""
+        if code == KafkaError._TIMED_OUT:
+            self._log("REQTMOUT", f"Timed out {api} request")
+        elif code == KafkaError._TRANSPORT:
+            self._log("FAIL", f"Disconnected during {api}")
+            self._error(KafkaError(KafkaError._TRANSPORT, "Disconnected"))
+            if not any(broker.is_up for broker in self.cluster.brokers):
+                self._error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all brokers are down"))
+
+    def _log(self, facility: str, text: str) -> None:
+        if self._logger is not None:
+            logger, line = self._logger, f"{facility} [{self.name}] {text}"
+            self.tell(lambda: logger.log(logging.WARNING, line))
+
+    def _error(self, error: KafkaError) -> None:
+        if self._on_error is not None:
+            on_error = self._on_error
+            self.tell(lambda: on_error(error))
+
+
+def exception(code: int, why: str = "", *, fatal: bool = False, retriable: bool = False, abort: bool = False) -> Any:
+    """A KafkaException with this code, to be raised."""
+    return KafkaException(failure(code, why, fatal=fatal, retriable=retriable, abort=abort))
+
+
+def failure(
+    code: int, why: str = "", *, fatal: bool = False, retriable: bool = False, abort: bool = False
+) -> KafkaError:
+    """A KafkaError with this code."""
+    is_passing = retriable or code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
+    return KafkaError(code, f"simulated: {why}", fatal, is_passing and not fatal and not abort, abort)
+
+
+def place_of(given: TopicPartition) -> tuple[str, int]:
+    """Topic and partition."""
+    return given.topic, given.partition

@@ -1,0 +1,319 @@
+"""A simulated `confluent_kafka.Consumer`: it fetches in the background and hands over records, ends and rebalances."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from confluent_kafka import Message, TopicPartition
+
+from leftfold.testing.simulation.kafka.client import FOREVER, Client
+from leftfold.testing.simulation.kafka.fetching import Fetched, Fetcher, leader
+from leftfold.testing.simulation.kafka.groups import Committed, Place
+from leftfold.testing.simulation.kafka.membership import Membership
+from leftfold.testing.simulation.kafka.metadata import Metadata, cluster_metadata
+
+__all__ = ["Consumer"]
+
+UNSTABLE = 88
+_MOMENT = 5e-5
+"""How long a question to an empty queue takes, so that a loop of such questions ends."""
+
+
+class Consumer:
+    """`confluent_kafka.Consumer` over the active world."""
+
+    def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None = None, **more: Any) -> None:
+        self._reader = _Reader({**config, **more}, logger)
+
+    def __del__(self) -> None:
+        reader = getattr(self, "_reader", None)
+        if reader is not None:
+            reader.drop()
+
+    def subscribe(
+        self, topics: Sequence[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
+    ) -> None:
+        """Joins the group."""
+        self._reader.called("subscribe")
+        self._reader.subscribe(self, tuple(topics), on_assign, on_revoke, on_lost)
+
+    def unsubscribe(self) -> None:
+        """Leaves the group."""
+        self._reader.called("unsubscribe")
+        self._reader.leave(self)
+
+    def poll(self, timeout: float = -1) -> Any:
+        """The next message, waited for."""
+        self._reader.called("poll")
+        return self._reader.poll(self, FOREVER if timeout < 0 else timeout)
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
+        """As many messages as were asked for, or what has come until the time is up."""
+        self._reader.called("consume")
+        return self._reader.consume(self, num_messages, FOREVER if timeout < 0 else timeout)
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Reads these partitions, and no others."""
+        self._reader.called("assign")
+        self._reader.assign(partitions, keep=False)
+
+    def unassign(self) -> None:
+        """Reads nothing."""
+        self._reader.called("unassign")
+        self._reader.unassign(None)
+
+    def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Reads these partitions, too."""
+        self._reader.called("incremental_assign")
+        self._reader.assign(partitions, keep=True)
+
+    def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Reads these partitions no more."""
+        self._reader.called("incremental_unassign")
+        self._reader.unassign([(tp.topic, tp.partition) for tp in partitions])
+
+    def assignment(self) -> list[TopicPartition]:
+        """What is read."""
+        return [TopicPartition(*place) for place in self._reader.fetcher.assigned]
+
+    def pause(self, partitions: Sequence[TopicPartition]) -> None:
+        """Fetches nothing of these."""
+        self._reader.called("pause")
+        for tp in partitions:
+            self._reader.fetcher.hold((tp.topic, tp.partition))
+
+    def resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Goes on behind what was taken of these."""
+        self._reader.called("resume")
+        for tp in partitions:
+            self._reader.fetcher.release((tp.topic, tp.partition))
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Goes on at another offset."""
+        self._reader.called("seek")
+        self._reader.fetcher.seek((partition.topic, partition.partition), partition.offset)
+
+    def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Behind the last message of each that was taken."""
+        self._reader.called("position")
+        places = [(tp.topic, tp.partition) for tp in partitions]
+        return [TopicPartition(*place, self._reader.fetcher.position(place)) for place in places]
+
+    def committed(self, partitions: Sequence[TopicPartition], timeout: float = -1) -> list[TopicPartition]:
+        """What the group has committed of these."""
+        self._reader.called("committed")
+        return self._reader.committed(partitions, FOREVER if timeout < 0 else timeout)
+
+    def commit(self, message: Any = None, offsets: Any = None, asynchronous: bool = True) -> Any:
+        """Commits offsets."""
+        self._reader.called("commit")
+        if message is not None:
+            offsets = [TopicPartition(message.topic(), message.partition(), message.offset() + 1)]
+        return self._reader.commit(offsets, wait=not asynchronous)
+
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = -1, cached: bool = False
+    ) -> tuple[int, int]:
+        """The first offset, and the end as this consumer's isolation sees it."""
+        self._reader.called("get_watermark_offsets")
+        return self._reader.watermarks((partition.topic, partition.partition), timeout, cached=cached)
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Metadata:
+        """What the brokers say of topics."""
+        self._reader.called("list_topics")
+        return cluster_metadata(self._reader, topic, FOREVER if timeout < 0 else timeout)
+
+    def consumer_group_metadata(self) -> bytes:
+        """What offsets of a transaction are sent with."""
+        self._reader.called("consumer_group_metadata")
+        return self._reader.membership.metadata()
+
+    def memberid(self) -> str:
+        """The name that the group gave."""
+        return self._reader.membership.member
+
+    def close(self) -> None:
+        """Gives up what is owned, and leaves the group."""
+        self._reader.step("close")
+        if not self._reader.is_closed:
+            self._reader.leave(self)
+            self._reader.drop()
+
+
+class _Reader(Client):
+    """What works in the background of a consumer."""
+
+    def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None) -> None:
+        super().__init__(config, logger, "consumer")
+        self._queue: deque[Fetched | Callable[[Consumer], None]] = deque()
+        self.fetcher = Fetcher(self, self._put)
+        self.membership = Membership(self, self._rebalance)
+        self._callbacks: tuple[Any, Any, Any] = None, None, None
+        self._is_handled = False
+
+    def called(self, what: str) -> None:
+        """A call of the API begins.
+
+        Raises:
+            RuntimeError: the consumer is closed.
+        """
+        self.step(what)
+        if self.is_closed:
+            raise RuntimeError("Consumer closed")
+
+    def drop(self) -> None:
+        """Stops whatever works in the background."""
+        self.is_closed = True
+        self.fetcher.forget(list(self.fetcher.assigned))
+        self._queue.clear()
+
+    # ---- the group
+
+    def subscribe(self, consumer: Consumer, topics: tuple[str, ...], *callbacks: Any) -> None:
+        """Joins."""
+        self._callbacks = cast("tuple[Any, Any, Any]", callbacks)
+        self.membership.subscribe(topics)
+
+    def leave(self, consumer: Consumer) -> None:
+        """Gives up everything and leaves, as `close` does."""
+        if self.membership.topics:
+            # A rebalance that the application has not met is overtaken by this one.
+            self._queue.clear()
+            if owned := sorted(self.membership.owned):
+                self._call(consumer, False, owned, False)
+            ended: list[bool] = []
+            task, turn = self.scheduler.current, self.scheduler.current.turn if self.scheduler.current else 0
+
+            def done() -> None:
+                ended.append(True)
+                if task is not None:
+                    task.wake(turn)
+
+            self.membership.leave(done)
+            if not ended:
+                self.scheduler.wait(5.0)
+            self.membership.topics = ()
+        self.unassign(None)
+
+    def _rebalance(self, is_assignment: bool, places: list[Place], lost: bool) -> None:
+        """Has the application be called where it polls, before or behind the messages that wait."""
+
+        def event(consumer: Consumer) -> None:
+            self._call(consumer, is_assignment, places, lost)
+
+        if self.scheduler.random.random() < 0.5:
+            self._queue.appendleft(event)
+        else:
+            self._queue.append(event)
+        self.notify()
+
+    def _put(self, fetched: Fetched) -> None:
+        self._queue.append(fetched)
+        self.notify()
+
+    def _call(self, consumer: Consumer, is_assignment: bool, places: list[Place], lost: bool) -> None:
+        on_assign, on_revoke, on_lost = self._callbacks
+        self._is_handled = False
+        partitions = [TopicPartition(*place) for place in places]
+        callback = on_assign if is_assignment else on_lost if lost and on_lost is not None else on_revoke
+        try:
+            if callback is not None:
+                callback(consumer, partitions)
+        finally:
+            if not self._is_handled:
+                if is_assignment:
+                    self.assign(partitions, keep=True)
+                else:
+                    self.unassign(places)
+
+    def assign(self, partitions: Sequence[TopicPartition], *, keep: bool) -> None:
+        """Begins with partitions."""
+        if not keep:
+            self.fetcher.forget(list(self.fetcher.assigned))
+        for tp in partitions:
+            self.fetcher.add((tp.topic, tp.partition), tp.offset)
+        self._handled()
+
+    def unassign(self, places: Sequence[Place] | None) -> None:
+        """Ends with partitions, None = all."""
+        self.fetcher.forget(list(self.fetcher.assigned) if places is None else places)
+        self._handled()
+
+    def _handled(self) -> None:
+        self._is_handled = True
+        self.membership.settled()
+
+    # ---- what the application takes
+
+    def poll(self, consumer: Consumer, timeout: float) -> Message[Any, Any] | None:
+        """The next message, or None when time is up."""
+        taken = self.consume(consumer, 1, timeout)
+        return taken[0] if taken else None
+
+    def consume(self, consumer: Consumer, most: int, timeout: float) -> list[Message[Any, Any]]:
+        """What there is; waits until it is as much as was asked for, or time is up."""
+        self.membership.polled = self.scheduler.now
+        end = self.scheduler.now + timeout
+        taken: list[Message[Any, Any]] = []
+        while True:
+            self.serve()
+            while self._queue and len(taken) < most:
+                item = self._queue.popleft()
+                if isinstance(item, Fetched):
+                    taken += self.fetcher.taken(item)
+                else:
+                    item(consumer)
+                    self.membership.polled = self.scheduler.now
+            left = end - self.scheduler.now
+            if len(taken) >= most or left <= 0:
+                if not taken and timeout <= 0:
+                    self.scheduler.wait(_MOMENT)
+                return taken
+            self.pause(left)
+
+    # ---- questions
+
+    def watermarks(self, place: Place, timeout: float, *, cached: bool) -> tuple[int, int]:
+        """Start and end."""
+        if cached:
+            return self.fetcher.ends(place)
+
+        def work() -> tuple[int, int]:
+            partition = self.cluster.partition(*place)
+            return partition.start, self.fetcher.end_of(partition)
+
+        found: tuple[int, int] = self.asked("list offsets", leader(place), work, FOREVER if timeout < 0 else timeout)
+        return found
+
+    def committed(self, partitions: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+        """What is committed; with read_committed only once no transaction may still change it."""
+        group, places = self.membership.group, [(tp.topic, tp.partition) for tp in partitions]
+
+        def work() -> list[Committed]:
+            return [self.cluster.group(group).found(place, stable=self.fetcher.is_committed) for place in places]
+
+        found = self.asked("offset fetch", ("group", group), work, timeout, frozenset({UNSTABLE}))
+        return [TopicPartition(*p, one.offset, one.metadata) for p, one in zip(places, found, strict=True)]
+
+    def commit(self, offsets: Sequence[TopicPartition], *, wait: bool) -> list[TopicPartition] | None:
+        """Commits as the member that this is."""
+        member = self.membership
+        name, generation = (member.member, member.generation) if member.topics else ("", -1)
+        wanted = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata or "") for tp in offsets}
+
+        def work() -> None:
+            self.cluster.group(member.group).commit(name, generation, wanted)
+
+        if wait:
+            self.asked("offset commit", ("group", member.group), work, self._socket_timeout)
+            return list(offsets)
+
+        def commit(reply: Callable[[Any], None]) -> None:
+            work()
+            reply(None)
+
+        self.ask("offset commit", ("group", member.group), commit, lambda value: None, 60.0)
+        return None

@@ -1,0 +1,286 @@
+"""Fetches records of assigned partitions in the background, as librdkafka does for its consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+from confluent_kafka import KafkaError, Message
+
+from leftfold.testing.simulation.kafka.client import FOREVER, Client, exception, failure
+from leftfold.testing.simulation.kafka.groups import Committed, Place
+from leftfold.testing.simulation.kafka.partitions import Partition, Record, Refused
+
+__all__ = ["Fetched", "Fetcher", "leader"]
+
+BEGINNING, END, STORED, INVALID = -2, -1, -1000, -1001
+OUT_OF_RANGE, UNKNOWN_TOPIC, UNSTABLE = 1, 3, 88
+_MOST = 500
+_QUEUED = 1000
+_AGAIN_SECONDS = 0.5
+
+
+class _Assigned:
+    """One partition. `offset` is fetched next, `position` is behind what the application has taken.
+
+    Its `version` rises with each seek, pause and end, and what was fetched under another one is thrown away.
+    """
+
+    __slots__ = ("ends", "eof", "is_asking", "is_paused", "offset", "place", "position", "queued", "version")
+
+    def __init__(self, place: Place, offset: int) -> None:
+        self.place, self.offset = place, offset
+        self.position = self.eof = INVALID
+        self.version = self.queued = 0
+        self.is_paused = self.is_asking = False
+        self.ends = INVALID, INVALID
+
+
+class Fetched(NamedTuple):
+    """A record, an error, or the end of a partition (its offset), not yet taken by the application."""
+
+    of: _Assigned
+    version: int
+    item: Record | KafkaError | int
+
+
+class Fetcher:
+    """What one consumer reads.
+
+    Args:
+        put: takes what was fetched, in its order.
+    """
+
+    def __init__(self, client: Client, put: Callable[[Fetched], None]) -> None:
+        config = client.config
+        self._client, self._put = client, put
+        self.is_committed = str(config.get("isolation.level", "read_committed")) == "read_committed"
+        self._group = str(config.get("group.id", ""))
+        self._reset = str(config.get("auto.offset.reset", "largest"))
+        self._shows_ends = str(config.get("enable.partition.eof", False)).lower() == "true"
+        self._wait = float(config.get("fetch.wait.max.ms", 500)) / 1000
+        self.assigned: dict[Place, _Assigned] = {}
+
+    def add(self, place: Place, offset: int) -> None:
+        """Begins with a partition, at an offset or where the group or the policy says."""
+        found = self.assigned[place] = _Assigned(place, offset)
+        self._start(found)
+
+    def forget(self, places: Sequence[Place]) -> None:
+        """Ends with partitions."""
+        for place in places:
+            found = self.assigned.pop(place, None)
+            if found is not None:
+                found.version += 1
+
+    def hold(self, place: Place) -> None:
+        """Pauses: what was fetched and not taken is fetched again later."""
+        found = self._found(place)
+        if not found.is_paused:
+            found.is_paused = True
+            found.version += 1
+
+    def release(self, place: Place) -> None:
+        """Resumes."""
+        found = self._found(place)
+        if found.is_paused:
+            found.is_paused, found.queued = False, 0
+            if found.position >= 0:
+                found.offset = found.position
+            self._start(found)
+
+    def seek(self, place: Place, offset: int) -> None:
+        """Goes on elsewhere.
+
+        Raises:
+            KafkaException: `_STATE`: it is not read, or where it begins is not known yet.
+        """
+        found = self.assigned.get(place)
+        if found is None or found.offset < 0:
+            raise exception(KafkaError._STATE, "seek: not read yet")
+        found.version += 1
+        found.offset = found.position = offset
+        found.eof, found.queued = INVALID, 0
+        self._start(found)
+
+    def position(self, place: Place) -> int:
+        """Behind the last record that the application took."""
+        return self.assigned[place].position if place in self.assigned else INVALID
+
+    def ends(self, place: Place) -> tuple[int, int]:
+        """First offset and end, as the last fetch saw them."""
+        return self.assigned[place].ends if place in self.assigned else (INVALID, INVALID)
+
+    def end_of(self, partition: Partition) -> int:
+        """Where a partition ends for this consumer."""
+        return partition.stable_end if self.is_committed else partition.end
+
+    def taken(self, fetched: Fetched) -> list[Message[Any, Any]]:
+        """The message of something fetched; none when it is outdated."""
+        found, version, item = fetched
+        if version != found.version:
+            return []
+        topic, partition = found.place
+        if isinstance(item, Record):
+            found.position, found.queued = item.offset + 1, found.queued - 1
+            if found.queued < _QUEUED // 2:
+                self._fetch(found)
+            message = Message(
+                topic=topic, partition=partition, offset=item.offset, key=item.key, value=item.value,
+                headers=cast("Any", item.headers or None), timestamp=(1, item.timestamp),
+            )  # fmt: skip
+        elif isinstance(item, KafkaError):
+            message = Message(topic=topic, partition=partition, offset=found.offset, error=item)
+        else:
+            end = KafkaError(KafkaError._PARTITION_EOF, "end of partition")
+            message = Message(topic=topic, partition=partition, offset=item, error=end)
+        return [message]
+
+    def _found(self, place: Place) -> _Assigned:
+        if place not in self.assigned:
+            raise exception(KafkaError._UNKNOWN_PARTITION, f"{place} is not read")
+        return self.assigned[place]
+
+    def _start(self, found: _Assigned) -> None:
+        if found.is_paused:
+            return
+        if found.offset >= 0:
+            self._fetch(found)
+        elif found.offset in (STORED, INVALID) and self._group:
+            self._from_committed(found)
+        else:
+            self._from(found, found.offset)
+
+    def _from_committed(self, found: _Assigned) -> None:
+        version, place, client = found.version, found.place, self._client
+
+        def work(reply: Callable[[Any], None]) -> None:
+            reply(client.cluster.group(self._group).found(place, stable=self.is_committed))
+
+        def done(value: Any) -> None:
+            if version == found.version and isinstance(value, Committed):
+                if value.offset >= 0:
+                    found.offset = value.offset
+                    self._fetch(found)
+                else:
+                    self._from(found, INVALID)
+
+        client.ask("offset fetch", ("group", self._group), work, done, FOREVER, frozenset({UNSTABLE}))
+
+    def _from(self, found: _Assigned, where: int) -> None:
+        """Begins at an end of the partition, or as the policy says."""
+        if where not in (BEGINNING, END):
+            if self._reset == "error":
+                self._put(Fetched(found, found.version, failure(KafkaError._AUTO_OFFSET_RESET, "no such offset")))
+                return
+            where = BEGINNING if self._reset in ("earliest", "smallest", "beginning") else END
+        version, place, client = found.version, found.place, self._client
+
+        def work(reply: Callable[[Any], None]) -> None:
+            partition = client.cluster.partition(*place)
+            reply(partition.start if where == BEGINNING else self.end_of(partition))
+
+        def done(value: Any) -> None:
+            if version == found.version and not isinstance(value, Refused):
+                found.offset = value
+                self._fetch(found)
+
+        client.ask("list offsets", leader(place), work, done, FOREVER, frozenset({UNKNOWN_TOPIC}))
+
+    def _fetch(self, found: _Assigned) -> None:
+        """Asks for what comes next; at the end the question waits at the broker."""
+        if found.is_asking or found.is_paused or found.offset < 0 or found.queued >= _QUEUED:
+            return
+        found.is_asking = True
+        version, place = found.version, found.place
+        question = _Question(
+            self._client, self, found, self._wait if self._shows_ends and found.eof != found.offset else None
+        )
+
+        def done(value: Any) -> None:
+            found.is_asking = False
+            if self.assigned.get(place) is not found:
+                return
+            if version != found.version:
+                self._start(found)
+            elif isinstance(value, Refused):
+                self._refused(found, value.code)
+            else:
+                self._arrived(found, *value)
+
+        self._client.ask("fetch", leader(place), question.arrive, done, FOREVER)
+
+    def _arrived(self, found: _Assigned, records: list[Record], following: int, start: int, end: int) -> None:
+        found.ends = start, end
+        found.queued += len(records)
+        for record in records:
+            self._put(Fetched(found, found.version, record))
+        if not records and following == found.offset and self._shows_ends and found.eof != following:
+            found.eof = following
+            self._put(Fetched(found, found.version, following))
+        found.offset = following
+        self._fetch(found)
+
+    def _refused(self, found: _Assigned, code: int) -> None:
+        version = found.version
+        if code == OUT_OF_RANGE:
+            self._from(found, INVALID)
+        else:
+            self._client.later(_AGAIN_SECONDS, lambda: self._fetch(found) if version == found.version else None)
+
+
+class _Question:
+    """A fetch as its broker sees it: answered with records, or waiting for some.
+
+    Args:
+        seconds: after which it is answered without records, None = it waits as long as nothing changes. Real fetches
+            come back empty and are asked again, which nothing but the count of requests shows.
+    """
+
+    def __init__(self, client: Client, fetcher: Fetcher, found: _Assigned, seconds: float | None) -> None:
+        self._client, self._fetcher, self._found, self._seconds = client, fetcher, found, seconds
+        self._version, self._offset = found.version, found.offset
+
+    def arrive(self, reply: Callable[[Any], None]) -> None:
+        """Reads, or waits for what changes.
+
+        Raises:
+            Refused: the topic or the offset is not there.
+        """
+        partition = self._client.cluster.partition(*self._found.place)
+        if self._read(partition, reply, is_last=False):
+            return
+
+        def look() -> None:
+            partition.watchers.pop(look, None)
+            topic = self._client.cluster.topics.get(self._found.place[0])
+            if topic is None or partition not in topic.partitions:
+                reply(Refused(UNKNOWN_TOPIC))
+            elif self._found.version != self._version or self._client.process.code is not None:
+                reply(Refused(KafkaError._INTR))
+            elif not self._read(partition, reply, is_last=False):
+                partition.watchers[look] = None
+
+        def expire() -> None:
+            if look in partition.watchers:
+                del partition.watchers[look]
+                self._read(partition, reply, is_last=True)
+
+        partition.watchers[look] = None
+        if self._seconds is not None:
+            self._client.scheduler.call_later(self._seconds, expire)
+
+    def _read(self, partition: Partition, reply: Callable[[Any], None], *, is_last: bool) -> bool:
+        try:
+            records, following = partition.read(self._offset, committed=self._fetcher.is_committed, most=_MOST)
+        except Refused as refused:
+            reply(refused)
+            return True
+        if is_answer := bool(records or following > self._offset or is_last):
+            reply((records, following, partition.start, self._fetcher.end_of(partition)))
+        return is_answer
+
+
+def leader(place: Place) -> tuple[str, ...]:
+    """Where a partition is asked for."""
+    return "partition", place[0], str(place[1])

@@ -1,0 +1,332 @@
+"""The coordinator of consumer groups: members, generations, and what they have committed (the classic protocol)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from leftfold.testing.simulation.kafka.partitions import Refused
+from leftfold.testing.simulation.scheduler import Timer
+
+__all__ = ["Assignment", "Committed", "Group", "Joined", "Place", "Reply", "balanced"]
+
+Place = tuple[str, int]
+Assignment = frozenset[Place]
+Reply = Callable[[object], None]
+NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, ID_REQUIRED, UNSTABLE = 16, 22, 25, 27, 79, 88
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a group has committed of a partition; offset -1001 = nothing."""
+
+    offset: int = -1001
+    metadata: str = ""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The answer to a join: `members` and what they own is for the leader alone."""
+
+    generation: int
+    member: str
+    leader: str
+    members: Mapping[str, tuple[tuple[str, ...], Assignment]] = field(default_factory=dict)
+
+
+class _Phase(Enum):
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class _Member:
+    def __init__(self, id_: str, session: float, rebalance: float) -> None:
+        self.id, self.session, self.rebalance = id_, session, rebalance
+        self.topics: tuple[str, ...] = ()
+        self.owned: Assignment = frozenset()
+        self.joining: Reply | None = None
+        self.syncing: Reply | None = None
+        self.timer: Timer | None = None
+        self.assignment: Assignment = frozenset()
+
+
+class Group:
+    """One group. Answers that wait for others are given by calling `reply` with a value, or a `Refused`.
+
+    Args:
+        call_later: has something happen in so many seconds. delay: seconds that an empty group waits for more members.
+    """
+
+    def __init__(self, name: str, call_later: Callable[[float, Callable[[], None]], Timer], delay: float = 0.0) -> None:
+        self.name, self._call_later, self._delay = name, call_later, delay
+        self.generation = 0
+        self.members: dict[str, _Member] = {}
+        self.committed: dict[Place, Committed] = {}
+        self.pending: dict[int, dict[Place, Committed]] = {}
+        self._phase, self._leader, self._count = _Phase.EMPTY, "", 0
+        self._named: set[str] = set()
+        self._due: Timer | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is a member."""
+        return not self.members
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether every member knows what it owns."""
+        return self._phase is _Phase.STABLE
+
+    def join(
+        self,
+        member: str,
+        client: str,
+        topics: tuple[str, ...],
+        owned: Assignment,
+        session: float,
+        rebalance: float,
+        reply: Reply,
+    ) -> None:
+        """Somebody wants to be a member; the answer comes once all have joined."""
+        if not member:
+            self._count += 1
+            name = f"{client}-{self._count:08d}"
+            self._named.add(name)
+            reply((ID_REQUIRED, name))
+            return
+        found = self.members.get(member)
+        if found is None:
+            if member not in self._named:
+                reply(Refused(UNKNOWN_MEMBER))
+                return
+            self._named.discard(member)
+            found = self.members[member] = _Member(member, session, rebalance)
+            self._leader = self._leader if self._leader in self.members else member
+            is_news = True
+        else:
+            is_news = found.topics != topics or found.owned != owned or member == self._leader
+        found.topics, found.owned, found.session = topics, owned, session
+        if self._phase is _Phase.STABLE and not is_news:
+            # Somebody who has missed the answer of before: nothing has changed for it.
+            reply(self._answer(found))
+            return
+        if found.joining is not None:
+            found.joining(Refused(REBALANCING))
+        found.joining = reply
+        self._heard(found)
+        if self._phase is not _Phase.PREPARING:
+            self._prepare()
+        self._complete_if_all()
+
+    def sync(self, member: str, generation: int, assignments: Mapping[str, Assignment], reply: Reply) -> None:
+        """A member asks what it owns; the leader says what everybody owns."""
+        found = self.members.get(member)
+        if found is None:
+            reply(Refused(UNKNOWN_MEMBER))
+        elif generation != self.generation:
+            reply(Refused(ILLEGAL_GENERATION))
+        elif self._phase is _Phase.PREPARING:
+            reply(Refused(REBALANCING))
+        elif self._phase is _Phase.STABLE:
+            self._heard(found)
+            reply(found.assignment)
+        else:
+            found.syncing = reply
+            self._heard(found)
+            if member == self._leader:
+                self._phase = _Phase.STABLE
+                for other in self.members.values():
+                    other.assignment = assignments.get(other.id, frozenset())
+                for other in self.members.values():
+                    waiting, other.syncing = other.syncing, None
+                    if waiting is not None:
+                        self._heard(other)
+                        waiting(other.assignment)
+
+    def heartbeat(self, member: str, generation: int) -> None:
+        """A member lives.
+
+        Raises:
+            Refused: it must join again, or is none any more.
+        """
+        found = self._checked(member, generation)
+        self._heard(found)
+        if self._phase is _Phase.PREPARING:
+            raise Refused(REBALANCING)
+
+    def leave(self, member: str) -> None:
+        """A member goes.
+
+        Raises:
+            Refused: UNKNOWN_MEMBER_ID.
+        """
+        if member not in self.members:
+            raise Refused(UNKNOWN_MEMBER)
+        self._remove(member)
+
+    def commit(self, member: str, generation: int, offsets: Mapping[Place, Committed]) -> None:
+        """Commits at once.
+
+        Raises:
+            Refused: the member or its generation is not the group's.
+        """
+        if generation >= 0 or member:
+            found = self._checked(member, generation)
+            if self._phase is _Phase.COMPLETING:
+                raise Refused(REBALANCING)
+            self._heard(found)
+        elif self.members:
+            raise Refused(UNKNOWN_MEMBER)
+        self.committed.update(offsets)
+
+    def commit_within(self, producer: int, member: str, generation: int, offsets: Mapping[Place, Committed]) -> None:
+        """Commits once the transaction of a producer is committed.
+
+        Raises:
+            Refused: as `commit`; a commit of nobody to a group of nobody is taken.
+        """
+        if generation >= 0 or member:
+            self._checked(member, generation)
+        self.pending.setdefault(producer, {}).update(offsets)
+
+    def settle(self, producer: int, *, commit: bool) -> None:
+        """The transaction of a producer has ended."""
+        offsets = self.pending.pop(producer, {})
+        if commit:
+            self.committed.update(offsets)
+
+    def found(self, place: Place, *, stable: bool) -> Committed:
+        """What is committed.
+
+        Raises:
+            Refused: UNSTABLE_OFFSET_COMMIT: a transaction that is not decided has another one.
+        """
+        if stable and any(place in offsets for offsets in self.pending.values()):
+            raise Refused(UNSTABLE)
+        return self.committed.get(place, Committed())
+
+    def reload(self) -> None:
+        """A new coordinator takes over: rebalances under way begin again, and every member is given its time anew."""
+        for member in self.members.values():
+            waiting = [reply for reply in (member.joining, member.syncing) if reply is not None]
+            member.joining = member.syncing = None
+            for reply in waiting:
+                reply(Refused(NOT_COORDINATOR))
+            self._heard(member)
+        if self._phase in (_Phase.PREPARING, _Phase.COMPLETING):
+            self._prepare()
+
+    def _checked(self, member: str, generation: int) -> _Member:
+        found = self.members.get(member)
+        if found is None:
+            raise Refused(UNKNOWN_MEMBER)
+        if generation != self.generation:
+            raise Refused(ILLEGAL_GENERATION)
+        return found
+
+    def _prepare(self) -> None:
+        was_empty = self._phase is _Phase.EMPTY
+        for member in self.members.values():
+            waiting, member.syncing = member.syncing, None
+            if waiting is not None:
+                waiting(Refused(REBALANCING))
+        self._phase = _Phase.PREPARING
+        if self._due is not None:
+            self._due.cancel()
+        longest = max((member.rebalance for member in self.members.values()), default=0.0)
+        self._due = self._call_later(self._delay if was_empty else longest, self._complete)
+        self._is_delayed = was_empty and self._delay > 0
+
+    def _complete_if_all(self) -> None:
+        if not self._is_delayed and all(member.joining is not None for member in self.members.values()):
+            self._complete()
+
+    def _complete(self) -> None:
+        """Those who have joined by now are the group."""
+        if self._phase is not _Phase.PREPARING:
+            return
+        if self._due is not None:
+            self._due.cancel()
+        self._is_delayed = False
+        for member in [m for m in self.members.values() if m.joining is None]:
+            self._forget(member)
+        self.generation += 1
+        if not self.members:
+            self._phase = _Phase.EMPTY
+            return
+        if self._leader not in self.members:
+            self._leader = next(iter(self.members))
+        self._phase = _Phase.COMPLETING
+        for member in list(self.members.values()):
+            waiting, member.joining = member.joining, None
+            self._heard(member)
+            if waiting is not None:
+                waiting(self._answer(member))
+
+    def _answer(self, member: _Member) -> Joined:
+        is_leader = member.id == self._leader
+        members = {m.id: (m.topics, m.owned) for m in self.members.values()} if is_leader else {}
+        return Joined(self.generation, member.id, self._leader, members)
+
+    def _heard(self, member: _Member) -> None:
+        if member.timer is not None:
+            member.timer.cancel()
+        member.timer = self._call_later(member.session, lambda: self._expired(member))
+
+    def _expired(self, member: _Member) -> None:
+        if member.joining is not None:
+            # Whoever waits for the others sends no heartbeats.
+            self._heard(member)
+        elif self.members.get(member.id) is member:
+            self._remove(member.id)
+
+    def _forget(self, member: _Member) -> None:
+        if member.timer is not None:
+            member.timer.cancel()
+        del self.members[member.id]
+
+    def _remove(self, name: str) -> None:
+        member = self.members[name]
+        self._forget(member)
+        for waiting in (member.joining, member.syncing):
+            if waiting is not None:
+                waiting(Refused(UNKNOWN_MEMBER))
+        if self._phase in (_Phase.STABLE, _Phase.COMPLETING):
+            self._prepare()
+        if self._phase is _Phase.PREPARING:
+            self._complete_if_all()
+
+    _is_delayed = False
+
+
+def balanced(
+    members: Mapping[str, tuple[tuple[str, ...], Assignment]], counts: Mapping[str, int]
+) -> dict[str, Assignment]:
+    """Who owns what: evenly, and what somebody owns stays; what moves is first owned by nobody (cooperative-sticky)."""
+    names = sorted(members)
+    places = [(t, p) for t, count in sorted(counts.items()) for p in range(count)]
+    owners: dict[Place, str] = {}
+    for name in names:
+        for place in sorted(members[name][1]):
+            if place in owners:
+                # Two claim it: neither keeps it, and the next round gives it to one.
+                owners[place] = ""
+            elif place[0] in members[name][0]:
+                owners[place] = name
+    share, more = divmod(len(places), len(names))
+    given: dict[str, list[Place]] = {name: [p for p in places if owners.get(p) == name] for name in names}
+    by_weight = sorted(names, key=lambda name: (-len(given[name]), name))
+    quota = {name: share + (index < more) for index, name in enumerate(by_weight)}
+    free = [p for p in places if not owners.get(p)]
+    for name in names:
+        free += given[name][quota[name] :]
+        del given[name][quota[name] :]
+    for place in sorted(free):
+        taker = next((n for n in by_weight if len(given[n]) < quota[n] and place[0] in members[n][0]), None)
+        if taker is not None:
+            given[taker].append(place)
+    # What is taken from somebody is given in the next round, once it is given up.
+    return {n: frozenset(p for p in given[n] if owners.get(p, n) in ("", n)) for n in names}

@@ -1,0 +1,229 @@
+"""A partition as brokers keep it: records with offsets, whose they are, and how far what is written is decided."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+__all__ = ["Batch", "Headers", "Partition", "Record", "Refused", "Topic"]
+
+Headers = list[tuple[str, bytes | None]] | None
+_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.type": "producer",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+}
+REMEMBERED = 5
+"""Batches of a producer that a partition knows again."""
+
+
+class Refused(Exception):
+    """A broker's error code as an answer."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Record(NamedTuple):
+    """One record, or the end of a transaction (`outcome`)."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+    producer: int = -1
+    is_open: bool = False
+    outcome: bool | None = None
+
+    @property
+    def weight(self) -> int:
+        """Bytes, about."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers or ())
+        return 70 + len(self.key or b"") + len(self.value or b"") + headers
+
+
+class Batch(NamedTuple):
+    """What a producer sends to one partition at once; `producer` -1 = one without sequences."""
+
+    records: Sequence[tuple[bytes | None, bytes | None, Headers, int]]
+    producer: int = -1
+    epoch: int = -1
+    sequence: int = -1
+    is_transactional: bool = False
+
+
+class _Writer:
+    """What a partition knows of a producer."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.next: int | None = None
+        self.recent: list[tuple[int, int, int]] = []
+
+
+class Partition:
+    """One partition. Whoever waits for something new is in `watchers`, which are called at every change.
+
+    Attributes:
+        start: the first offset that is there. end: the high watermark. lost: transactions whose end never comes.
+    """
+
+    def __init__(self, topic: Topic, number: int) -> None:
+        self.topic, self.number = topic, number
+        self.start = self.end = 0
+        self.records: list[Record] = []
+        self.watchers: dict[Callable[[], None], None] = {}
+        self._writers: dict[int, _Writer] = {}
+        self._open: dict[int, int] = {}
+        self._aborted: list[tuple[int, int, int]] = []
+
+    def __repr__(self) -> str:
+        return f"{self.topic.name}[{self.number}]"
+
+    @property
+    def stable_end(self) -> int:
+        """The last stable offset: what lies before it is decided."""
+        return min(self._open.values(), default=self.end)
+
+    def append(self, batch: Batch, now: int) -> int:
+        """Writes a batch; returns the offset of its first record.
+
+        Raises:
+            Refused: DUPLICATE_SEQUENCE_NUMBER, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH.
+        """
+        if batch.producer >= 0:
+            known = self._known(batch)
+            if known is not None:
+                return known
+        base = self.end
+        by_broker = self.topic.config.get("message.timestamp.type") == "LogAppendTime"
+        for index, (key, value, headers, timestamp) in enumerate(batch.records):
+            when = now if by_broker else timestamp
+            self.records.append(Record(base + index, key, value, headers, when, batch.producer, batch.is_transactional))
+        self.end += len(batch.records)
+        if batch.producer >= 0:
+            writer = self._writers[batch.producer]
+            last = batch.sequence + len(batch.records) - 1
+            writer.next = last + 1
+            writer.recent = [*writer.recent[1 - REMEMBERED :], (batch.sequence, last, base)]
+            if batch.is_transactional:
+                self._open.setdefault(batch.producer, base)
+        self.changed()
+        return base
+
+    def _known(self, batch: Batch) -> int | None:
+        """Where this very batch stands already."""
+        writer = self._writers.get(batch.producer)
+        if writer is not None and batch.epoch < writer.epoch:
+            raise Refused(47)
+        if writer is None or batch.epoch > writer.epoch:
+            if batch.sequence != 0 and writer is not None:
+                raise Refused(45)
+            self._writers[batch.producer] = writer = _Writer(batch.epoch)
+            writer.next = batch.sequence
+        last = batch.sequence + len(batch.records) - 1
+        for first, end, base in writer.recent:
+            if (first, end) == (batch.sequence, last):
+                return base
+        if writer.next is not None and batch.sequence != writer.next:
+            raise Refused(46 if batch.sequence < writer.next else 45)
+        return None
+
+    def decide(self, producer: int, epoch: int, outcome: bool, now: int) -> None:
+        """Writes how the open transaction of a producer has ended; from now on older epochs are refused."""
+        writer = self._writers.setdefault(producer, _Writer(epoch))
+        if epoch > writer.epoch:
+            self._writers[producer] = writer = _Writer(epoch)
+        first = self._open.pop(producer, None)
+        if first is not None and not outcome:
+            self._aborted.append((producer, first, self.end))
+        self.records.append(Record(self.end, None, None, None, now, producer, True, outcome))
+        self.end += 1
+        self.changed()
+
+    def read(self, offset: int, *, committed: bool, most: int, weight: int = 1 << 20) -> tuple[list[Record], int]:
+        """Records from an offset on, and where the next read goes on.
+
+        Raises:
+            Refused: OFFSET_OUT_OF_RANGE.
+        """
+        if not self.start <= offset <= self.end:
+            raise Refused(1)
+        end = self.stable_end if committed else self.end
+        found: list[Record] = []
+        for index in range(self._index(offset), len(self.records)):
+            record = self.records[index]
+            if record.offset >= end:
+                break
+            if len(found) >= most or weight <= 0:
+                return found, record.offset
+            if record.outcome is None and not (committed and self._is_aborted(record)):
+                found.append(record)
+                weight -= record.weight
+        return found, max(offset, end)
+
+    def committed(self) -> list[Record]:
+        """Every record that whoever reads committed records sees."""
+        return self.read(self.start, committed=True, most=1 << 60, weight=1 << 60)[0]
+
+    def at(self, timestamp: int) -> int:
+        """The offset of the first record at or after a time, -1 when there is none."""
+        found = (r.offset for r in self.records if r.outcome is None and r.timestamp >= timestamp)
+        return next(found, -1)
+
+    def delete(self, before: int) -> None:
+        """Deletes what lies before an offset."""
+        self.start = max(self.start, min(before, self.end))
+        del self.records[: self._index(self.start)]
+        self.changed()
+
+    def compact(self) -> None:
+        """Keeps the last record of each key, and never touches what is not decided."""
+        end = self.stable_end
+        last = {
+            r.key: r.offset for r in self.records if r.outcome is None and r.offset < end and not self._is_aborted(r)
+        }
+        self.records = [
+            r for r in self.records if r.offset >= end or (r.outcome is None and last.get(r.key) == r.offset)
+        ]
+        self.changed()
+
+    @property
+    def open(self) -> dict[int, int]:
+        """Where the open transaction of each producer begins."""
+        return dict(self._open)
+
+    def changed(self) -> None:
+        """Tells whoever waits."""
+        for watcher in list(self.watchers):
+            watcher()
+
+    def _index(self, offset: int) -> int:
+        records = self.records
+        if not records or offset > records[-1].offset:
+            return len(records)
+        guess = offset - records[0].offset
+        if 0 <= guess < len(records) and records[guess].offset == offset:
+            return guess
+        return bisect_left(records, offset, key=lambda record: record.offset)
+
+    def _is_aborted(self, record: Record) -> bool:
+        if not record.is_open:
+            return False
+        return any(p == record.producer and first <= record.offset < end for p, first, end in self._aborted)
+
+
+class Topic:
+    """A topic with its partitions; `id_` tells it from one of the same name that was there before."""
+
+    def __init__(self, name: str, count: int, config: dict[str, str], id_: str) -> None:
+        self.name, self.id_ = name, id_
+        self.config = {**_DEFAULTS, **config}
+        self.partitions = [Partition(self, number) for number in range(count)]

@@ -1,0 +1,193 @@
+"""The coordinator of transactions: who holds an id, what is open under it, and how it is decided to end."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+from leftfold.testing.simulation.kafka.partitions import Batch, Partition, Refused
+
+__all__ = ["Coordinator", "State", "Transaction"]
+
+FENCED, CONCURRENT, INVALID_STATE, UNKNOWN_ID = 90, 51, 48, 49
+
+
+class State(IntEnum):
+    """Of a transaction, numbered as in a coordinator's own log."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+
+
+class Transaction:
+    """What is known of a transactional id."""
+
+    def __init__(self, id_: str, producer: int, timeout: float) -> None:
+        self.id, self.producer, self.epoch, self.timeout = id_, producer, -1, timeout
+        self.state, self.began = State.EMPTY, 0.0
+        self.partitions: dict[Partition, None] = {}
+        self.groups: dict[str, None] = {}
+        self.left = 0
+        self.version = 0
+
+
+class Coordinator:
+    """Decides transactions; what it decides is durable, and told to the partitions later, one by one.
+
+    Args:
+        now: seconds. later: has something happen in a while, short or, now and then, long.
+        mark: tells a partition how a transaction ended. settle: tells a group.
+        log: the partition of `__transaction_state` that holds an id.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        later: Callable[[str, Callable[[], None]], None],
+        mark: Callable[[Partition, int, int, bool], None],
+        settle: Callable[[str, int, bool], None],
+        log: Callable[[str], Partition],
+    ) -> None:
+        self._now, self._later, self._mark, self._settle, self._log = now, later, mark, settle, log
+        self.known: dict[str, Transaction] = {}
+        self._next = 1000
+
+    def new_producer(self) -> int:
+        """An id for a producer."""
+        self._next += 1
+        return self._next
+
+    def initialise(self, id_: str, timeout: float) -> tuple[int, int]:
+        """Gives the id to whoever asks: its producer id and an epoch that fences everybody before.
+
+        Raises:
+            Refused: CONCURRENT_TRANSACTIONS, while something of it is not ended everywhere.
+        """
+        found = self.known.get(id_)
+        if found is None:
+            found = self.known[id_] = Transaction(id_, self.new_producer(), timeout)
+        found.timeout = timeout
+        if found.state is State.ONGOING:
+            # Whoever held the id is fenced before its transaction is aborted.
+            found.epoch += 1
+            self._decide(found, State.PREPARE_ABORT)
+        if found.left:
+            raise Refused(CONCURRENT)
+        found.epoch += 1
+        found.state = State.EMPTY
+        self._write(found)
+        return found.producer, found.epoch
+
+    def add(self, id_: str, producer: int, epoch: int, partitions: list[Partition], group: str = "") -> None:
+        """Makes partitions, or the offsets of a group, part of the transaction, which begins with that.
+
+        Raises:
+            Refused: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+        """
+        found = self._checked(id_, producer, epoch)
+        if found.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
+            raise Refused(CONCURRENT)
+        if found.state is not State.ONGOING:
+            found.state, found.began = State.ONGOING, self._now()
+            self._write(found)
+        found.partitions.update(dict.fromkeys(partitions))
+        if group:
+            found.groups[group] = None
+
+    def end(self, id_: str, producer: int, epoch: int, *, commit: bool) -> None:
+        """Decides the open transaction, whichever that is by now: nothing in the request says which one is meant.
+
+        Raises:
+            Refused: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
+        """
+        found = self._checked(id_, producer, epoch)
+        prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+        if found.state is State.ONGOING:
+            self._decide(found, prepared)
+        elif found.state is prepared:
+            raise Refused(CONCURRENT)
+        elif found.state is not State(prepared + 2):
+            raise Refused(INVALID_STATE)
+
+    def holds(self, id_: str, producer: int, epoch: int, partition: Partition) -> bool:
+        """Whether this producer may write to a partition within its transaction."""
+        found = self.known.get(id_)
+        if found is None or found.producer != producer or found.epoch != epoch:
+            return False
+        return found.state is State.ONGOING and partition in found.partitions
+
+    def time_out(self) -> None:
+        """Aborts what has been open for too long."""
+        for found in self.known.values():
+            if found.state is State.ONGOING and self._now() - found.began > found.timeout:
+                found.epoch += 1
+                self._decide(found, State.PREPARE_ABORT)
+
+    def open(self) -> list[Transaction]:
+        """What is not decided, or not told everywhere."""
+        return [t for t in self.known.values() if t.state is State.ONGOING or t.left]
+
+    def forget(self, id_: str, chosen: Callable[[list[Partition]], list[Partition]]) -> bool:
+        """Has a coordinator that was killed behind its decision never reach some partitions; whether it has."""
+        found = self.known.get(id_)
+        if found is None or not found.left or found.state not in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
+            return False
+        lost = chosen([p for p in found.partitions if found.producer in p.open])
+        for partition in lost:
+            found.partitions.pop(partition, None)
+            found.left -= 1
+        self._finish(found)
+        return bool(lost)
+
+    def _checked(self, id_: str, producer: int, epoch: int) -> Transaction:
+        found = self.known.get(id_)
+        if found is None or found.producer != producer:
+            raise Refused(UNKNOWN_ID)
+        if epoch != found.epoch:
+            raise Refused(FENCED)
+        return found
+
+    def _decide(self, found: Transaction, state: State) -> None:
+        found.state = state
+        self._write(found)
+        found.version += 1
+        found.left = len(found.partitions) + len(found.groups)
+        commit, epoch, version = state is State.PREPARE_COMMIT, found.epoch, found.version
+
+        def later(place: Partition | str, places: dict[Any, None], act: Callable[[], None]) -> None:
+            def reach() -> None:
+                if found.version == version and place in places:
+                    act()
+                    del places[place]
+                    found.left -= 1
+                    self._finish(found)
+
+            self._later(found.id, reach)
+
+        for partition in list(found.partitions):
+            later(partition, found.partitions, lambda p=partition: self._mark(p, found.producer, epoch, commit))  # type: ignore[misc]
+        for group in list(found.groups):
+            later(group, found.groups, lambda g=group: self._settle(g, found.producer, commit))  # type: ignore[misc]
+        self._finish(found)
+
+    def _finish(self, found: Transaction) -> None:
+        if found.left <= 0 and found.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
+            found.left = 0
+            found.state = State(found.state + 2)
+            found.partitions.clear()
+            found.groups.clear()
+            self._write(found)
+
+    def _write(self, found: Transaction) -> None:
+        """Writes to the log of transactions, of which readers know the first fields only."""
+        value = struct.pack(">hqhib", 0, found.producer, found.epoch, int(found.timeout * 1000), found.state)
+        name = found.id.encode()
+        key = struct.pack(">hh", 0, len(name)) + name
+        now = int(self._now() * 1000)
+        self._log(found.id).append(Batch([(key, value, None, now)]), now)

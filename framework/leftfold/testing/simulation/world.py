@@ -1,0 +1,71 @@
+"""One simulated world: its time, its brokers, and which process runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from leftfold.testing.simulation.kafka.cluster import Cluster
+from leftfold.testing.simulation.scheduler import Process, Scheduler, Task
+
+__all__ = ["World", "active"]
+
+_active: list[World] = []
+
+
+class World:
+    """Everything of one run. Only one world is active at a time.
+
+    Args:
+        seed: decides everything that is left open. brokers: how many there are.
+    """
+
+    def __init__(self, seed: int, brokers: int = 2) -> None:
+        self.seed = seed
+        self.scheduler = Scheduler(seed)
+        self.random = random.Random(seed ^ 0x5EED)  # what the simulated code draws; nothing secret
+        self.cluster = Cluster(self.scheduler, brokers)
+        self.processes: list[Process] = []
+        self.parts: dict[str, Any] = {}
+        """What other parts of the simulation keep here, such as the network of sockets."""
+
+    @contextmanager
+    def activated(self) -> Iterator[World]:
+        """The world in which clients are made within the block."""
+        _active.append(self)
+        try:
+            yield self
+        finally:
+            _active.pop()
+
+    @property
+    def process(self) -> Process:
+        """Whose code runs."""
+        task = self.scheduler.current
+        if task is None:
+            raise RuntimeError("a simulated client is used outside a simulated process")
+        return task.process
+
+    def start(self, name: str, function: Callable[[], Any]) -> Task:
+        """A new process with its first task."""
+        process = Process(name, self.scheduler)
+        self.processes.append(process)
+        return self.scheduler.spawn(process, function)
+
+    def run(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Lets virtual time pass until something is so; whether it is so after so many seconds at most."""
+        return self.scheduler.run(until, seconds)
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        for process in self.processes:
+            process.end(-9)
+
+
+def active() -> World:
+    """The world whose code runs."""
+    if not _active:
+        raise RuntimeError("no simulated world is active")
+    return _active[-1]
