@@ -1,0 +1,140 @@
+"""Runs an App under schedules that a seed decides, judges each, and shrinks what fails to the fewest faults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from leftfold.app import App
+from leftfold.kafka import reach
+from leftfold.messages import Command
+from leftfold.testing.simulation.deployment import Deployment
+from leftfold.testing.simulation.faults import KINDS, Fault, draw
+from leftfold.testing.simulation.scheduler import Stuck
+from leftfold.testing.simulation.takeover import taken_over
+from leftfold.testing.simulation.witness import violations
+from leftfold.testing.simulation.world import World
+
+__all__ = ["Outcome", "Scenario", "run", "schedules", "shrink"]
+
+LIVENESS_SECONDS = 120.0
+_HORIZON = 15.0
+_WIDTH = 200
+"""Characters of a line of a trace."""
+_REAL_NETWORK: list[tuple[Any, Any]] = [
+    (reach.check_reachable, lambda settings: None),
+    (reach.trouble, lambda settings, seconds=1.0: ""),
+]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is run.
+
+    Args:
+        load: draws what each client sends. workers: of each decider. kinds: of faults that may strike.
+    """
+
+    app: App
+    load: Callable[[random.Random], Sequence[Sequence[Command]]]
+    workers: int = 2
+    brokers: int = 2
+    kinds: tuple[str, ...] = tuple(KINDS)
+    horizon: float = _HORIZON
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def faults(self, seed: int) -> list[Fault]:
+        """What strikes under a seed."""
+        return draw(seed, ("worker", "client", "worker"), self.brokers, self.horizon, self.kinds)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one schedule; `wrong` is empty when every promise was kept."""
+
+    seed: int
+    faults: tuple[Fault, ...]
+    wrong: tuple[str, ...]
+    trace: tuple[tuple[float, str, str, Any], ...]
+    seconds: float
+    events: int
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {'; '.join(self.wrong) or 'well'}"]
+        lines += [f"  fault: {fault}" for fault in self.faults]
+        for (name, what, details), found in groupby(self.trace, key=_line):
+            times = [at for at, *_ in found]
+            often = f" ({len(times)} times until {times[-1]:.3f})" if len(times) > 1 else ""
+            lines.append(f"  {times[0]:9.3f} {name}: {what} {details}{often}")
+        return "\n".join(lines)
+
+
+def _line(entry: tuple[float, str, str, Any]) -> tuple[str, str, str]:
+    _, name, what, details = entry
+    return name, what, str(details)[:_WIDTH]
+
+
+def schedules() -> Any:
+    """A block within which schedules are run; what is simulated is taken over once for all of them."""
+    return taken_over(more=_REAL_NETWORK)
+
+
+def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
+    """Runs one schedule, within `schedules()`.
+
+    Args:
+        faults: instead of those of the seed.
+    """
+    chosen = scenario.faults(seed) if faults is None else list(faults)
+    world = World(seed, scenario.brokers)
+    with world.activated():
+        loads = scenario.load(random.Random(seed))  # nothing secret
+        deployment = Deployment(world, scenario.app, loads, workers=scenario.workers, faults=chosen, **scenario.options)
+        wrong: list[str] = []
+        try:
+            deployment.begin()
+            _live(world, deployment, wrong)
+            if not wrong:
+                wrong = violations(world.cluster, scenario.app, deployment.sent)
+        except Stuck as stuck:
+            wrong.append(f"stuck: {stuck}")
+        finally:
+            struck = [(at, "fault", str(fault), "") for at, fault in deployment.faults.struck]
+            with suppress(Stuck):
+                world.close()
+    trace = sorted([*deployment.trace, *struck], key=lambda line: line[0])
+    return Outcome(seed, tuple(chosen), tuple(wrong), tuple(trace), world.scheduler.now, world.scheduler.events)
+
+
+def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
+    """Lets the world go on until all is answered, stopped and settled."""
+    scheduler = world.scheduler
+    until = 600.0
+    while not world.run(lambda: deployment.is_answered, 1.0):
+        if scheduler.now > max(deployment.faults.until, _HORIZON) + LIVENESS_SECONDS or scheduler.now > until:
+            waiting = [one.id for one in deployment.sent if one.answer is None]
+            wrong.append(f"not answered within {LIVENESS_SECONDS:.0f} s: {waiting}")
+            return
+    deployment.faults.stop()
+    # What was struck is over before the workers are stopped.
+    world.run(lambda: scheduler.now > deployment.faults.until, 60.0)
+    deployment.end()
+    if not world.run(lambda: deployment.is_ended, LIVENESS_SECONDS):
+        wrong.append("a process does not stop")
+        return
+    world.run(lambda: not world.cluster.coordinator.open(), 30.0)
+
+
+def shrink(scenario: Scenario, outcome: Outcome) -> Outcome:
+    """The same seed with the fewest faults that still fail."""
+    faults = list(outcome.faults)
+    for fault in outcome.faults:
+        fewer = [one for one in faults if one is not fault]
+        tried = run(scenario, outcome.seed, fewer)
+        if tried.wrong:
+            faults, outcome = fewer, tried
+    return outcome
