@@ -52,7 +52,6 @@ class Deployment:
         self.trace: list[tuple[float, str, str, Any]] = []
         self.faults = install(world, faults)
         self.sent: list[Sent] = []
-        self._going = 0
         self._workers = workers
         self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
         self._is_ready = False
@@ -64,7 +63,7 @@ class Deployment:
     @property
     def is_answered(self) -> bool:
         """Whether every client has all its answers."""
-        return self._is_ready and self._going == 0
+        return self._is_ready and all(one.answer is not None for one in self.sent)
 
     def end(self) -> None:
         """Has the workers stop in order."""
@@ -92,7 +91,6 @@ class Deployment:
             for number in range(self._workers):
                 self._keep(f"{decider.name} worker {number + 1}", "worker", lambda d=decider.name: self._work(d))  # type: ignore[misc]
         for number, load in enumerate(self._loads):
-            self._going += 1
             self._keep(f"client {number + 1}", "client", lambda mine=load: self._send(mine))  # type: ignore[misc]
 
     def _keep(self, name: str, role: str, function: Callable[[], None]) -> None:
@@ -153,4 +151,3 @@ class Deployment:
                         one.answer = error
                         self._note("refused", error)
                     break
-        self._going -= 1
