@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from leftfold.testing.simulation.kafka.client import FOREVER, TRANSIENT, Client, failure
+from leftfold.testing.simulation.kafka.client import FOREVER, Client, failure
 from leftfold.testing.simulation.kafka.cluster import Home
 from leftfold.testing.simulation.kafka.groups import Committed
 from leftfold.testing.simulation.kafka.metadata import Metadata, cluster_metadata
@@ -168,9 +168,23 @@ class AdminClient(Client):
         self.step("alter_consumer_group_offsets")
 
         def alter(one: Any) -> Any:
-            offsets = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata or "") for tp in one.topic_partitions}
-            self.cluster.group(one.group_id).commit("", -1, offsets)
-            return one
+            offsets = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata) for tp in one.topic_partitions}
+            code = 0
+            try:
+                self.cluster.group(one.group_id).commit("", -1, offsets)
+            except Refused as refused:
+                code = refused.code
+            places = [
+                SimpleNamespace(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=tp.offset,
+                    metadata=tp.metadata,
+                    error=failure(code) if code else None,
+                )
+                for tp in one.topic_partitions
+            ]
+            return SimpleNamespace(group_id=one.group_id, topic_partitions=places)
 
         return {
             one.group_id: self._question(("group", one.group_id), lambda o=one: alter(o), request_timeout)  # type: ignore[misc]
@@ -190,7 +204,7 @@ class AdminClient(Client):
 
         def done(value: Any) -> None:
             code = value.code if isinstance(value, Refused) else 0
-            answer.set(failure(code, "asked as admin", retriable=code in TRANSIENT) if code else value)
+            answer.set(failure(code, "asked as admin") if code else value)
 
         self.ask("admin", home, lambda reply: reply(work()), done, seconds)
         return answer

@@ -298,13 +298,16 @@ class _Reader(Client):
             return [self.cluster.group(group).found(place, stable=self.fetcher.is_committed) for place in places]
 
         found = self.asked("offset fetch", ("group", group), work, timeout, frozenset({UNSTABLE}))
-        return [TopicPartition(*p, one.offset, one.metadata) for p, one in zip(places, found, strict=True)]
+        return [
+            TopicPartition(*place, one.offset, *(() if one.metadata is None else (one.metadata,)))
+            for place, one in zip(places, found, strict=True)
+        ]
 
     def commit(self, offsets: Sequence[TopicPartition], *, wait: bool) -> list[TopicPartition] | None:
         """Commits as the member that this is."""
         member = self.membership
         name, generation = (member.member, member.generation) if member.topics else ("", -1)
-        wanted = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata or "") for tp in offsets}
+        wanted = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata) for tp in offsets}
 
         def work() -> None:
             self.cluster.group(member.group).commit(name, generation, wanted)

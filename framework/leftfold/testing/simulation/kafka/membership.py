@@ -21,7 +21,7 @@ _UNCONFIRMED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 
 def group_metadata(group: str, member: str, generation: int) -> bytes:
     """What librdkafka calls the metadata of a group, laid out as it does."""
-    return MAGIC + struct.pack("=i", generation) + group.encode() + b"\0" + member.encode() + b"\0\0"
+    return MAGIC + struct.pack("=i", generation) + group.encode() + b"\0" + member.encode() + b"\0\1"
 
 
 def read_group_metadata(metadata: bytes) -> tuple[str, str, int]:

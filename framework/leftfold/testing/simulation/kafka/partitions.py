@@ -64,7 +64,7 @@ class _Writer:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.next: int | None = None
+        self.next = 0
         self.recent: list[tuple[int, int, int]] = []
 
 
@@ -132,15 +132,15 @@ class Partition:
         for first, end, base in writer.recent:
             if (first, end) == (batch.sequence, last):
                 return base
-        if writer.next is not None and batch.sequence != writer.next:
+        if batch.sequence != writer.next:
             raise Refused(46 if batch.sequence < writer.next else 45)
         return None
 
     def decide(self, producer: int, epoch: int, outcome: bool, now: int) -> None:
         """Writes how the open transaction of a producer has ended; from now on older epochs are refused."""
-        writer = self._writers.setdefault(producer, _Writer(epoch))
-        if epoch > writer.epoch:
-            self._writers[producer] = writer = _Writer(epoch)
+        writer = self._writers.get(producer)
+        if writer is None or epoch > writer.epoch:
+            self._writers[producer] = _Writer(epoch)
         first = self._open.pop(producer, None)
         if first is not None and not outcome:
             self._aborted.append((producer, first, self.end))
