@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal, NamedTuple, Protocol
@@ -114,7 +116,7 @@ class Bench(ABC):
     def saw(self, what: str, seen: Any, expected: Any) -> None:
         """Notes something that was seen, and what it should be."""
         assert what not in self.outcome.seen, what
-        self.outcome.seen[what], self.outcome.expected[what] = seen, expected
+        self.outcome.seen[what], self.outcome.expected[what] = deepcopy(seen), expected
 
     def writer(self, id_: str = "", **config: Any) -> Any:
         """A transactional producer that holds its id."""
@@ -232,6 +234,14 @@ class Bench(ABC):
     def poll_all(self, *consumers: Any) -> list[Any]:
         """Has each of them poll once."""
         return [shown(message) for consumer in consumers if (message := consumer.poll(0.02)) is not None]
+
+    def count_members(self, group: str) -> int | None:
+        """How many members a group has, None = there is no such group."""
+        admin = self.admin()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = admin.list_groups(group, SECONDS)
+        return len(found[0].members) if found else None
 
     def members(self, topic: str, group: str, number: int, **config: Any) -> list[Any]:
         """So many members of a group, once they own all partitions of a topic and have for a while."""

@@ -33,7 +33,7 @@ def the_first_member_owns_everything(bench: Bench) -> None:
     topic, group = bench.topic(3), bench.unique("group")
     member = _Member(bench, topic, group)
     bench.saw("generation before", generation_of(member.consumer), -1)
-    bench.saw("name before", member.consumer.memberid(), "")
+    bench.saw("name before", member.consumer.memberid(), None)
     bench.wait_owned([member.consumer], 3)
     bench.saw("events", member.events, [("assign", [0, 1, 2])])
     bench.saw("generation", generation_of(member.consumer), 1)
@@ -150,7 +150,7 @@ def a_member_that_is_not_heard_of_loses_everything(bench: Bench) -> None:
     silent = bench.strike("heartbeat", "lose", times=100_000)
     second = _Member(bench, topic, group)
     bench.wait_owned([second.consumer], 2)
-    bench.saw("the second's", second.events, [("assign", [0, 1])])
+    bench.saw("the second owns", second.owned, [0, 1])
     writer.begin_transaction()
     place = [TopicPartition(topic, 0, 5)]
     refused = said(writer.send_offsets_to_transaction, place, old, SECONDS)
@@ -165,6 +165,8 @@ def a_member_that_does_not_poll_loses_everything(bench: Bench) -> None:
     topic, group = bench.topic(2), bench.unique("group")
     slow = _Member(bench, topic, group, max_poll_interval_ms=2500, session_timeout_ms=2500)
     bench.wait_owned([slow.consumer], 2)
+    bench.wait(lambda: bench.count_members(group) == 0, "the slow one to leave")
+    bench.saw("still its own, for all it knows", slow.owned, [0, 1])
     other = _Member(bench, topic, group)
     bench.wait_owned([other.consumer], 2)
     place = [TopicPartition(topic, 0, 5)]
@@ -177,7 +179,7 @@ def a_member_that_does_not_poll_loses_everything(bench: Bench) -> None:
 
     bench.wait(back, "the slow one to be back")
     bench.saw("errors", [one for one in errors if isinstance(one, str)], ["_MAX_POLL_EXCEEDED"])
-    bench.saw("events", [what for what, _ in slow.events][:2], ["assign", "lost"])
+    bench.saw("events", slow.events[:2], [("assign", [0, 1]), ("lost", [0, 1])])
 
 
 def messages_of_what_was_revoked_do_not_come(bench: Bench) -> None:
@@ -185,35 +187,22 @@ def messages_of_what_was_revoked_do_not_come(bench: Bench) -> None:
     for partition in range(2):
         bench.fill(topic, *(f"{partition}.{n}" for n in range(200)), partition=partition)
     first = bench.consumer(group_id=group)
-    seen: list[Any] = []
+    before: list[Any] = []
     revoked: list[int] = []
     first.subscribe([topic], on_revoke=lambda _, places: revoked.extend(place.partition for place in places))
-    bench.wait(lambda: seen.extend(bench.poll_all(first)) or seen, "a message")
+    bench.wait(lambda: before.extend(bench.poll_all(first)) or before, "a message")
     second = bench.consumer(group_id=group)
     second.subscribe([topic])
     while not revoked:
-        bench.poll_all(first, second)
+        before.extend(bench.poll_all(first))
+        bench.poll_all(second)
     after: list[Any] = []
-    bench.wait(lambda: after.extend(bench.poll_all(first)) or 200 in after, "the end of what is kept")
+    kept = 1 - revoked[0]
+    last = f"{kept}.199"
+    bench.wait(lambda: after.extend(bench.poll_all(first)) or last in [*before, *after], "the end of what is kept")
     bench.saw("of what was revoked", [v for v in after if str(v).startswith(f"{revoked[0]}.")], [])
-    bench.saw("of what is kept, last", after[-2:], [f"{1 - revoked[0]}.199", 200])
-
-
-def what_is_kept_is_read_on_without_a_break(bench: Bench) -> None:
-    topic, group = bench.topic(2), bench.unique("group")
-    for partition in range(2):
-        bench.fill(topic, *(f"{partition}.{n}" for n in range(100)), partition=partition)
-    first = bench.consumer(group_id=group)
-    seen: list[Any] = []
-    first.subscribe([topic])
-    bench.wait(lambda: seen.extend(bench.poll_all(first)) or len(seen) > 10, "messages")
-    second = bench.consumer(group_id=group)
-    second.subscribe([topic])
-    bench.wait(lambda: seen.extend(bench.poll_all(first, second)) or len(second.assignment()), "an assignment")
-    bench.wait(lambda: seen.extend(bench.poll_all(first)) or len(seen) > 150, "what is kept")
-    kept = first.assignment()[0].partition
-    values = [v for v in seen if str(v).startswith(f"{kept}.")]
-    bench.saw("what is kept", values == [f"{kept}.{n}" for n in range(len(values))], True)
+    values = [v for v in [*before, *after] if str(v).startswith(f"{kept}.")]
+    bench.saw("what is kept is read on without a break", values == [f"{kept}.{n}" for n in range(200)], True)
 
 
 def an_assignment_begins_where_the_group_is(bench: Bench) -> None:
@@ -238,6 +227,22 @@ def a_topic_that_is_not_there_is_said_and_waited_for(bench: Bench) -> None:
     bench.wait_owned([member], 2)
 
 
+def a_member_hears_that_its_topic_was_deleted(bench: Bench) -> None:
+    topic, group, admin = bench.topic(2), bench.unique("group"), bench.admin()
+    bench.fill(topic, "a")
+    member = _Member(bench, topic, group, topic_metadata_refresh_interval_ms=300)
+    seen: list[Any] = []
+    bench.wait(lambda: seen.extend(bench.poll_all(member.consumer)) or {"a", 0, 1} <= set(seen), "both ends")
+    admin.delete_topics([topic])[topic].result(SECONDS)
+    bench.saw("said", bench.taken(member.consumer, 1), ["UNKNOWN_TOPIC_OR_PART"])
+    bench.wait(lambda: bench.poll_all(member.consumer) or len(member.events) > 1, "what it owned to be lost")
+    bench.saw("generation, as of one who is still a member", generation_of(member.consumer), 1)
+    bench.topic(2, topic)
+    bench.fill(topic, "new")
+    bench.wait(lambda: seen.extend(bench.poll_all(member.consumer)) or "new" in seen, "the new record")
+    bench.saw("events", member.events, [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])])
+
+
 SCRIPTS = (
     the_first_member_owns_everything,
     a_second_member_takes_over_in_two_steps,
@@ -250,7 +255,7 @@ SCRIPTS = (
     a_member_that_is_not_heard_of_loses_everything,
     a_member_that_does_not_poll_loses_everything,
     messages_of_what_was_revoked_do_not_come,
-    what_is_kept_is_read_on_without_a_break,
     an_assignment_begins_where_the_group_is,
     a_topic_that_is_not_there_is_said_and_waited_for,
+    a_member_hears_that_its_topic_was_deleted,
 )

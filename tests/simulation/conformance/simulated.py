@@ -46,7 +46,7 @@ class _Strike:
         """What becomes of the next request."""
         self.times -= 1
         self.count += 1
-        return Fate(_KINDS[self.deed], held=self.held, handled=self._note)
+        return Fate(_KINDS[self.deed], held=self.held if self.deed == "hold" else [], handled=self._note)
 
     def release(self) -> None:
         """Lets go."""

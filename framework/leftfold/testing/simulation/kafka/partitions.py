@@ -41,6 +41,8 @@ class Record(NamedTuple):
     producer: int = -1
     is_open: bool = False
     outcome: bool | None = None
+    kind: int = 1
+    """Whose time it carries: 1 = the producer's, 2 = the broker's."""
 
     @property
     def weight(self) -> int:
@@ -106,7 +108,9 @@ class Partition:
         by_broker = self.topic.config.get("message.timestamp.type") == "LogAppendTime"
         for index, (key, value, headers, timestamp) in enumerate(batch.records):
             when = now if by_broker else timestamp
-            self.records.append(Record(base + index, key, value, headers, when, batch.producer, batch.is_transactional))
+            self.records.append(
+                Record(base + index, key, value, headers, when, batch.producer, batch.is_transactional, kind=1 + by_broker)
+            )
         self.end += len(batch.records)
         if batch.producer >= 0:
             writer = self._writers[batch.producer]
@@ -148,8 +152,10 @@ class Partition:
         self.end += 1
         self.changed()
 
-    def read(self, offset: int, *, committed: bool, most: int, weight: int = 1 << 20) -> tuple[list[Record], int]:
-        """Records from an offset on, and where the next read goes on.
+    def read(
+        self, offset: int, *, committed: bool, most: int, weight: int = 1 << 20, markers: bool = False
+    ) -> tuple[list[Record], int]:
+        """Records from an offset on, with ends of transactions if they are wanted, and where the next read goes on.
 
         Raises:
             Refused: OFFSET_OUT_OF_RANGE.
@@ -164,7 +170,7 @@ class Partition:
                 break
             if len(found) >= most or weight <= 0:
                 return found, record.offset
-            if record.outcome is None and not (committed and self._is_aborted(record)):
+            if markers if record.outcome is not None else not (committed and self._is_aborted(record)):
                 found.append(record)
                 weight -= record.weight
         return found, max(offset, end)
