@@ -102,7 +102,7 @@ class Bench(ABC):
         """Seconds that have passed, by this world's own time."""
 
     @abstractmethod
-    def clean(self, topic: str, ends: int) -> None:
+    def clean(self, topic: str, end: int) -> None:
         """Has a compacted topic of one partition cleaned up to an offset."""
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -104,18 +105,30 @@ class _Embedded(Bench):
         wait_until(lambda: bool(condition()), awaited, SECONDS)
 
     def clock(self) -> float:
-        import time
-
         return time.monotonic()
 
-    def clean(self, topic: str, ends: int) -> None:
-        raise NotImplementedError
+    def clean(self, topic: str, end: int) -> None:
+        """A segment is cleaned once another one was begun, which a later record does."""
+
+        def is_clean() -> bool:
+            self.fill(topic, "roll", key="roll")
+            keys = self._keys(topic, end)
+            return len(keys) == len(set(keys))
+
+        self.wait(is_clean, f"{topic} to be cleaned")
 
     def restart(self) -> None:
         self._place.restart()
 
     def unique(self, kind: str) -> str:
         return f"{kind}-{uuid4().hex[:10]}"
+
+    def _keys(self, topic: str, end: int) -> list[Any]:
+        """The keys of what a reader sees before an offset."""
+        reader, found = self.reader(topic), []
+        while (message := reader.poll(SECONDS)) is not None and message.offset() < end and not message.error():
+            found.append(message.key())
+        return found
 
     def _address(self, *, far: bool) -> str:
         if not far:

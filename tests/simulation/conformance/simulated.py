@@ -95,7 +95,7 @@ class _Simulated(Bench):
     def clock(self) -> float:
         return self._world.scheduler.now
 
-    def clean(self, topic: str, ends: int) -> None:
+    def clean(self, topic: str, end: int) -> None:
         self._world.cluster.topics[topic].partitions[0].compact()
 
     def restart(self) -> None:
