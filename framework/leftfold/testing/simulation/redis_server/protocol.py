@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,6 +20,7 @@ __all__ = [
     "number",
 ]
 
+_HEADER = re.compile(rb"[*$](0|[1-9]\d{0,8})\r\n")
 _MOST_BULK = 512 * 1024 * 1024
 _MOST_PARTS = 1024 * 1024
 
@@ -88,31 +90,37 @@ def _inline(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
 
 def _command(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
     """The end and the parts of the command that begins here; None while it is incomplete."""
-    end = buffer.find(b"\r\n", at)
-    if end < 0:
+    header = _header(buffer, at, 42, _MOST_PARTS, "invalid multibulk length")
+    if header is None:
         return None
-    count = _length(buffer[at + 1 : end], _MOST_PARTS, "invalid multibulk length")
+    count, at = header
     parts: list[bytes] = []
-    at = end + 2
     for _ in range(count):
-        end = buffer.find(b"\r\n", at)
-        if end < 0:
+        header = _header(buffer, at, 36, _MOST_BULK, "invalid bulk length")
+        if header is None:
             return None
-        if buffer[at] != 36:
-            raise ProtocolError(f"expected '$', got '{chr(buffer[at])}'")
-        size = _length(buffer[at + 1 : end], _MOST_BULK, "invalid bulk length", least=0)
-        at = end + 2 + size + 2
+        size, start = header
+        at = start + size + 2
         if at > len(buffer):
             return None
-        parts.append(buffer[end + 2 : at - 2])
+        parts.append(buffer[start : at - 2])
     return at, parts
 
 
-def _length(text: bytes, most: int, message: str, *, least: int | None = None) -> int:
-    value = number(text)
-    if value is None or value > most or (least is not None and value < least):
+def _header(buffer: bytes, at: int, mark: int, most: int, message: str) -> tuple[int, int] | None:
+    """The number behind a mark, and where what it counts begins."""
+    found = _HEADER.match(buffer, at)
+    if found is not None and buffer[at] == mark and (value := int(found[1])) <= most:
+        return value, found.end()
+    end = buffer.find(b"\r\n", at)
+    if end < 0:
+        return None
+    if buffer[at] != mark:
+        raise ProtocolError(f"expected '{chr(mark)}', got '{chr(buffer[at])}'")
+    number_ = number(buffer[at + 1 : end])
+    if number_ is None or number_ > most or (mark == 36 and number_ < 0):
         raise ProtocolError(message)
-    return value
+    return number_, end + 2
 
 
 def number(text: bytes) -> int | None:
