@@ -4,42 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from leftfold.testing.simulation.kafka.cluster import LATENCY, Fate
 
 if TYPE_CHECKING:
     from leftfold.testing.simulation.scheduler import Process, Scheduler
     from leftfold.testing.simulation.sockets import Socket
     from leftfold.testing.simulation.world import World
 
-__all__ = ["Address", "Connection", "Fate", "Fault", "Host", "Link", "Network", "Service", "name_of"]
+__all__ = ["Address", "Connection", "Host", "Link", "Network", "Service", "name_of"]
 
 Address: TypeAlias = tuple[str, int] | str
 """A name and a port, or the path of a socket in the file system."""
-_LATENCY_SECONDS = 0.0004
 _AGAIN_SECONDS = 0.2
 """How long about until what does not get through is sent again, as TCP does."""
 _Act: TypeAlias = Callable[[], None]
-
-
-class Fate(Protocol):
-    """What becomes of one piece of data, as a plan says it: `lost`, `unanswered`, or `late` by so many seconds."""
-
-    @property
-    def kind(self) -> str:
-        """Which of them."""
-
-    @property
-    def seconds(self) -> float:
-        """How long it takes more."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fate for plans that have none of their own."""
-
-    kind: Literal["lost", "unanswered", "late"]
-    seconds: float = 0.0
 
 
 class Connection(Protocol):
@@ -104,7 +84,7 @@ class Network:
         latency: seconds for one way, on average.
     """
 
-    def __init__(self, world: World, latency: float = _LATENCY_SECONDS) -> None:
+    def __init__(self, world: World, latency: float = LATENCY) -> None:
         self.scheduler: Scheduler = world.scheduler
         self.hosts: dict[Address, Host] = {}
         self.fate: Callable[[str, Process], Fate | None] = lambda what, process: None

@@ -22,12 +22,19 @@ _NUMBERS = count(1_000_000)
 """Numbers that are no descriptors: the real `select` refuses them."""
 
 
+def _network() -> Network:
+    found: Network | None = active().parts.get("network")
+    if found is None:
+        raise RuntimeError("this world has no network; make one: Network(world)")
+    return found
+
+
 class Socket:
     """`socket.socket`, of the process that makes it; its connection is one of the world's network."""
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
         world = active()
-        self._network: Network = world.parts["network"]
+        self._network = _network()
         self._scheduler, self._process = world.scheduler, world.process
         self.family = real_socket.AF_INET if family == -1 else family
         self.type, self.proto = real_socket.SOCK_STREAM if type == -1 else type, max(proto, 0)
@@ -255,8 +262,7 @@ class SocketModule:
         Raises:
             socket.gaierror: there is no such host.
         """
-        network: Network = active().parts["network"]
-        names = {address[0] for address in network.hosts if not isinstance(address, str)}
+        names = {address[0] for address in _network().hosts if not isinstance(address, str)}
         if host not in names and not str(host).replace(".", "").isdigit():
             raise real_socket.gaierror(real_socket.EAI_NONAME, "Name or service not known")
         return [(real_socket.AF_INET, type or real_socket.SOCK_STREAM, real_socket.IPPROTO_TCP, "", (host, int(port)))]
