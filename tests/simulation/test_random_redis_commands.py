@@ -120,7 +120,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
 
 @given(steps=STEPS)
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 def test_any_commands_over_several_connections_are_answered_alike(server: Real, steps: list[Step]) -> None:
     with ExitStack() as stack:

@@ -75,12 +75,23 @@ def test_a_write_that_changes_nothing_does_not_touch(both: Both) -> None:
 
 
 def test_a_watched_key_that_expires_makes_exec_answer_nothing(both: Both) -> None:
-    ends = time.time() + 0.05
-    both.say(0, (b"SET", b"a", b"1"), (b"PEXPIREAT", b"a", b"%d" % (ends * 1000)), (b"WATCH", b"a"), (b"MULTI",))
-    while time.time() < ends + 0.01:
+    real, lasts, expected = both._sockets[0], 50, b"+OK\r\n*-1\r\n$-1\r\n:-2\r\n"
+    while True:
+        real.sendall(packed(b"SET", b"a", b"1", b"PX", b"%d" % lasts) + packed(b"WATCH", b"a") + packed(b"PTTL", b"a"))
+        if int(both._read(real, b"+OK\r\n" * 2 + b":1\r\n").rpartition(b":")[2]) > 0:
+            break
+        lasts *= 4
+    until = time.time() + lasts / 1000
+    while time.time() < until + 0.01:
         time.sleep(0.005)
-    assert both.say(0, (b"PING",), (b"EXEC",)).endswith(b"*-1\r\n")
-    assert both.say(0, (b"GET", b"a"), (b"TTL", b"a")) == b"$-1\r\n:-2\r\n"
+    transaction = packed(b"MULTI") + packed(b"EXEC") + packed(b"GET", b"a") + packed(b"TTL", b"a")
+    real.sendall(transaction)
+    assert both._read(real, expected) == expected
+    now = [1_000.0]
+    session = Simulated(lambda: now[0]).open(_ignored)
+    session.receive(packed(b"SET", b"a", b"1", b"PX", b"50") + packed(b"WATCH", b"a"))
+    now[0] += 0.06
+    assert session.receive(transaction) == expected
 
 
 def test_errors_while_commands_are_queued_abort_the_transaction(both: Both) -> None:

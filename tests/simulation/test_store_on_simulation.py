@@ -16,7 +16,7 @@ from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import UNWATCH
 from tests.simulation.redis_world import RedisWorld, StoreInWorld, redis_world
 
-_SEEDS = 40
+_SEEDS = 25
 _OF_EVENT_LOOPS = frozenset(
     (
         "test_a_bell_rings_for_the_flush_that_reaches_what_is_wanted",
