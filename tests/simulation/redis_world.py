@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import select
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.testing.simulation import sockets
+from leftfold.testing.simulation import event_loop, sockets, threads
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
 from leftfold.testing.simulation.world import World, active
@@ -37,10 +39,11 @@ class RedisWorld:
         self.network = Network(self.world)
         self.redis = RedisServer(lambda: _START + self.world.scheduler.now)
         self.host = self.network.listen(("redis", 6379), self.redis)
+        self.settings = RedisSettings(url="redis://redis:6379/0", timeout=2.0)
 
     def store(self) -> RedisViewStore:
         """The shipped adapter, with a short patience."""
-        return RedisViewStore(RedisSettings(url="redis://redis:6379/0", timeout=2.0))
+        return RedisViewStore(self.settings)
 
     def do(self, work: Callable[[], T], process: str = "client") -> T:
         """Does something in a simulated process, and lets time pass until it is done."""
@@ -66,10 +69,10 @@ class RedisWorld:
 
 
 class StoreInWorld:
-    """The shipped store, each call of which is made in one simulated process."""
+    """The shipped store, each call of which is made in a simulated process, unless one runs."""
 
     def __init__(self, world: RedisWorld) -> None:
-        self._world = world
+        self.world = world
         self._store = world.do(world.store)
 
     def __getattr__(self, name: str) -> Any:
@@ -77,7 +80,9 @@ class StoreInWorld:
         return partial(self._call, found) if callable(found) else found
 
     def _call(self, method: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        result = self._world.do(lambda: method(*args, **more))
+        if self.world.world.scheduler.current is not None:
+            return method(*args, **more)
+        result = self.world.do(lambda: method(*args, **more))
         if hasattr(result, "landed"):
             return SimpleNamespace(landed=partial(self._call, result.landed))
         return result
@@ -110,13 +115,29 @@ def _is_simulated(module: str) -> bool:
 
 def _stand_ins() -> list[tuple[Any, Any]]:
     clock = SimpleNamespace(**{**vars(time), "monotonic": _now, "time": lambda: _START + _now(), "sleep": _sleep})
+    lockers = SimpleNamespace(**{**vars(threading), **vars(threads.threading), "Timer": _Timer})
     return [
         (socket, sockets.socket),
         (select, sockets.select),
+        (asyncio, event_loop.asyncio),
         (time, clock),
         (time.monotonic, _now),
         (time.sleep, _sleep),
+        (threading, lockers),
+        (threading.Lock, threads.Lock),
+        (threading.RLock, threads.RLock),
     ]
+
+
+class _Timer(threads.Thread):
+    """`threading.Timer`."""
+
+    def __init__(self, interval: float, function: Callable[[], Any]) -> None:
+        def run() -> None:
+            _sleep(interval)
+            function()
+
+        super().__init__(target=run)
 
 
 def _now() -> float:

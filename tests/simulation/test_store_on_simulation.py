@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from typing import cast
 
 import pytest
@@ -17,19 +18,6 @@ from leftfold.redis.packing import UNWATCH
 from tests.simulation.redis_world import RedisWorld, StoreInWorld, redis_world
 
 _SEEDS = 25
-_OF_EVENT_LOOPS = frozenset(
-    (
-        "test_a_bell_rings_for_the_flush_that_reaches_what_is_wanted",
-        "test_a_bell_rings_when_another_generation_goes_live",
-        "test_a_bell_that_rang_before_the_wait_is_not_missed",
-        "test_a_glance_tells_a_row_what_is_live_and_whether_the_bucket_is_there",
-        "test_all_that_is_stored_of_a_row_is_seen_at_once",
-        "test_asyncio_hears_bells_too",
-        "test_asyncio_is_answered_alike",
-        "test_asyncio_reads_the_same",
-    )
-)
-"""Tests that run an event loop, which is not simulated; the real server is asked in tests/redis."""
 
 
 class TestRedisViewStore(ViewStoreContract):
@@ -38,14 +26,25 @@ class TestRedisViewStore(ViewStoreContract):
     @pytest.fixture
     def store(self, request: pytest.FixtureRequest) -> Iterator[ViewStore]:
         """A store in a world of its own."""
-        if request.node.name in _OF_EVENT_LOOPS:
-            pytest.skip("it needs an event loop")
         with redis_world(seed=sum(request.node.name.encode())) as world:
             store = StoreInWorld(world)
             yield cast(ViewStore, store)
             store.close()
             world.pass_time(1.0)
             assert not world.redis.sessions
+
+
+def _in_process(test: Callable[..., None]) -> Callable[..., None]:
+    @wraps(test)
+    def run(self: object, store: StoreInWorld, **fixtures: object) -> None:
+        store.world.do(lambda: test(self, store=store, **fixtures))
+
+    return run
+
+
+for _name in dir(ViewStoreContract):
+    if _name.startswith("test_"):
+        setattr(TestRedisViewStore, _name, _in_process(getattr(ViewStoreContract, _name)))
 
 
 class Unfenced(Flusher):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import select as real_select
 import socket as real_socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, Self, TypeAlias
 
@@ -45,33 +45,45 @@ class Socket:
         self._incoming = bytearray()
         self._error: OSError | None = None
         self._is_ended = self._is_closed = False
-        self._waiting: list[tuple[Task, int]] = []
+        self._waiting: dict[Task, int] = {}
         self._process.at_end.append(self._abandon)
 
     def connect(self, address: Any) -> None:
         """As of `socket.socket`; an address is the name and the port under which a host listens, or a path."""
-        self._begin("redis connect")
-        place: Address = address if isinstance(address, str) else (str(address[0]), int(address[1]))
-        host = self._network.hosts.get(place)
-        if host is None:
-            self._scheduler.wait(2 * self._network.hop())
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
         answers: list[bool] = []
 
         def done(is_open: bool) -> None:
             answers.append(is_open)
             self._notify()
 
-        link = Link(self._network, self._process, host, self)
-        link.connect(done)
+        self.begin_connect(address, done)
         end = self._end_of_wait(_CONNECT_SECONDS if self._timeout is None else self._timeout)
         while not answers:
             if not self._wait_until(end):
-                link.close()
+                self._abandon()
                 raise TimeoutError("timed out")
         if not answers[0]:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-        self._link, self._address = link, place
+
+    def begin_connect(self, address: Any, done: Callable[[bool], None]) -> None:
+        """Connects without waiting; `done` gets whether there is a connection, or is never called."""
+        self._begin("redis connect")
+        place: Address = address if isinstance(address, str) else (str(address[0]), int(address[1]))
+        host = self._network.hosts.get(place)
+        if host is None:
+            self._scheduler.call_later(2 * self._network.hop(), lambda: done(False))
+            return
+        link = Link(self._network, self._process, host, self)
+
+        def answered(is_open: bool) -> None:
+            if is_open:
+                self._address = place
+            else:
+                self._link = None
+            done(is_open)
+
+        self._link = link
+        link.connect(answered)
 
     def send(self, data: _Bytes, flags: int = 0) -> int:
         """As of `socket.socket`; all of it is taken."""
@@ -171,7 +183,7 @@ class Socket:
 
     def add_waiter(self, task: Task) -> None:
         """Has a task that is about to wait woken by whatever arrives next."""
-        self._waiting.append((task, task.turn))
+        self._waiting[task] = task.turn
 
     def arrived(self, data: bytes) -> None:
         """Bytes have come from the server."""
@@ -195,7 +207,8 @@ class Socket:
         if self._is_closed:
             raise OSError(errno.EBADF, "Bad file descriptor")
 
-    def _send(self, data: bytes) -> None:
+    def send_at_once(self, data: bytes) -> None:
+        """Sends without letting others run."""
         self._begin(name_of(data))
         if self._error is not None:
             error, self._error, self._is_ended = self._error, None, True
@@ -203,6 +216,9 @@ class Socket:
         if self._link is None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         self._link.send(data)
+
+    def _send(self, data: bytes) -> None:
+        self.send_at_once(data)
         # A system call: another thread may run meanwhile.
         self._scheduler.wait(self._scheduler.jitter())
 
@@ -228,8 +244,8 @@ class Socket:
         return True
 
     def _notify(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for task, turn in waiting:
+        waiting, self._waiting = self._waiting, {}
+        for task, turn in waiting.items():
             self._scheduler.wake_later(task, turn)
 
 
