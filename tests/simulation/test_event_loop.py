@@ -12,6 +12,7 @@ from leftfold.errors import InfrastructureError
 from leftfold.flush import Generation, Registry
 from leftfold.redis import RedisViewStore
 from leftfold.testing.simulation.event_loop import asyncio
+from leftfold.testing.simulation.scheduler import Process
 from tests.simulation.redis_world import RedisWorld, redis_world
 
 
@@ -172,3 +173,30 @@ def test_a_thread_is_woken_by_the_loop_that_listens_for_it() -> None:
 
         waited = world.together({"listens": listen, "flushes": flush})["listens"]
     assert waited == pytest.approx(3.0, abs=0.1)
+
+
+def test_whichever_call_a_process_is_killed_at_its_loop_ends(caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(1, 99):
+        with redis_world(seed=number) as world:
+            generation = _generation(world)
+
+            async def work(world: RedisWorld = world, generation: Generation = generation) -> None:
+                store = world.store()
+                bell = await store.alisten(generation, mark("", 9).position)
+                await asyncio.gather(*[store.aread(generation, [(0, "a")]) for _ in range(3)], bell.wait(0.1))
+
+            def strike(process: Process, what: str, number: int = number) -> None:
+                if process.calls == number:
+                    process.end(-9)
+
+            task = world.world.start("victim", _looping(work))
+            task.process.strike = strike
+            world.pass_time(1.0)
+            assert task.is_done
+            assert all(link.process is not task.process for link in world.host.links)
+            if task.process.code is None:
+                assert task.error is None
+                break
+    else:
+        pytest.fail("it makes more calls than were tried")
+    assert caplog.records == []

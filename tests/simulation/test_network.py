@@ -178,6 +178,35 @@ def test_what_a_killed_process_has_sent_arrives_and_its_connections_end(writer: 
     assert writer.state == ("t2", ["t1", "t2"])
 
 
+def test_whichever_call_a_process_is_killed_at_its_flushes_are_whole() -> None:
+    ends = set[str]()
+    for number in range(1, 99):
+        with redis_world(seed=number) as world:
+            writer = _Writer(world)
+
+            def flush(world: RedisWorld = world, generation: Generation = writer.generation) -> None:
+                store = world.store()
+                assert store.flush([flush_of(generation, 0, "t1", "t2", row("t2"))])
+                assert store.flush([flush_of(generation, 0, "t2", "t3", row("t3"))])
+
+            def strike(process: Process, what: str, number: int = number) -> None:
+                if process.calls == number:
+                    process.end(-9)
+
+            task = world.world.start("victim", flush)
+            task.process.strike = strike
+            world.pass_time(1.0)
+            assert task.is_done
+            token, rows = writer.state
+            assert rows == [f"t{n}" for n in range(1, int(token[1:]) + 1)]
+            ends.add(token)
+            if task.process.code is None:
+                assert task.error is None
+                break
+            assert all(link.process is not task.process for link in world.host.links)
+    assert ends == {"t1", "t2", "t3"}
+
+
 def test_a_stopped_process_finds_its_answer_when_it_goes_on(writer: _Writer) -> None:
     world, generation = writer.world, writer.generation
     landed: list[bool] = []

@@ -7,9 +7,10 @@ import sys
 from asyncio import base_events
 from asyncio.events import _get_running_loop, _set_running_loop
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from leftfold.testing.simulation.scheduler import Task
+from leftfold.testing.simulation.scheduler import Killed, Process, Task
 from leftfold.testing.simulation.sockets import Socket
 from leftfold.testing.simulation.threads import Event
 from leftfold.testing.simulation.world import active
@@ -29,8 +30,8 @@ class EventLoop(base_events.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._selector = _Selector()
         self._process = active().process
+        self._selector = _Selector(self._process)
 
     def time(self) -> float:
         """Seconds since the world began."""
@@ -67,6 +68,17 @@ class EventLoop(base_events.BaseEventLoop):
         active().scheduler.spawn(self._process, work, "executor")
         return future
 
+    def run_forever(self) -> None:
+        """As of an event loop; when its process has ended, its coroutines end now, not when they are collected."""
+        try:
+            super().run_forever()
+        finally:
+            if self._process.code is not None:
+                for task in _in_order(real_asyncio.all_tasks(self)):
+                    with suppress(BaseException):
+                        task.get_coro().close()
+                self.close()
+
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """As of an event loop; a process that has ended does not complain."""
         if self._process.code is None:
@@ -101,16 +113,28 @@ class EventLoop(base_events.BaseEventLoop):
         self._selector.wake()
 
 
+def _in_order(tasks: Iterable[real_asyncio.Task[Any]]) -> list[real_asyncio.Task[Any]]:
+    """Tasks in the order in which they were made, unless they are named."""
+    return sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name()))
+
+
 class _Selector:
     """What a loop waits in: for something to arrive, for a call from elsewhere, or for its next timer."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self.transports: dict[_Transport, None] = {}
         self._is_woken = False
         self._waiting: tuple[Task, int] | None = None
 
     def select(self, timeout: float | None) -> list[_Transport]:
-        """The transports that have something to read; waits for so many seconds, None = for ever."""
+        """The transports that have something to read; waits for so many seconds, None = for ever.
+
+        Raises:
+            Killed: the process has ended.
+        """
+        if self._process.code is not None:
+            raise Killed  # a task or a callback may have swallowed it
         found = self._readable()
         if not found and not self._is_woken:
             self._wait(timeout)
@@ -244,16 +268,23 @@ class AsyncioModule:
         try:
             return loop.run_until_complete(main)
         finally:
-            rest = sorted(real_asyncio.all_tasks(loop), key=lambda task: (len(task.get_name()), task.get_name()))
-            for task in rest:
-                task.cancel()
-            loop.run_until_complete(real_asyncio.gather(*rest, return_exceptions=True)) if rest else None
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
+            if not loop.is_closed():
+                _end(loop)
 
     def run_coroutine_threadsafe(self, coro: Coroutine[Any, Any, T], loop: real_asyncio.AbstractEventLoop) -> _Result:
         """As of `asyncio`."""
         return _Result(coro, loop)
+
+
+def _end(loop: EventLoop) -> None:
+    """Cancels what still runs in a loop, and closes it."""
+    rest = _in_order(real_asyncio.all_tasks(loop))
+    for task in rest:
+        task.cancel()
+    if rest:
+        loop.run_until_complete(real_asyncio.gather(*rest, return_exceptions=True))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
 
 
 asyncio = AsyncioModule()
