@@ -45,7 +45,8 @@ class Host:
     """Where a service listens.
 
     Attributes:
-        is_up: a host that is down refuses connections. is_stopped: one that is stopped answers nothing meanwhile.
+        is_up: a host that is down refuses connections. is_stopped: one that is stopped answers nothing meanwhile, not
+            even a connection.
     """
 
     def __init__(self, network: Network, address: Address, service: Service) -> None:
@@ -77,7 +78,8 @@ class Network:
     Attributes:
         fate: asked for each connection and each piece of data that is sent, with what it is ("redis connect",
             "redis MULTI") and the process: None = it arrives and is answered. `lost` loses the connection before the
-            data arrives, `unanswered` behind the handling of it, `late` takes so many seconds more.
+            data arrives, `unanswered` behind the handling of it, `late` takes so many seconds more. A connection that
+            is not to be is refused.
         torn: how many bytes of a piece of so many arrive although it is lost; 0 unless a plan says otherwise.
         cut: triples (process name, host name, direction "to" or "from") that nothing passes; what was sent is sent
             again until it gets through, so that it may arrive long after its sender has given up.
