@@ -93,7 +93,6 @@ class Network:
         self.torn: Callable[[int], int] = lambda size: 0
         self.cut: set[tuple[str, str, str]] = set()
         self.latency = latency
-        self.opened = 0
         world.parts["network"] = self
 
     def listen(self, address: Address, service: Service) -> Host:
