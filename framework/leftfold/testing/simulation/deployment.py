@@ -31,6 +31,7 @@ class Deployment:
 
     Args:
         loads: what each client sends, in its order. workers: per decider. make: makes the clients of a worker.
+        same_ids: whether a command whose outcome is not known is sent again under its id, as it should be.
 
     Attributes:
         trace: what workers reported and how processes ended: (seconds, process, what, details).
@@ -44,11 +45,12 @@ class Deployment:
         *,
         workers: int = 2,
         faults: Sequence[Fault] = (),
+        same_ids: bool = True,
         make: Callable[..., Workshop] = Workshop,
     ) -> None:
-        self._world, self._app, self._make = world, app, make
+        self._world, self._app, self._make, self._same_ids = world, app, make, same_ids
         self._stops: list[Event] = []
-        self._is_stopping = False
+        self._is_stopping = self.is_over = False
         self.trace: list[tuple[float, str, str, Any]] = []
         self.faults = install(world, faults)
         self.sent: list[Sent] = []
@@ -78,7 +80,7 @@ class Deployment:
 
     def _sent(self, command: Command) -> Sent:
         spec = command.__leftfold__
-        one = Sent(f"c{len(self.sent)}", str(getattr(command, spec.key)), spec.category)
+        one = Sent([f"c{len(self.sent)}"], str(getattr(command, spec.key)), spec.category)
         self.sent.append(one)
         return one
 
@@ -113,6 +115,8 @@ class Deployment:
 
         def ended() -> None:
             code = task.process.code
+            if self.is_over:
+                return
             self.trace.append((world.scheduler.now, name, "exit", code))
             if not self._is_stopping and code is not None:
                 world.scheduler.call_later(AGAIN_SECONDS, lambda: self._keep(name, role, function))
@@ -143,8 +147,9 @@ class Deployment:
                     try:
                         one.answer = client.send(command, id=one.id, timeout=_PATIENCE)
                     except (OutcomeUnknown, InfrastructureError) as unknown:
-                        one.answer = None
-                        self._note("asks again", f"{one.id}: {unknown}")
+                        if not self._same_ids:
+                            one.ids.append(f"{one.ids[0]}.{len(one.ids)}")
+                        self._note("asks again", f"{one.ids[0]}: {unknown}")
                         self._world.scheduler.wait(AGAIN_SECONDS)
                         continue
                     except (DomainError, LeftfoldError) as error:
