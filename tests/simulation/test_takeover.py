@@ -16,9 +16,10 @@ _STANDS_IN = {
 }  # fmt: skip
 """Imported modules with a stand-in, or of which single names have one."""
 _HARMLESS = {
-    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "difflib", "enum", "functools",
-    "hashlib", "heapq", "itertools", "json", "leftfold", "logging", "math", "operator", "pathlib", "pydantic",
-    "pydantic_core", "pydantic_settings", "re", "struct", "traceback", "types", "typing", "typing_extensions", "urllib", "warnings", "zlib",
+    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "difflib", "enum",
+    "functools", "hashlib", "heapq", "itertools", "json", "leftfold", "logging", "math", "operator", "pathlib",
+    "pydantic", "pydantic_core", "pydantic_settings", "re", "struct", "traceback", "types", "typing",
+    "typing_extensions", "urllib", "warnings", "zlib",
 }  # fmt: skip
 _NOT_YET = {
     "leftfold.kafka.reach": {"socket", "ssl"},
@@ -52,9 +53,8 @@ def test_a_simulated_module_imports_nothing_that_is_real(module: ModuleType) -> 
 
 @pytest.mark.parametrize("module", takeover.simulated(), ids=lambda module: module.__name__)
 def test_a_simulated_module_asks_no_other_clock(module: ModuleType) -> None:
-    calls = {
-        ast.unparse(node.func) for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)
-    }
+    tree = ast.parse(inspect.getsource(module))
+    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     assert not {call for call in calls if call.rpartition(".")[2] in ("utcnow", "today")}
     assert "datetime.now" not in calls
 

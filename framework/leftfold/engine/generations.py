@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from leftfold import names
@@ -131,11 +131,7 @@ def has_ended(generation: Generation) -> bool:
 
 def moment(seconds: float) -> str:
     """So many seconds from now, as registries write it."""
-    return (
-        (datetime.fromtimestamp(time.time(), UTC) + timedelta(seconds=seconds))
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def resolve(registry: Registry, view: View[Any, Any], named: str) -> Generation:

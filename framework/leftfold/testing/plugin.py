@@ -35,8 +35,7 @@ def simulate(request: pytest.FixtureRequest) -> Simulate:
 
         report = run(app, **{**options, **{name: value for name, value in chosen.items() if value is not None}})
         if report.failure is not None:
-            pytest.fail(
-                f"{report}\nrepeat it: pytest --schedules 1 --schedule-seed {report.failure.seed}", pytrace=False
-            )
+            again = f"repeat it: pytest --schedules 1 --schedule-seed {report.failure.seed}"
+            pytest.fail(f"{report}\n{again}", pytrace=False)
 
     return check
