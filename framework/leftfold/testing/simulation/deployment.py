@@ -35,6 +35,7 @@ class Deployment:
 
     Attributes:
         trace: what workers reported and how processes ended: (seconds, process, what, details).
+        broken: errors that no fault excuses.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class Deployment:
         self._stops: list[Event] = []
         self._is_stopping = self.is_over = False
         self.trace: list[tuple[float, str, str, Any]] = []
+        self.broken: list[str] = []
+        self._successors: list[Worker] = []
         self.faults = install(world, faults)
         self.sent: list[Sent] = []
         self._workers = workers
@@ -72,6 +75,19 @@ class Deployment:
         self._is_stopping = True
         for stop in self._stops:
             stop.set()
+
+    def restart(self) -> None:
+        """Starts one more worker for each decider, which restores what the others have left."""
+        self._is_stopping = False
+        self._stops.clear()
+        for decider in self._app.deciders:
+            self._keep(f"{decider.name} successor", "successor", lambda d=decider.name: self._work(d, last=True))  # type: ignore[misc]
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the workers of `restart` serve every partition."""
+        every = frozenset(range(self._app.partitions))
+        return len(self._successors) == len(self._app.deciders) and all(w.served == every for w in self._successors)
 
     @property
     def is_ended(self) -> bool:
@@ -108,7 +124,8 @@ class Deployment:
                 self._note("ended", error)
                 process.end(75)
             except Exception as error:  # noqa: BLE001  # as a process that ends with a traceback, and is started again
-                self._note("broke", error)
+                self._note("broke", repr(error))
+                self.broken.append(f"broke: {name}: {error!r}")
                 process.end(1)
 
         task = world.start(name, run, role)
@@ -117,6 +134,7 @@ class Deployment:
             code = task.process.code
             if self.is_over:
                 return
+            self.broken += [f"broke: {name}/{one.name}: {one.error!r}" for one in task.process.tasks if one.error]
             self.trace.append((world.scheduler.now, name, "exit", code))
             if not self._is_stopping and code is not None:
                 world.scheduler.call_later(AGAIN_SECONDS, lambda: self._keep(name, role, function))
@@ -126,13 +144,16 @@ class Deployment:
     def _note(self, what: str, details: Any) -> None:
         self.trace.append((self._world.scheduler.now, self._world.process.name, what, details))
 
-    def _work(self, category: str) -> None:
+    def _work(self, category: str, *, last: bool = False) -> None:
         stop = Event()
         self._stops.append(stop)
         if self._is_stopping:
             return
         stopped: Any = stop
-        Worker(self._app, category, self._make(SETTINGS), stop=stopped, report=self._note).run()
+        worker = Worker(self._app, category, self._make(SETTINGS), stop=stopped, report=self._note)
+        if last:
+            self._successors.append(worker)
+        worker.run()
 
     def _send(self, load: Sequence[tuple[Sent, Command]]) -> None:
         """Sends one after the other, each until its outcome is known."""

@@ -175,22 +175,28 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
 
 
 def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
-    """Lets the world go on until all is answered, stopped and settled."""
+    """Lets the world go on until all is answered, stopped, restored once more, and settled."""
     scheduler = world.scheduler
-    until = 600.0
-    while not world.run(lambda: deployment.is_answered, 1.0):
-        if scheduler.now > max(deployment.faults.until, _HORIZON) + LIVENESS_SECONDS or scheduler.now > until:
+    while not world.run(lambda: deployment.is_answered or bool(deployment.broken), 1.0):
+        if scheduler.now > max(deployment.faults.until, _HORIZON) + LIVENESS_SECONDS:
             waiting = [one.id for one in deployment.sent if one.answer is None]
             wrong.append(f"not answered within {LIVENESS_SECONDS:.0f} s: {waiting}")
             return
     deployment.faults.stop()
     # What was struck is over before the workers are stopped.
-    world.run(lambda: scheduler.now > deployment.faults.until, 60.0)
-    deployment.end()
-    if not world.run(lambda: deployment.is_ended, LIVENESS_SECONDS):
-        wrong.append("a process does not stop")
-        return
-    world.run(lambda: not world.cluster.coordinator.open(), 30.0)
+    world.run(lambda: scheduler.now > deployment.faults.until, _HORIZON)
+    for part in ("stop", "serve what was left", "stop again"):
+        if part == "serve what was left":
+            deployment.restart()
+            is_there = world.run(lambda: deployment.is_serving, LIVENESS_SECONDS)
+        else:
+            deployment.end()
+            is_there = world.run(lambda: deployment.is_ended, LIVENESS_SECONDS)
+        if not is_there and not deployment.broken:
+            wrong.append(f"workers do not {part} within {LIVENESS_SECONDS:.0f} s")
+            return
+    world.run(lambda: not world.cluster.coordinator.open(), LIVENESS_SECONDS)
+    wrong += deployment.broken
 
 
 def shrink(scenario: Scenario, outcome: Outcome) -> Outcome:

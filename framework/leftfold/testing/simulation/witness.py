@@ -58,7 +58,7 @@ def violations(cluster: Cluster, app: App, sent: Sequence[Sent], check: Check | 
         found += _outcomes(facts, mine)
         found += _misplaced(facts, app.partitions)
         found += _states(cluster, decider, facts)
-        found += _progress(cluster, app.name, decider.name)
+        found += _progress(cluster, app.name, decider)
         if check is not None:
             found += check(_streams(decider, facts))
     return found + _open(cluster)
@@ -160,15 +160,18 @@ def _states(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_
     ]
 
 
-def _progress(cluster: Cluster, app: str, category: str) -> list[str]:
-    """Everything that was sent is taken."""
-    group = cluster.groups.get(f"leftfold.{app}.{category}")
+def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any]) -> list[str]:
+    """Everything that was sent is taken, as the group or the last `@` says: workers begin at the later of the two."""
+    group = cluster.groups.get(f"leftfold.{app}.{decider.name}")
     wrong = []
-    for partition in cluster.topics[f"{category}.commands"].partitions:
-        last = [record.offset for record in partition.records if record.outcome is None]
+    for partition in cluster.topics[f"{decider.name}.commands"].partitions:
+        last = max((record.offset for record in partition.records if record.outcome is None), default=-1)
         committed = group.committed.get((partition.topic.name, partition.number)) if group else None
-        if last and (committed is None or committed.offset <= last[-1]):
-            wrong.append(f"undecided: {partition} is at {committed and committed.offset} of {last[-1] + 1}")
+        state = cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions[partition.number]
+        marks = [json.loads(record.value or b"{}") for record in state.committed() if record.key == b"@"]
+        taken = max(committed.offset if committed else 0, marks[-1]["commands"] if marks else 0)
+        if taken <= last:
+            wrong.append(f"undecided: {partition} is taken to {taken} of {last + 1}")
     return wrong
 
 
