@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from leftfold import names
 from leftfold.codec import header
@@ -29,6 +31,7 @@ from tests.worker.waiting import wait_until
 pytestmark = pytest.mark.servers
 
 ACCOUNT = "account"
+EARLIEST = Haste(session=30_000, check=600.0, reset="earliest")
 
 
 @pytest.fixture
@@ -149,6 +152,74 @@ def test_commands_that_retention_took_are_counted(broker: Broker, bank: Bank, cl
         wait_until(lambda: running.worker.counts["accepted"] == 3, "the rest")
 
 
+def test_what_retention_takes_from_a_worker_that_lags_ends_it_and_its_successor_counts_it(
+    broker: Broker, bank: Bank, client: KafkaClient
+) -> None:
+    commands = names.commands(bank.name)
+    with Running(bank, broker.distant) as running:
+        send(client, bank, 2)
+        with lagging(running, commands):
+            post(broker, bank, client, 7)
+            broker.wipe(commands, {0: 6})
+        why = running.wait_failure()
+    assert isinstance(why, InfrastructureError)
+    assert f"{commands}[0] does not hold offset 2, which comes next" in str(why)
+    with Running(bank, broker.distant) as running:
+        told = running.told("commands lost to retention")
+        assert [dict(one) for one in told] == [{"topic": commands, "partition": 0, "offsets": "2 to 5", "commands": 4}]
+        wait_until(lambda: running.going and running.worker.counts["accepted"] == 3, "the rest")
+    assert versions(broker, bank) == Counter(range(1, 6))
+
+
+def test_a_worker_that_reads_on_where_a_topic_begins_loses_commands_without_a_word(
+    broker: Broker, bank: Bank, client: KafkaClient
+) -> None:
+    """The twin: four of seven commands are dropped, and no answer, count or line says so."""
+    commands = names.commands(bank.name)
+    with Running(bank, broker.distant, haste=EARLIEST) as running:
+        send(client, bank, 2)
+        with lagging(running, commands):
+            post(broker, bank, client, 7)
+            broker.wipe(commands, {0: 6})
+        wait_until(lambda: running.going and running.worker.counts["accepted"] == 2 + 3, "the rest")
+        assert not running.told("commands lost to retention")
+    with Running(bank, broker.distant) as running:
+        assert not running.told("commands lost to retention")
+
+
+def test_commands_that_are_made_again_under_a_worker_end_it_and_its_successor_takes_all_of_them(
+    broker: Broker, bank: Bank, client: KafkaClient
+) -> None:
+    commands = names.commands(bank.name)
+    with Running(bank, broker.distant, haste=Haste(session=30_000, check=600.0)) as running:
+        send(client, bank, 5)
+        with lagging(running, commands):
+            remake(broker, bank, commands)
+        why = running.wait_failure()
+    assert isinstance(why, InfrastructureError)
+    assert f"{commands}[0] does not hold offset 5, which comes next" in str(why)
+    post(broker, bank, client, 3)
+    with Running(bank, broker.distant) as running:
+        assert running.told("commands begin again")
+        wait_until(lambda: running.going and running.worker.counts["accepted"] == 3, "all of them")
+    assert versions(broker, bank) == Counter(range(1, 9))
+
+
+def test_a_worker_that_begins_again_with_commands_made_again_drops_them_without_a_word(
+    broker: Broker, bank: Bank, client: KafkaClient
+) -> None:
+    """The twin: what stands below the offset that it would have taken next is lost."""
+    commands = names.commands(bank.name)
+    with Running(bank, broker.distant, haste=EARLIEST) as running:
+        send(client, bank, 5)
+        with lagging(running, commands):
+            remake(broker, bank, commands)
+            post(broker, bank, client, 7)
+        wait_until(lambda: running.going and running.worker.counts["accepted"] == 5 + 2, "two of seven")
+        wait_until(lambda: broker.left(bank)[0][0] == 7, "all of them to be done with")
+        assert running.worker.counts == {"accepted": 7}
+
+
 def test_events_alone_are_enough_in_another_cluster(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     """The steps of docs/moving.md: topics that are made again stand for another cluster."""
     with Running(bank, broker.address):
@@ -175,6 +246,23 @@ def send(client: KafkaClient, bank: Bank, count: int, *, first: int = 0) -> None
     ids = [f"id-{first + number}" for number in range(count)]
     answers = client.send_many([bank.deposit(ACCOUNT)] * count, ids=ids, timeout=240.0)
     assert all(isinstance(answer, Receipt) for answer in answers), answers
+
+
+@contextmanager
+def lagging(running: Running, commands: str) -> Iterator[None]:
+    """Within the block the worker fetches nothing."""
+    member: Any = running.worker._member
+    member.ask(lambda consumer: consumer.pause([TopicPartition(commands, 0)]))
+    yield
+    member.ask(lambda consumer: consumer.resume([TopicPartition(commands, 0)]))
+
+
+def post(broker: Broker, bank: Bank, client: KafkaClient, count: int) -> None:
+    """Sends commands, and waits for no answer."""
+    commands = names.commands(bank.name)
+    end = broker.ends(commands, committed=False)[0] + count
+    client.send_many([bank.deposit(ACCOUNT)] * count, timeout=0.01)
+    wait_until(lambda: broker.ends(commands, committed=False)[0] == end, "the commands")
 
 
 def failing(bank: Bank, broker: Broker) -> Any:
