@@ -49,7 +49,7 @@ def test_a_log_that_was_made_again_is_refused_until_the_states_are_folded_from_i
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
     events = names.events(bank.name)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 5)
     known = {p: mark.events for p, mark in marks(broker, bank).items()}
     copy(broker, bank, 3)
@@ -60,7 +60,7 @@ def test_a_log_that_was_made_again_is_refused_until_the_states_are_folded_from_i
     assert f"ends at {broker.ends(events, committed=False)[0]}" in str(why)
     assert str(why).endswith(f"leftfold state rebuild {bank.name}")
     forget(broker, bank)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 2, first=100)
     assert versions(broker, bank) == Counter(range(1, 6))
 
@@ -71,10 +71,10 @@ def test_without_the_look_versions_are_written_twice(
     """The twin: the state knows version 5, the log holds three, and the next ones leave a hole between."""
     for name in ("check_same", "check_events"):
         monkeypatch.setattr(KnownLogs, name, lambda *_: None)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 5)
     copy(broker, bank, 3)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 2, first=100)
     assert versions(broker, bank) == Counter([1, 2, 3, 6, 7])
 
@@ -82,7 +82,7 @@ def test_without_the_look_versions_are_written_twice(
 def test_a_shorter_log_is_refused_by_its_end_where_its_id_is_not_known(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 5)
         send(client, bank, 1, first=100)  # its batch knows where the one before has ended
     known = marks(broker, bank)[0]
@@ -98,16 +98,16 @@ def test_a_shorter_log_is_refused_by_its_end_where_its_id_is_not_known(
 def test_commands_that_were_made_again_are_decided_from_the_first_one_and_answers_are_kept(
     broker: Broker, bank: Bank, client: KafkaClient
 ) -> None:
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 5)
     remake(broker, bank, names.commands(bank.name))
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         first, again = client.send_many([bank.deposit(ACCOUNT)] * 2, ids=["new", "id-4"], timeout=240.0)
         assert isinstance(first, Receipt)
         assert isinstance(again, Receipt)
         assert (first.version, again.version) == (6, 5)
         assert running.told("commands begin again")
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         assert not running.told("commands begin again")
     assert versions(broker, bank) == Counter(range(1, 7))
 
@@ -117,7 +117,7 @@ def test_commands_that_end_before_what_was_decided_are_refused_until_it_is_said_
     broker: Broker, bank: Bank, client: KafkaClient, where: Where, decided: int
 ) -> None:
     commands = names.commands(bank.name)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 5)
     known = marks(broker, bank)[0]
     remake(broker, bank, commands)
@@ -133,20 +133,20 @@ def test_commands_that_end_before_what_was_decided_are_refused_until_it_is_said_
     with pytest.raises(ConfigurationError, match="--commands start"):
         forget(broker, bank)
     forget(broker, bank, where)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 1, first=100)
     assert versions(broker, bank) == Counter(range(1, 5 + 1 + decided + 1))
 
 
 def test_commands_that_retention_took_are_counted(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     commands = names.commands(bank.name)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 2)
     waiting = [bank.deposit(ACCOUNT)] * 7
     client.send_many(waiting, timeout=0.01)
     wait_until(lambda: broker.ends(commands, committed=False)[0] == 9, "the commands")
     broker.wipe(commands, {0: 6})
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         told = running.told("commands lost to retention")
         assert [dict(one) for one in told] == [{"topic": commands, "partition": 0, "offsets": "2 to 5", "commands": 4}]
         wait_until(lambda: running.worker.counts["accepted"] == 3, "the rest")
@@ -222,19 +222,19 @@ def test_a_worker_that_begins_again_with_commands_made_again_drops_them_without_
 
 def test_events_alone_are_enough_in_another_cluster(broker: Broker, bank: Bank, client: KafkaClient) -> None:
     """The steps of docs/moving.md: topics that are made again stand for another cluster."""
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 3)
         send(client, bank, 3, first=3)
     for topic in (names.commands(bank.name), bank.state, names.dead(bank.name)):
         remake(broker, bank, topic)
     copy(broker, bank, 6)
-    with Running(bank, broker.address):
+    with Running(bank, broker.distant):
         send(client, bank, 2, first=5)
     assert versions(broker, bank) == Counter(range(1, 8)), "id-5 was known, id-6 was not"
 
 
 def test_a_topic_that_is_made_again_under_a_worker_ends_it(broker: Broker, bank: Bank, client: KafkaClient) -> None:
-    with Running(bank, broker.address, haste=Haste(session=30_000, check=0.05)) as running:
+    with Running(bank, broker.distant, haste=Haste(session=30_000, check=0.05)) as running:
         send(client, bank, 2)
         remake(broker, bank, names.events(bank.name))
         why = running.wait_failure()
@@ -267,7 +267,7 @@ def post(broker: Broker, bank: Bank, client: KafkaClient, count: int) -> None:
 
 def failing(bank: Bank, broker: Broker) -> Any:
     """A worker that is not waited for to serve."""
-    running = Running(bank, broker.address)
+    running = Running(bank, broker.distant)
     running.wait_serving = lambda: None  # type: ignore[method-assign]  # it never will
     return running
 
