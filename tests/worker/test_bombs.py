@@ -61,10 +61,10 @@ def test_a_batch_that_cannot_be_unpacked_is_one_dead_letter_and_the_commands_beh
     (letter,) = broker.settled(names.dead(one.name))
     assert header(letter.headers, "dead_source") == f"{topic}/{HIT}/{base + records - 1}".encode()
     reason = header(letter.headers, "dead_reason").decode()
-    told = f"{topic}[{HIT}]: a batch of offsets {base} to {base + records - 1}: "
-    assert told in reason
+    where = f"{topic}[{HIT}]: a batch of offsets {base} to {base + records - 1}: "
+    assert where in reason
     said = typed("status")[1]
-    assert re.search(rf"1 dead letter, the last one .+ ago: {re.escape(told)}", said), said
+    assert re.search(rf"1 dead letter, the last one .+ ago: {re.escape(where)}", said), said
     assert f"leftfold dead list {one.name}" in said
     twin = Consumer({**broker.settings.librdkafka(), "group.id": "twin", "auto.offset.reset": "error"})
     twin.assign([TopicPartition(topic, HIT, base)])

@@ -67,7 +67,7 @@ def test_a_stream_whose_state_somebody_has_overwritten_is_folded_anew(broker: Br
 
 @pytest.mark.parametrize("over", [b"", b'{"version":1,"state":'])
 def test_those_of_a_process_end_no_worker_and_its_timers_ring(broker: Broker, over: bytes) -> None:
-    """`over`: what somebody has written over the state of the instance, whose inputs are folded again then."""
+    """`over`: what another writer has put over the state of the instance, whose inputs are folded again then."""
     app = App("belfry", partitions=PARTITIONS, deciders=[bells], processes=[alarm_called("alarm")])
     settings = KafkaSettings(bootstrap_servers=broker.distant)
     bell = "bell-8" if over else "bell-0"  # at home in one partition: the silence of another one is waited for
@@ -81,8 +81,8 @@ def test_those_of_a_process_end_no_worker_and_its_timers_ring(broker: Broker, ov
         producer.produce(states, value, key, home)
     assert producer.flush(SECONDS) == 0
     with Trading(settings, app, parts=("bells", "alarm", "router")) as trading:
-        told = [details for what, details in trading.reports if what == "foreign state"]
-        assert len([one for one in told if "at" in one]) >= len(FOREIGN)
-        assert [one["of"] for one in told if "of" in one] == ([[bell]] if over else [])
+        found = [details for what, details in trading.reports if what == "foreign state"]
+        assert len([one for one in found if "at" in one]) >= len(FOREIGN)
+        assert [one["of"] for one in found if "of" in one] == ([[bell]] if over else [])
         trading.client.send(Wind(bell=bell, at=datetime(2020, 1, 1, tzinfo=UTC)), timeout=SECONDS)
         trading.await_event("bells", Rang(bell=bell))

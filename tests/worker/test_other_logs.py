@@ -165,8 +165,8 @@ def test_what_retention_takes_from_a_worker_that_lags_ends_it_and_its_successor_
     assert isinstance(why, InfrastructureError)
     assert f"{commands}[0] does not hold offset 2, which comes next" in str(why)
     with Running(bank, broker.distant) as running:
-        told = running.told("commands lost to retention")
-        assert [dict(one) for one in told] == [{"topic": commands, "partition": 0, "offsets": "2 to 5", "commands": 4}]
+        found = running.told("commands lost to retention")
+        assert [dict(one) for one in found] == [{"topic": commands, "partition": 0, "offsets": "2 to 5", "commands": 4}]
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 3, "the rest")
     assert versions(broker, bank) == Counter(range(1, 6))
 
