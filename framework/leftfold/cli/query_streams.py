@@ -103,7 +103,7 @@ class ViewStream(threading.Thread):
                 tokens = {bucket: mark.token for bucket, mark in store.marks(live).items()}
                 if tokens != seen:
                     seen, since = tokens, time.monotonic()
-        except InfrastructureError:
+        except LeftfoldError:
             return
         finally:
             store.close()
