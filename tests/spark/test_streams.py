@@ -24,7 +24,7 @@ from tests.ledger import Move, Moved, app
 from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import OwnerSums, balances, hourly, owner_sums, regions
-from tests.spark.query_streams import Streaming, places, refreshing, wait_committed
+from tests.spark.query_streams import Streaming, made_elsewhere, places, refreshing, wait_committed
 from tests.spark.trusting_stream import Trusting
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
@@ -226,3 +226,23 @@ def test_waiting_for_late_events_is_for_streams_only(shop: Shop) -> None:
 def test_a_query_that_no_stream_can_keep_is_refused(shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="view balances cannot be kept by a stream: it has WITH"):
         streaming(shop, tmp_path, balances)
+
+
+def test_a_stream_does_not_go_on_with_the_rows_of_another_topic(shop: Shop, tmp_path: Path) -> None:
+    """Its checkpoint has the offsets of that topic, and they may well be there in this one, of other events."""
+    with streaming(shop, tmp_path) as stream:
+        stream.wait_heard("generation live")
+        caught_up(shop, move(shop, "elsewhere", "1.00"))
+        wait_committed(shop, tmp_path)
+    other = made_elsewhere(shop, owner_sums)
+    with streaming(shop, tmp_path) as again:
+        error = again.wait_ended()
+    assert isinstance(error, ConfigurationError)
+    assert f"generation {other.id} of view owner_sums was folded from another ledgers.events" in str(error)
+    assert str(error).endswith("build it from this one: leftfold rebuild owner_sums")
+    result = refreshing(shop.spark, shop.kafka, shop.redis, shop.store, owner_sums).run()
+    assert (result.swapped, result.why) == (True, f"{other.id} was computed from other topics")
+    with streaming(shop, tmp_path) as third:
+        third.wait_heard("computed from the start")
+        caught_up(shop, move(shop, "elsewhere", "2.00"))
+    assert agreement(shop) is Agreement.EQUAL
