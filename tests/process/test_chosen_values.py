@@ -87,7 +87,7 @@ def test_values_that_a_client_may_choose_stop_no_router(
     ]
     assert reasons[3].endswith(" bytes, and 99,488 are the most in shelf.commands")
     (first,) = [one for one in said if one["what"] == "event dead-lettered"]
-    assert (first["process"], first["event"][:14], first["reason"] in reasons) == ("shelf", "orders.events[", True)
+    assert (first["process"], first["at"][:14], first["reason"] in reasons) == ("shelf", "orders.events[", True)
     check_shown(settings, capsys, found)
 
 

@@ -178,12 +178,12 @@ class _Routing:
             self._known_over = await asyncio.to_thread(self._passed_over)
         if source not in self._known_over:
             raise unroutable(self._process.name, record, error) from error
-        self._report("event passed over", {"process": self._process.name, "event": source, "reason": str(error)})
+        self._report("event passed over", {"process": self._process.name, "at": source, "reason": str(error)})
 
     def _bury(self, record: RawRecord, error: Unusable) -> None:
         self._dead += 1
         place = f"{record.topic}[{record.partition}]@{record.offset}"
-        details = {"process": self._process.name, "event": place, "reason": str(error), "dead": self._dead}
+        details = {"process": self._process.name, "at": place, "reason": str(error), "dead": self._dead}
         self._seldom.report("event dead-lettered", details)
 
     @property
