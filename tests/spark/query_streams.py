@@ -54,12 +54,15 @@ def refreshing(
     )
 
 
-def made_elsewhere(shop: Shop, view: Any) -> Generation:
-    """The live generation, as if it had been computed from topics of these names in another cluster."""
+def made_elsewhere(shop: Shop, view: Any, *, id_: str = "elsewhere") -> Generation:
+    """The live generation, as if it had been computed from topics of these names in another cluster.
+
+    Args:
+        id_: of the topics there; '' as in a generation that an older version of Leftfold has made.
+    """
     live = shop.store.registry(view.name).live_of(view.hash)
     assert live is not None
-    assert set(live.ids) == set(live.topics)
-    other = replace(live, ids=dict.fromkeys(live.topics, "elsewhere"))
+    other = replace(live, ids=dict.fromkeys(live.topics, id_) if id_ else {})
     change(shop.store, view.name, lambda registry: registry.with_generation(other))
     return other
 

@@ -263,9 +263,12 @@ def test_an_event_that_cannot_be_read_stops_the_refresh_and_is_named(shop: Shop)
 
 
 def test_rows_of_another_topic_are_replaced_only_by_a_rebuild_that_was_typed(shop: Shop) -> None:
-    """By numbers they are at the same cut. Only the id of the topic shows that they are not of this one."""
+    """By numbers they are at the same cut, and without ids nothing shows that they are not of this topic."""
     first = refresh(shop, owner_frame).run()
     assert refresh(shop, owner_frame).foreign() == ""
+    made_elsewhere(shop, owner_frame, id_="")
+    trusting = refresh(shop, owner_frame)
+    assert (trusting.foreign(), trusting.stands_at(trusting.plan())) == ("", True), "the twin"
     made = made_elsewhere(shop, owner_frame)
     found = refresh(shop, owner_frame)
     assert f"generation {made.id} of view owner_frame was folded from another ledgers.events (its id was" in (
