@@ -15,9 +15,9 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.testing.simulation import event_loop, sockets, threads
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
+from leftfold.testing.simulation.stand_ins import event_loop, sockets, threads
 from leftfold.testing.simulation.world import World, active
 
 __all__ = ["RedisWorld", "StoreInWorld", "redis_world"]

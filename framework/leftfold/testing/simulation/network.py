@@ -10,7 +10,7 @@ from leftfold.testing.simulation.kafka.cluster import LATENCY, Fate
 
 if TYPE_CHECKING:
     from leftfold.testing.simulation.scheduler import Process, Scheduler
-    from leftfold.testing.simulation.sockets import Socket
+    from leftfold.testing.simulation.stand_ins.sockets import Socket
     from leftfold.testing.simulation.world import World
 
 __all__ = ["Address", "Connection", "Host", "Link", "Network", "Service", "name_of"]

@@ -23,12 +23,12 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import admin as real_admin
 
-from leftfold.testing.simulation import threads
 from leftfold.testing.simulation.kafka.admin import AdminClient
 from leftfold.testing.simulation.kafka.cluster import BORN
 from leftfold.testing.simulation.kafka.consumer import Consumer
 from leftfold.testing.simulation.kafka.producer import Producer
-from leftfold.testing.simulation.threads import Module
+from leftfold.testing.simulation.stand_ins import threads
+from leftfold.testing.simulation.stand_ins.threads import Module
 from leftfold.testing.simulation.world import active
 
 __all__ = ["PACKAGES", "simulated", "taken_over"]

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from leftfold.testing.simulation.scheduler import Killed, Process, Task
-from leftfold.testing.simulation.sockets import Socket
-from leftfold.testing.simulation.threads import Event
+from leftfold.testing.simulation.stand_ins.sockets import Socket
+from leftfold.testing.simulation.stand_ins.threads import Event
 from leftfold.testing.simulation.world import active
 
 __all__ = ["AsyncioModule", "EventLoop", "asyncio"]
