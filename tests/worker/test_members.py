@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from leftfold import names
+from leftfold.errors import InfrastructureError
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.member import Member
 from tests.worker.broker import Broker
@@ -41,6 +42,40 @@ def test_a_transaction_without_membership_is_aborted_and_decided_again(
         assert running.worker.counts["aborted"] == 1
         assert "left its group" in running.told("transaction aborted")[0]["why"]
     assert len(broker.settled(names.events(bank.name))) == 1
+
+
+class _Given:
+    """A consumer that has these messages."""
+
+    def __init__(self, *messages: Any) -> None:
+        self._messages = list(messages)
+
+    def poll(self, wait: float) -> Any:
+        return self._messages.pop(0) if self._messages else None
+
+    def consume(self, count: int, wait: float) -> list[Any]:
+        found, self._messages = self._messages[:count], self._messages[count:]
+        return found
+
+    def close(self) -> None:
+        self._messages.clear()
+
+
+def test_what_was_fetched_before_a_hole_is_decided_before_the_worker_ends() -> None:
+    member = Member(
+        {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "group", "topic", lambda partitions, ours: None
+    )
+    member.close()
+    hole = KafkaError(KafkaError._AUTO_OFFSET_RESET, "no such offset")
+    fetched = [Message(topic="topic", partition=0, offset=offset, value=b"v") for offset in (3, 4)]
+    early, late = (Message(topic="topic", partition=0, offset=offset, error=hole) for offset in (0, 5))
+    given: Any = _Given(early, *fetched, late)
+    member.consumer, member._served = given, {0: 3}
+    assert member.fetch(10, 0.0) == fetched, "a fetch at 0, before it was known where to go on, is no hole"
+    member.put_back(fetched[1:])
+    assert member.fetch(10, 0.0) == fetched[1:]
+    with pytest.raises(InfrastructureError, match=r"topic\[0\] does not hold offset 5, which comes next"):
+        member.fetch(10, 0.0)
 
 
 class _Hasty(Member):

@@ -39,6 +39,7 @@ class Member:
         self.new: set[int] = set()
         self._served: dict[int, int] = {}
         self._assigned_at: dict[int, int] = {}
+        self._hole = ""
         self._touched: set[int] = set()
         self._kept: list[KafkaMessage] = []
         self._config = {name: value for name, value in config.items() if name != "group.instance.id"}
@@ -67,8 +68,14 @@ class Member:
         """Waits up to `wait` seconds for a command, then takes what is there, what was put back first: only of
         partitions that were served all the while. They stay messages until they are decided, since many records at
         once outgrow the processor's cache.
+
+        Raises:
+            InfrastructureError: the topic was deleted, or holds no more what comes next; what was fetched before that
+                is given out first. Fenced: this member must end.
         """
         self._touched.clear()
+        if self._hole:
+            return self._fetched_before(limit)
         first = self.consumer.poll(0 if self._kept else wait)
         messages = [first] if first is not None else []
         if first is not None and (room := limit - 1 - len(self._kept)) > 0:
@@ -76,9 +83,14 @@ class Member:
         if any(map(_error, messages)):
             messages = self._unpacked(messages)
         # Read only now: what a rebalance took during the calls above has left the kept ones.
-        found = [*self._kept, *[m for m in messages if self._usable(m)]]
-        self._kept = found[limit:]
-        return found[:limit]
+        self._kept += [m for m in messages if self._usable(m)]
+        return self._fetched_before(limit)
+
+    def _fetched_before(self, limit: int) -> list[KafkaMessage]:
+        found, self._kept = self._kept[:limit], self._kept[limit:]
+        if self._hole and not found:
+            raise InfrastructureError(self._hole)
+        return found
 
     def put_back(self, messages: Iterable[KafkaMessage]) -> None:
         """Keeps messages of the last fetch that were not decided; the next one begins with them."""
@@ -163,20 +175,20 @@ class Member:
         if error.code() == KafkaError._BAD_MSG:
             _log.warning("%s[%d]@%d holds bytes that are no records: %s", self.topic, *place(message), error.str())
         if error.code() in _HOLE:
-            self._check_held(*place(message))
+            self._note_hole(*place(message))
         if error.code() in NOT_ALLOWED:
             raise translated(error, doing=f"reading {self.topic}")
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{self.topic}: {error.str()}; was the topic deleted? see: leftfold check")
         return False
 
-    def _check_held(self, partition: int, offset: int) -> None:
-        """Raises InfrastructureError: an offset that a served partition goes on at is not there any more.
+    def _note_hole(self, partition: int, offset: int) -> None:
+        """Has `fetch` raise where a served partition does not hold what comes next.
 
         New partitions are assigned at 0 before it is known where they go on, and topics need not begin there.
         """
         if partition not in self._touched and offset >= self._served.get(partition, _NEVER):
-            raise InfrastructureError(
+            self._hole = (
                 f"{self.topic}[{partition}] does not hold offset {offset}, which comes next: retention took it, or the "
                 f"topic was cut or made again. This worker ends, and the next one counts what was lost"
             )
