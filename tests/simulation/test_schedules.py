@@ -39,6 +39,9 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
         found = next((one for one in (run(PURSE, seed) for seed in range(_QUICK[bug])) if one.wrong), None)
         assert found is not None, f"{bug} was not found"
-        assert shrink(PURSE, found).wrong
+        shrunk = shrink(PURSE, found)
+        assert shrunk.wrong
+        for fault in shrunk.faults:
+            assert not run(PURSE, found.seed, [one for one in shrunk.faults if one is not fault]).wrong
     assert bug in PLANTED
     assert not run(PURSE, found.seed).wrong, "it fails without the bug, too"

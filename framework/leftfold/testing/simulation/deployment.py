@@ -54,7 +54,7 @@ class Deployment:
         self._is_stopping = self.is_over = False
         self.trace: list[tuple[float, str, str, Any]] = []
         self.broken: list[str] = []
-        self._successors: list[Worker] = []
+        self._successors: dict[str, Worker] = {}
         self.faults = install(world, faults)
         self.sent: list[Sent] = []
         self._workers = workers
@@ -87,7 +87,8 @@ class Deployment:
     def is_serving(self) -> bool:
         """Whether the workers of `restart` serve every partition."""
         every = frozenset(range(self._app.partitions))
-        return len(self._successors) == len(self._app.deciders) and all(w.served == every for w in self._successors)
+        found = self._successors
+        return len(found) == len(self._app.deciders) and all(worker.served == every for worker in found.values())
 
     @property
     def is_ended(self) -> bool:
@@ -152,7 +153,7 @@ class Deployment:
         stopped: Any = stop
         worker = Worker(self._app, category, self._make(SETTINGS), stop=stopped, report=self._note)
         if last:
-            self._successors.append(worker)
+            self._successors[category] = worker
         worker.run()
 
     def _send(self, load: Sequence[tuple[Sent, Command]]) -> None:

@@ -200,11 +200,9 @@ def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
 
 
 def shrink(scenario: Scenario, outcome: Outcome) -> Outcome:
-    """The same seed with the fewest faults that still fail."""
-    faults = list(outcome.faults)
+    """The same seed with the fewest faults that still fail: without any one of them it does not."""
     for fault in outcome.faults:
-        fewer = [one for one in faults if one is not fault]
-        tried = run(scenario, outcome.seed, fewer)
+        tried = run(scenario, outcome.seed, [one for one in outcome.faults if one is not fault])
         if tried.wrong:
-            faults, outcome = fewer, tried
+            return shrink(scenario, tried)
     return outcome
