@@ -26,7 +26,13 @@ class Api(IntEnum):
     """Keys of Kafka's requests."""
 
     PRODUCE = 0
+    FETCH = 1
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    JOIN_GROUP = 11
     HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
     INIT_PRODUCER_ID = 22
     ADD_PARTITIONS = 24
     ADD_OFFSETS = 25

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from leftfold.testing.simulation.kafka.client import FOREVER, TRANSIENT, Client, failure
+from leftfold.testing.simulation.kafka.client import FOREVER, Client, failure
 from leftfold.testing.simulation.kafka.cluster import Home
 from leftfold.testing.simulation.kafka.groups import Committed
 from leftfold.testing.simulation.kafka.metadata import Metadata, cluster_metadata
@@ -18,7 +19,8 @@ from leftfold.testing.simulation.kafka.partitions import Partition, Refused
 
 __all__ = ["AdminClient", "Answer"]
 
-TOPIC_EXISTS = 36
+OUT_OF_RANGE, BAD_NAME, TOPIC_EXISTS, BAD_COUNT = 1, 17, 36, 37
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _EARLIEST, _LATEST = -2, -1
 _SECONDS = 60.0
 
@@ -101,7 +103,11 @@ class AdminClient(Client):
         self.step("delete_records")
 
         def delete(partition: Partition, before: int) -> SimpleNamespace:
-            partition.delete(before)
+            if "delete" not in partition.topic.config["cleanup.policy"]:
+                raise Refused(KafkaError.POLICY_VIOLATION)
+            if before > partition.end:
+                raise Refused(OUT_OF_RANGE)
+            partition.delete(partition.end if before == _LATEST else before)
             return SimpleNamespace(low_watermark=partition.start)
 
         return {tp: self._at(tp, lambda p, b=tp.offset: delete(p, b), request_timeout) for tp in wanted}  # type: ignore[misc]
@@ -136,6 +142,10 @@ class AdminClient(Client):
         def create(topic: Any) -> None:
             if topic.topic in self.cluster.topics:
                 raise Refused(TOPIC_EXISTS)
+            if not _NAME.fullmatch(topic.topic):
+                raise Refused(BAD_NAME)
+            if topic.num_partitions < 1:
+                raise Refused(BAD_COUNT)
             self.cluster.create(topic.topic, topic.num_partitions, topic.config)
 
         return {t.topic: self._question((), lambda t=t: create(t), request_timeout) for t in topics}  # type: ignore[misc]
@@ -168,9 +178,23 @@ class AdminClient(Client):
         self.step("alter_consumer_group_offsets")
 
         def alter(one: Any) -> Any:
-            offsets = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata or "") for tp in one.topic_partitions}
-            self.cluster.group(one.group_id).commit("", -1, offsets)
-            return one
+            offsets = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata) for tp in one.topic_partitions}
+            code = 0
+            try:
+                self.cluster.group(one.group_id).commit("", -1, offsets)
+            except Refused as refused:
+                code = refused.code
+            places = [
+                SimpleNamespace(
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    offset=tp.offset,
+                    metadata=tp.metadata,
+                    error=failure(code) if code else None,
+                )
+                for tp in one.topic_partitions
+            ]
+            return SimpleNamespace(group_id=one.group_id, topic_partitions=places)
 
         return {
             one.group_id: self._question(("group", one.group_id), lambda o=one: alter(o), request_timeout)  # type: ignore[misc]
@@ -179,10 +203,13 @@ class AdminClient(Client):
 
     def _described(self, name: str) -> SimpleNamespace:
         topic = self.cluster.topic(name)
-        return SimpleNamespace(topic_id=topic.id_, name=name, partitions=list(topic.partitions))
+        partitions = [SimpleNamespace(id=partition.number) for partition in topic.partitions]
+        return SimpleNamespace(topic_id=topic.id_, name=name, partitions=partitions)
 
     def _at(self, tp: Any, work: Callable[[Partition], Any], seconds: float) -> Answer:
         home = "partition", tp.topic, str(tp.partition)
+        if tp.topic not in self.cluster.topics:
+            return self._question((), _no_leader, seconds)
         return self._question(home, lambda: work(self.cluster.partition(tp.topic, tp.partition)), seconds)
 
     def _question(self, home: Home, work: Callable[[], Any], seconds: float) -> Answer:
@@ -190,7 +217,11 @@ class AdminClient(Client):
 
         def done(value: Any) -> None:
             code = value.code if isinstance(value, Refused) else 0
-            answer.set(failure(code, "asked as admin", retriable=code in TRANSIENT) if code else value)
+            answer.set(failure(code, "asked as admin") if code else value)
 
         self.ask("admin", home, lambda reply: reply(work()), done, seconds)
         return answer
+
+
+def _no_leader() -> None:
+    raise Refused(KafkaError._NOENT)

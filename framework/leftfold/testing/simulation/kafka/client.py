@@ -57,17 +57,21 @@ class Client:
         done: Callable[[Any], None],
         seconds: float = FOREVER,
         also: frozenset[int] = frozenset(),
+        *,
+        again: Callable[[], bool] = lambda: True,
+        whole: bool = False,
     ) -> None:
         """Asks in the background, again and again where that may help; `done` gets the answer or a Refused.
 
         Args:
             seconds: after which the answer is `_TIMED_OUT`. also: codes that are asked again, too.
+            again: whether it may still be asked again. whole: a request under way is waited for even behind that time.
         """
         end = self.scheduler.now + seconds
 
         def attempt() -> None:
             if not self.is_closed:
-                left = max(0.001, min(self._socket_timeout, end - self.scheduler.now))
+                left = self._socket_timeout if whole else max(0.001, min(self._socket_timeout, end - self.scheduler.now))
                 self.cluster.ask(self.process, self._connections, api, key, handle, answered, left)
 
         def answered(value: Any) -> None:
@@ -79,7 +83,7 @@ class Client:
             if isinstance(value, Refused):
                 self._trouble(api, value.code)
                 if value.code in TRANSIENT or value.code in also:
-                    if self.scheduler.now + self._backoff < end:
+                    if self.scheduler.now + self._backoff < end and again():
                         wait = self._backoff * (0.5 + self.scheduler.random.random())
                         self.scheduler.call_later(wait, lambda: self.process.do(attempt))
                         return
@@ -180,9 +184,8 @@ def exception(code: int, why: str = "", *, fatal: bool = False, retriable: bool 
 def failure(
     code: int, why: str = "", *, fatal: bool = False, retriable: bool = False, abort: bool = False
 ) -> KafkaError:
-    """A KafkaError with this code."""
-    is_passing = retriable or code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT)
-    return KafkaError(code, f"simulated: {why}", fatal, is_passing and not fatal and not abort, abort)
+    """A KafkaError with this code; only calls of transactions set a flag."""
+    return KafkaError(code, f"simulated: {why}", fatal, retriable, abort)
 
 
 def place_of(given: TopicPartition) -> tuple[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from leftfold.testing.simulation.kafka.groups import Group
@@ -25,10 +25,18 @@ _SCAN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Fate:
-    """What becomes of one request: `lost` before it is handled, `unanswered`, or `late` by so many seconds."""
+    """What becomes of one request.
 
-    kind: Literal["lost", "unanswered", "late"]
+    Attributes:
+        kind: "lost" and "unanswered" break its connection before or behind its work; "late" = by so many seconds;
+            "held" until what is then in `held` is called; "silent" = its answer never comes; "repeated" = it is
+            handled twice. handled: called once the broker has answered it.
+    """
+
+    kind: Literal["lost", "unanswered", "late", "held", "silent", "repeated"]
     seconds: float = 0.0
+    held: list[Callable[[], None]] = field(default_factory=list)
+    handled: Callable[[], None] = lambda: None
 
 
 class Broker:
@@ -268,6 +276,10 @@ class _Request:
         if not broker.is_up:
             scheduler.call_later(self._cluster.hop(), lambda: self._finish(Refused(TRANSPORT)))
             return
+        if self._fate is not None and self._is_fated("held"):
+            self._fate.held.append(lambda: self._cluster.scheduler.call_later(self._cluster.hop(), self._arrive))
+            self._expires(self._began)
+            return
         wait = self._cluster.hop() + max(0.0, broker.slow_until - scheduler.now)
         if self._fate is not None:
             wait += self._fate.seconds
@@ -292,20 +304,27 @@ class _Request:
         elif cluster.is_loading(key):
             self._answer(Refused(LOADING))
         else:
+            if self._is_fated("repeated"):
+                self._work(lambda value: None)
             broker.waiting[self] = None
-            try:
-                self._handle(self._answer)
-            except Refused as refused:
-                self._answer(refused)
+            self._work(self._answer)
+
+    def _work(self, answer: Callable[[Any], None]) -> None:
+        try:
+            self._handle(answer)
+        except Refused as refused:
+            answer(refused)
 
     def _answer(self, value: Any) -> None:
         broker, link, scheduler = self._broker, self._link, self._scheduler
         broker.waiting.pop(self, None)
+        if self._fate is not None:
+            self._fate.handled()
         if self._is_done:
             return
         if broker.lives != self._lives or self._is_fated("unanswered"):
             self.broken()
-        elif (self._process.name, broker.number, "from") in self._cluster.cut:
+        elif self._is_fated("silent") or (self._process.name, broker.number, "from") in self._cluster.cut:
             self._expires(scheduler.now)
         else:
             link.returned = at = max(scheduler.now + self._cluster.hop(), link.returned + 1e-9)

@@ -7,17 +7,18 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
-from leftfold.testing.simulation.kafka.client import FOREVER, Client
+from leftfold.testing.simulation.kafka.client import FOREVER, Client, exception, failure
 from leftfold.testing.simulation.kafka.fetching import Fetched, Fetcher, leader
 from leftfold.testing.simulation.kafka.groups import Committed, Place
 from leftfold.testing.simulation.kafka.membership import Membership
 from leftfold.testing.simulation.kafka.metadata import Metadata, cluster_metadata
+from leftfold.testing.simulation.kafka.partitions import Refused
 
 __all__ = ["Consumer"]
 
-UNSTABLE = 88
+UNKNOWN_TOPIC, UNSTABLE = 3, 88
 _MOMENT = 5e-5
 """How long a question to an empty queue takes, so that a loop of such questions ends."""
 
@@ -94,7 +95,7 @@ class Consumer:
     def seek(self, partition: TopicPartition) -> None:
         """Goes on at another offset."""
         self._reader.called("seek")
-        self._reader.fetcher.seek((partition.topic, partition.partition), partition.offset)
+        self._reader.seek((partition.topic, partition.partition), partition.offset)
 
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Behind the last message of each that was taken."""
@@ -131,9 +132,9 @@ class Consumer:
         self._reader.called("consumer_group_metadata")
         return self._reader.membership.metadata()
 
-    def memberid(self) -> str:
-        """The name that the group gave."""
-        return self._reader.membership.member
+    def memberid(self) -> str | None:
+        """The name that the group gave, None before it has."""
+        return self._reader.membership.member or None
 
     def close(self) -> None:
         """Gives up what is owned, and leaves the group."""
@@ -148,9 +149,9 @@ class _Reader(Client):
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None) -> None:
         super().__init__(config, logger, "consumer")
-        self._queue: deque[Fetched | Callable[[Consumer], None]] = deque()
+        self._queue: deque[Fetched | Callable[[Consumer], None] | KafkaError] = deque()
         self.fetcher = Fetcher(self, self._put)
-        self.membership = Membership(self, self._rebalance)
+        self.membership = Membership(self, self._rebalance, self._warn)
         self._callbacks: tuple[Any, Any, Any] = None, None, None
         self._is_handled = False
 
@@ -210,6 +211,10 @@ class _Reader(Client):
             self._queue.append(event)
         self.notify()
 
+    def _warn(self, code: int, why: str) -> None:
+        self._queue.append(failure(code, why))
+        self.notify()
+
     def _put(self, fetched: Fetched) -> None:
         self._queue.append(fetched)
         self.notify()
@@ -266,6 +271,8 @@ class _Reader(Client):
                 item = self._queue.popleft()
                 if isinstance(item, Fetched):
                     taken += self.fetcher.taken(item)
+                elif isinstance(item, KafkaError):
+                    taken.append(Message(error=item))
                 else:
                     item(consumer)
                     self.membership.polled = self.scheduler.now
@@ -275,6 +282,16 @@ class _Reader(Client):
                     self.scheduler.wait(_MOMENT)
                 return taken
             self.pause(left)
+
+    def seek(self, place: Place, offset: int) -> None:
+        """Goes on elsewhere.
+
+        Raises:
+            KafkaException: `_STATE`: it is not read yet; `_UNKNOWN_PARTITION`: nothing of its topic ever was.
+        """
+        if place[0] not in self.fetcher.topics and place[0] not in self.membership.topics:
+            raise exception(KafkaError._UNKNOWN_PARTITION, "seek: nothing is known of this topic")
+        self.fetcher.seek(place, offset)
 
     # ---- questions
 
@@ -287,7 +304,11 @@ class _Reader(Client):
             partition = self.cluster.partition(*place)
             return partition.start, self.fetcher.end_of(partition)
 
-        found: tuple[int, int] = self.asked("list offsets", leader(place), work, FOREVER if timeout < 0 else timeout)
+        seconds = FOREVER if timeout < 0 else timeout
+        value = self.awaited(lambda done: self.ask("list offsets", leader(place), _reply(work), done, seconds), seconds)
+        if isinstance(value, Refused):
+            raise exception(KafkaError._UNKNOWN_PARTITION if value.code == UNKNOWN_TOPIC else value.code, "list offsets")
+        found: tuple[int, int] = value
         return found
 
     def committed(self, partitions: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
@@ -298,13 +319,16 @@ class _Reader(Client):
             return [self.cluster.group(group).found(place, stable=self.fetcher.is_committed) for place in places]
 
         found = self.asked("offset fetch", ("group", group), work, timeout, frozenset({UNSTABLE}))
-        return [TopicPartition(*p, one.offset, one.metadata) for p, one in zip(places, found, strict=True)]
+        return [
+            TopicPartition(*place, one.offset, *(() if one.metadata is None else (one.metadata,)))
+            for place, one in zip(places, found, strict=True)
+        ]
 
     def commit(self, offsets: Sequence[TopicPartition], *, wait: bool) -> list[TopicPartition] | None:
         """Commits as the member that this is."""
         member = self.membership
         name, generation = (member.member, member.generation) if member.topics else ("", -1)
-        wanted = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata or "") for tp in offsets}
+        wanted = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata) for tp in offsets}
 
         def work() -> None:
             self.cluster.group(member.group).commit(name, generation, wanted)
@@ -313,9 +337,10 @@ class _Reader(Client):
             self.asked("offset commit", ("group", member.group), work, self._socket_timeout)
             return list(offsets)
 
-        def commit(reply: Callable[[Any], None]) -> None:
-            work()
-            reply(None)
-
-        self.ask("offset commit", ("group", member.group), commit, lambda value: None, 60.0)
+        self.ask("offset commit", ("group", member.group), _reply(work), lambda value: None, 60.0)
         return None
+
+
+def _reply(work: Callable[[], Any]) -> Callable[[Callable[[Any], None]], None]:
+    """Has a broker answer with what it works out."""
+    return lambda reply: reply(work())

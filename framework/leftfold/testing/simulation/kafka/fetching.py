@@ -26,13 +26,14 @@ class _Assigned:
     Its `version` rises with each seek, pause and end, and what was fetched under another one is thrown away.
     """
 
-    __slots__ = ("ends", "eof", "is_asking", "is_paused", "offset", "place", "position", "queued", "version")
+    __slots__ = ("ends", "eof", "is_asking", "is_paused", "offset", "place", "position", "question", "queued", "version")
 
     def __init__(self, place: Place, offset: int) -> None:
         self.place, self.offset = place, offset
         self.position = self.eof = INVALID
         self.version = self.queued = 0
-        self.is_paused = self.is_asking = False
+        self.is_paused = False
+        self.question: _Question | None = None
         self.ends = INVALID, INVALID
 
 
@@ -60,9 +61,12 @@ class Fetcher:
         self._shows_ends = str(config.get("enable.partition.eof", False)).lower() == "true"
         self._wait = float(config.get("fetch.wait.max.ms", 500)) / 1000
         self.assigned: dict[Place, _Assigned] = {}
+        self.topics: set[str] = set()
+        """Of which anything was ever read."""
 
     def add(self, place: Place, offset: int) -> None:
         """Begins with a partition, at an offset or where the group or the policy says."""
+        self.topics.add(place[0])
         found = self.assigned[place] = _Assigned(place, offset)
         self._start(found)
 
@@ -75,15 +79,15 @@ class Fetcher:
 
     def hold(self, place: Place) -> None:
         """Pauses: what was fetched and not taken is fetched again later."""
-        found = self._found(place)
-        if not found.is_paused:
+        found = self.assigned.get(place)
+        if found is not None and not found.is_paused:
             found.is_paused = True
             found.version += 1
 
     def release(self, place: Place) -> None:
         """Resumes."""
-        found = self._found(place)
-        if found.is_paused:
+        found = self.assigned.get(place)
+        if found is not None and found.is_paused:
             found.is_paused, found.queued = False, 0
             if found.position >= 0:
                 found.offset = found.position
@@ -125,21 +129,20 @@ class Fetcher:
             found.position, found.queued = item.offset + 1, found.queued - 1
             if found.queued < _QUEUED // 2:
                 self._fetch(found)
+            if item.outcome is not None:
+                # The end of a transaction is no message, and yet moves the position.
+                return []
             message = Message(
                 topic=topic, partition=partition, offset=item.offset, key=item.key, value=item.value,
-                headers=cast("Any", item.headers or None), timestamp=(1, item.timestamp),
+                headers=cast("Any", item.headers or None), timestamp=(item.kind, item.timestamp),
             )  # fmt: skip
         elif isinstance(item, KafkaError):
             message = Message(topic=topic, partition=partition, offset=found.offset, error=item)
         else:
+            found.position = item
             end = KafkaError(KafkaError._PARTITION_EOF, "end of partition")
             message = Message(topic=topic, partition=partition, offset=item, error=end)
         return [message]
-
-    def _found(self, place: Place) -> _Assigned:
-        if place not in self.assigned:
-            raise exception(KafkaError._UNKNOWN_PARTITION, f"{place} is not read")
-        return self.assigned[place]
 
     def _start(self, found: _Assigned) -> None:
         if found.is_paused:
@@ -189,16 +192,19 @@ class Fetcher:
 
     def _fetch(self, found: _Assigned) -> None:
         """Asks for what comes next; at the end the question waits at the broker."""
-        if found.is_asking or found.is_paused or found.offset < 0 or found.queued >= _QUEUED:
+        if found.is_paused or found.offset < 0 or found.queued >= _QUEUED:
             return
-        found.is_asking = True
+        if found.question is not None:
+            if found.question.version != found.version:
+                found.question.hurry(self._wait)
+            return
         version, place = found.version, found.place
-        question = _Question(
+        question = found.question = _Question(
             self._client, self, found, self._wait if self._shows_ends and found.eof != found.offset else None
         )
 
         def done(value: Any) -> None:
-            found.is_asking = False
+            found.question = None
             if self.assigned.get(place) is not found:
                 return
             if version != found.version:
@@ -239,7 +245,15 @@ class _Question:
 
     def __init__(self, client: Client, fetcher: Fetcher, found: _Assigned, seconds: float | None) -> None:
         self._client, self._fetcher, self._found, self._seconds = client, fetcher, found, seconds
-        self._version, self._offset = found.version, found.offset
+        self.version, self._offset = found.version, found.offset
+        self._look: Callable[[], None] | None = None
+
+    def hurry(self, seconds: float) -> None:
+        """Its answer is not wanted any more, and comes within so many seconds."""
+        look = self._look
+        if look is not None:
+            self._look = None
+            self._client.scheduler.call_later(self._client.scheduler.random.random() * seconds, look)
 
     def arrive(self, reply: Callable[[Any], None]) -> None:
         """Reads, or waits for what changes.
@@ -256,7 +270,7 @@ class _Question:
             topic = self._client.cluster.topics.get(self._found.place[0])
             if topic is None or partition not in topic.partitions:
                 reply(Refused(UNKNOWN_TOPIC))
-            elif self._found.version != self._version or self._client.process.code is not None:
+            elif self._found.version != self.version or self._client.process.code is not None:
                 reply(Refused(KafkaError._INTR))
             elif not self._read(partition, reply, is_last=False):
                 partition.watchers[look] = None
@@ -267,17 +281,20 @@ class _Question:
                 self._read(partition, reply, is_last=True)
 
         partition.watchers[look] = None
+        self._look = look
+        if self._found.version != self.version:
+            self.hurry(0.0)
         if self._seconds is not None:
             self._client.scheduler.call_later(self._seconds, expire)
 
     def _read(self, partition: Partition, reply: Callable[[Any], None], *, is_last: bool) -> bool:
         try:
-            records, following = partition.read(self._offset, committed=self._fetcher.is_committed, most=_MOST)
+            records, following = partition.read(self._offset, committed=self._fetcher.is_committed, most=_MOST, markers=True)
         except Refused as refused:
             reply(refused)
             return True
         if is_answer := bool(records or following > self._offset or is_last):
-            reply((records, following, partition.start, self._fetcher.end_of(partition)))
+            reply((records, following, partition.start, partition.end))
         return is_answer
 
 

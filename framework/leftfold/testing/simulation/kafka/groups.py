@@ -22,7 +22,7 @@ class Committed:
     """What a group has committed of a partition; offset -1001 = nothing."""
 
     offset: int = -1001
-    metadata: str = ""
+    metadata: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,11 @@ class Group:
         self.generation = 0
         self.members: dict[str, _Member] = {}
         self.committed: dict[Place, Committed] = {}
-        self.pending: dict[int, dict[Place, Committed]] = {}
+        self.pending: dict[int, dict[Place, tuple[int, Committed]]] = {}
         self._phase, self._leader, self._count = _Phase.EMPTY, "", 0
         self._named: set[str] = set()
+        self._order = 0
+        self._since: dict[Place, int] = {}
         self._due: Timer | None = None
 
     @property
@@ -173,30 +175,38 @@ class Group:
         Raises:
             Refused: the member or its generation is not the group's.
         """
-        if generation >= 0 or member:
+        if generation >= 0 or self.members:
             found = self._checked(member, generation)
             if self._phase is _Phase.COMPLETING:
                 raise Refused(REBALANCING)
             self._heard(found)
-        elif self.members:
-            raise Refused(UNKNOWN_MEMBER)
-        self.committed.update(offsets)
+        for place, written in self._numbered(offsets).items():
+            self._keep(place, *written)
 
     def commit_within(self, producer: int, member: str, generation: int, offsets: Mapping[Place, Committed]) -> None:
         """Commits once the transaction of a producer is committed.
 
         Raises:
-            Refused: as `commit`; a commit of nobody to a group of nobody is taken.
+            Refused: as `commit`; but what nobody sends is taken, whoever is a member.
         """
-        if generation >= 0 or member:
+        if generation >= 0 or (member and self.members):
             self._checked(member, generation)
-        self.pending.setdefault(producer, {}).update(offsets)
+        self.pending.setdefault(producer, {}).update(self._numbered(offsets))
 
     def settle(self, producer: int, *, commit: bool) -> None:
         """The transaction of a producer has ended."""
-        offsets = self.pending.pop(producer, {})
-        if commit:
-            self.committed.update(offsets)
+        for place, written in self.pending.pop(producer, {}).items():
+            if commit:
+                self._keep(place, *written)
+
+    def _numbered(self, offsets: Mapping[Place, Committed]) -> dict[Place, tuple[int, Committed]]:
+        self._order += 1
+        return {place: (self._order, one) for place, one in offsets.items()}
+
+    def _keep(self, place: Place, order: int, one: Committed) -> None:
+        """Commits, unless what is committed was sent later."""
+        if order >= self._since.get(place, 0):
+            self._since[place], self.committed[place] = order, one
 
     def found(self, place: Place, *, stable: bool) -> Committed:
         """What is committed.

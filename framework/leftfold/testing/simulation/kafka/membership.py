@@ -15,13 +15,13 @@ from leftfold.testing.simulation.kafka.partitions import Refused
 __all__ = ["Membership", "group_metadata", "read_group_metadata"]
 
 MAGIC = b"CGMDv2:"
-ILLEGAL_GENERATION, UNKNOWN_MEMBER, ID_REQUIRED = 22, 25, 79
+UNKNOWN_TOPIC, ILLEGAL_GENERATION, UNKNOWN_MEMBER, ID_REQUIRED = 3, 22, 25, 79
 _UNCONFIRMED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 
 
 def group_metadata(group: str, member: str, generation: int) -> bytes:
     """What librdkafka calls the metadata of a group, laid out as it does."""
-    return MAGIC + struct.pack("=i", generation) + group.encode() + b"\0" + member.encode() + b"\0\0"
+    return MAGIC + struct.pack("=i", generation) + group.encode() + b"\0" + member.encode() + b"\0\1"
 
 
 def read_group_metadata(metadata: bytes) -> tuple[str, str, int]:
@@ -36,6 +36,7 @@ class Membership:
 
     Args:
         rebalance: puts a rebalance before the application: (is an assignment, partitions).
+        warn: has the application read an error: (code, why).
 
     Attributes:
         generation: of the group as this member knows it, -1 = none. It rises with the answer to a join, before the
@@ -43,9 +44,11 @@ class Membership:
         is_lost: whether the group has given that to others already.
     """
 
-    def __init__(self, client: Client, rebalance: Callable[[bool, list[Place]], None]) -> None:
+    def __init__(
+        self, client: Client, rebalance: Callable[[bool, list[Place]], None], warn: Callable[[int, str], None]
+    ) -> None:
         config = client.config
-        self._client, self._rebalance = client, rebalance
+        self._client, self._rebalance, self._warn = client, rebalance, warn
         self.group = str(config.get("group.id", ""))
         self._is_cooperative = "cooperative" in str(config.get("partition.assignment.strategy", ""))
         self._session = float(config.get("session.timeout.ms", 45_000)) / 1000
@@ -60,10 +63,15 @@ class Membership:
         self._next: list[Place] | None = None
         self._round = 0
         self._beats = False
+        self._refresh = float(config.get("topic.metadata.refresh.interval.ms", 300_000)) / 1000
+        self._counts: dict[str, int] = {}
+        self._missed: set[str] = set()
+        self._looks = False
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
         """Becomes a member, or one with other topics."""
         self.topics = topics
+        self._look()
         self._join()
 
     def metadata(self) -> bytes:
@@ -107,9 +115,35 @@ class Membership:
 
         self._client.ask("leave", ("group", self.group), work, done, 5.0)
 
+    def _look(self) -> None:
+        """Looks what there is of the topics: says once what is missing, and joins again when partitions have come."""
+        known = self._client.cluster.topics
+        counts = {topic: len(known[topic].partitions) for topic in self.topics if topic in known}
+        for topic in self.topics:
+            if topic in known:
+                self._missed.discard(topic)
+            elif topic not in self._missed:
+                self._missed.add(topic)
+                self._warn(UNKNOWN_TOPIC, topic)
+        before, self._counts = self._counts, counts
+        if not self._looks:
+            self._looks = True
+            self._client.later(self._refresh, self._look_again)
+        elif counts != before and self._asked is None:
+            if counts:
+                self._join()
+            elif self.owned:
+                self.is_lost = True
+                self._call(sorted(self.owned), is_assignment=False)
+
+    def _look_again(self) -> None:
+        if not self._is_leaving:
+            self._look()
+            self._client.later(self._refresh, self._look_again)
+
     def _join(self) -> None:
         """Asks to be a member of the next generation."""
-        if self._is_leaving or not self.topics:
+        if self._is_leaving or not any(topic in self._client.cluster.topics for topic in self.topics):
             return
         if not self._is_cooperative and self.owned:
             # An eager member gives everything up first.
@@ -215,6 +249,7 @@ class Membership:
             self._lose(forget=True)
             return
         if now - self.polled > self._patience:
+            self._warn(KafkaError._MAX_POLL_EXCEEDED, "the application does not poll")
             self._send_leave(lambda value: None)
             self._lose(forget=True)
             return

@@ -41,6 +41,8 @@ class Record(NamedTuple):
     producer: int = -1
     is_open: bool = False
     outcome: bool | None = None
+    kind: int = 1
+    """Whose time it carries: 1 = the producer's, 2 = the broker's."""
 
     @property
     def weight(self) -> int:
@@ -64,7 +66,7 @@ class _Writer:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.next: int | None = None
+        self.next = 0
         self.recent: list[tuple[int, int, int]] = []
 
 
@@ -106,7 +108,9 @@ class Partition:
         by_broker = self.topic.config.get("message.timestamp.type") == "LogAppendTime"
         for index, (key, value, headers, timestamp) in enumerate(batch.records):
             when = now if by_broker else timestamp
-            self.records.append(Record(base + index, key, value, headers, when, batch.producer, batch.is_transactional))
+            self.records.append(
+                Record(base + index, key, value, headers, when, batch.producer, batch.is_transactional, kind=1 + by_broker)
+            )
         self.end += len(batch.records)
         if batch.producer >= 0:
             writer = self._writers[batch.producer]
@@ -132,15 +136,15 @@ class Partition:
         for first, end, base in writer.recent:
             if (first, end) == (batch.sequence, last):
                 return base
-        if writer.next is not None and batch.sequence != writer.next:
+        if batch.sequence != writer.next:
             raise Refused(46 if batch.sequence < writer.next else 45)
         return None
 
     def decide(self, producer: int, epoch: int, outcome: bool, now: int) -> None:
         """Writes how the open transaction of a producer has ended; from now on older epochs are refused."""
-        writer = self._writers.setdefault(producer, _Writer(epoch))
-        if epoch > writer.epoch:
-            self._writers[producer] = writer = _Writer(epoch)
+        writer = self._writers.get(producer)
+        if writer is None or epoch > writer.epoch:
+            self._writers[producer] = _Writer(epoch)
         first = self._open.pop(producer, None)
         if first is not None and not outcome:
             self._aborted.append((producer, first, self.end))
@@ -148,8 +152,10 @@ class Partition:
         self.end += 1
         self.changed()
 
-    def read(self, offset: int, *, committed: bool, most: int, weight: int = 1 << 20) -> tuple[list[Record], int]:
-        """Records from an offset on, and where the next read goes on.
+    def read(
+        self, offset: int, *, committed: bool, most: int, weight: int = 1 << 20, markers: bool = False
+    ) -> tuple[list[Record], int]:
+        """Records from an offset on, with ends of transactions if they are wanted, and where the next read goes on.
 
         Raises:
             Refused: OFFSET_OUT_OF_RANGE.
@@ -164,7 +170,7 @@ class Partition:
                 break
             if len(found) >= most or weight <= 0:
                 return found, record.offset
-            if record.outcome is None and not (committed and self._is_aborted(record)):
+            if markers if record.outcome is not None else not (committed and self._is_aborted(record)):
                 found.append(record)
                 weight -= record.weight
         return found, max(offset, end)

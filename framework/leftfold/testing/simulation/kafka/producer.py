@@ -10,7 +10,8 @@ from confluent_kafka import TopicPartition
 
 from leftfold.testing.simulation.kafka.client import FOREVER
 from leftfold.testing.simulation.kafka.metadata import Metadata, cluster_metadata
-from leftfold.testing.simulation.kafka.sending import Sender, as_bytes
+from leftfold.testing.simulation.kafka.sending import as_bytes
+from leftfold.testing.simulation.kafka.transacting import TransactionalSender
 
 __all__ = ["Producer"]
 
@@ -19,7 +20,7 @@ class Producer:
     """`confluent_kafka.Producer` over the active world."""
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None = None, **more: Any) -> None:
-        self._sender = Sender({**config, **more}, logger)
+        self._sender = TransactionalSender({**config, **more}, logger)
 
     def __del__(self) -> None:
         # As the real one: whoever lets go of it has what is still queued thrown away.
@@ -28,7 +29,7 @@ class Producer:
             sender.is_closed = True
 
     def __len__(self) -> int:
-        return self._sender.left
+        return self._sender.left + self._sender.unserved
 
     def __bool__(self) -> bool:
         return True

@@ -1,31 +1,31 @@
-"""What works behind a simulated producer: batches with sequences, and transactions as librdkafka runs them."""
+"""What works behind a simulated producer: records in batches with sequences, as librdkafka sends them."""
 
 from __future__ import annotations
 
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message
 
 from leftfold.partitioner import partition_of
 from leftfold.testing.simulation.kafka.client import Client, exception, failure
-from leftfold.testing.simulation.kafka.groups import Committed, Place
-from leftfold.testing.simulation.kafka.membership import read_group_metadata
+from leftfold.testing.simulation.kafka.groups import Place
 from leftfold.testing.simulation.kafka.partitions import Batch, Headers, Partition, Refused
 
-__all__ = ["Sender", "as_bytes"]
+__all__ = ["EPOCH", "INVALID_STATE", "OUT_OF_ORDER", "Sender", "as_bytes"]
 
-EPOCH, OUT_OF_ORDER, DUPLICATE, INVALID_STATE, UNKNOWN_ID, CONCURRENT, FENCED = 47, 45, 46, 48, 49, 51, 90
-_AGAIN = frozenset({CONCURRENT})
-_FENCING = frozenset({EPOCH, FENCED})
+EPOCH, OUT_OF_ORDER, DUPLICATE, INVALID_STATE = 47, 45, 46, 48
+_UNKNOWN_TOPIC = 3
 _LARGEST = 1_000_000
 _MOST = 1000
+_LOOK_SECONDS = 0.1
+_SCAN_SECONDS = 1.0
 
 
-class _Parcel:
+class Parcel:
     """A record on its way."""
 
     __slots__ = ("headers", "key", "on_delivery", "place", "timestamp", "until", "value")
@@ -38,11 +38,16 @@ class _Parcel:
 
     @property
     def weight(self) -> int:
+        """Bytes, about."""
         return 70 + len(self.key or b"") + len(self.value or b"")
 
 
 class Sender(Client):
-    """What works in the background of a producer."""
+    """What works in the background of a producer.
+
+    Attributes:
+        unserved: records whose reports the application has not met yet; they count as queued until then.
+    """
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None) -> None:
         super().__init__(config, logger, "producer")
@@ -51,23 +56,42 @@ class Sender(Client):
         self._linger = float(self.config.get("linger.ms", 5)) / 1000
         default = self.config.get("transaction.timeout.ms", 60_000) if self.id else 300_000
         self._patience = float(self.config.get("message.timeout.ms", default)) / 1000
+        self._learning = float(self.config.get("topic.metadata.propagation.max.ms", 30_000)) / 1000
         self._most = int(self.config.get("queue.buffering.max.messages", 100_000))
         self._only_errors = bool(self.config.get("delivery.report.only.error", False))
-        self.left = 0
-        self._queues: dict[Place, deque[_Parcel]] = {}
-        self._sending: dict[Place, list[_Parcel]] = {}
+        self.left = self.unserved = 0
+        self._queues: dict[Place, deque[Parcel]] = {}
+        self._sending: dict[Place, list[Parcel]] = {}
         self._sequences: dict[Place, int] = {}
+        self._unknown: dict[str, float] = {}
         self._producer, self._epoch = -1, -1
         self._is_asking = self._is_bumping = False
-        self._state = "new"
-        self._members: set[Place] = set()
-        self._adding: set[Place] = set()
-        self._has_part = False
         self._fatal: KafkaError | None = None
-        self._abortable: KafkaError | None = None
-        self._is_due = False
+        self._is_due = self._is_scanning = self._is_looking = False
 
-    # ---- records
+    # ---- what a producer with transactions does otherwise
+
+    def _may_produce(self) -> bool:
+        return True
+
+    def _may_send(self) -> bool:
+        return True
+
+    def _opened(self, places: list[Place]) -> list[Place]:
+        """Which of these may be written to now."""
+        return places
+
+    def _failed(self, code: int) -> bool:
+        """A batch was refused for good; whether its records are sent once more."""
+        if code == OUT_OF_ORDER or code == KafkaError._MSG_TIMED_OUT:
+            # It may stand there: sequences begin again under another epoch once nothing is on its way.
+            self._is_bumping = self._is_idempotent
+        return code == OUT_OF_ORDER
+
+    def _lost(self, error: KafkaError) -> None:
+        """A record was not delivered."""
+
+    # ---- what the application asks for
 
     def produce(
         self,
@@ -81,10 +105,10 @@ class Sender(Client):
     ) -> None:
         """Queues a record, or refuses it."""
         if self._fatal is not None:
-            raise exception(KafkaError._FATAL, self._fatal.str(), fatal=True)
-        if self.id and self._state != "open":
+            raise exception(KafkaError._FATAL, self._fatal.str())
+        if not self._may_produce():
             raise exception(KafkaError._STATE, "no transaction is open")
-        if self.left >= self._most:
+        if self.left + self.unserved >= self._most:
             raise BufferError("Local: Queue full")
         if isinstance(headers, dict):
             headers = list(headers.items())
@@ -100,21 +124,24 @@ class Sender(Client):
             if partition < 0:
                 partition = self._choose(key, len(known.partitions))
         when = timestamp or int((self.cluster.time() + self.process.skew) * 1000)
-        parcel = _Parcel(
+        parcel = Parcel(
             (topic, partition), (key, value, headers or None, when), on_delivery, self.scheduler.now + self._patience
         )
         self._queues.setdefault(parcel.place, deque()).append(parcel)
         self.left += 1
         self._later(self._linger)
+        self._scan_later()
 
     def poll(self, timeout: float) -> int:
-        """Serves what is to be told."""
+        """Serves what is to be told; that the producer is dead is raised, once."""
         if not self._events and timeout != 0:
             self.pause(1e9 if timeout < 0 else timeout)
-        count = self.serve()
-        if self._fatal is not None and self._on_error is None and not self.id:
-            raise exception(self._fatal.code(), self._fatal.str(), fatal=True)
-        return count
+        return self.serve()
+
+    def serve(self) -> int:
+        """Tells what is to be told."""
+        self.unserved = 0
+        return super().serve()
 
     def flush(self, timeout: float) -> int:
         """Waits until nothing is on its way."""
@@ -132,6 +159,8 @@ class Sender(Client):
         for queue in self._queues.values():
             while queue:
                 self._delivered(queue.popleft(), failure(KafkaError._PURGE_QUEUE, "purged"), -1)
+
+    # ---- what goes on in the background
 
     def _choose(self, key: bytes | None, count: int) -> int:
         kind = self.config.get("partitioner", "consistent_random")
@@ -151,29 +180,44 @@ class Sender(Client):
 
             self.scheduler.call_later(seconds + self.scheduler.jitter(), lambda: self.process.do(due))
 
+    def _scan_later(self) -> None:
+        """Looks every second for records that have waited too long."""
+        if not self._is_scanning:
+            self._is_scanning = True
+
+            def scan() -> None:
+                self._is_scanning = False
+                for queue in self._queues.values():
+                    self._expire(queue)
+                if self.left:
+                    self._scan_later()
+
+            self.later(_SCAN_SECONDS, scan)
+
+    def _expire(self, queue: deque[Parcel]) -> None:
+        found = 0
+        while queue and queue[0].until <= self.scheduler.now:
+            self._delivered(queue.popleft(), failure(KafkaError._MSG_TIMED_OUT, "not delivered in time"), -1)
+            found += 1
+        if found:
+            self._failed(KafkaError._MSG_TIMED_OUT)
+
     def _pump(self) -> None:
         """Sends what can be sent."""
-        if self.is_closed or self._fatal is not None:
-            return
-        if self.id and self._state not in ("open", "committing"):
+        if self.is_closed or self._fatal is not None or not self._may_send():
             return
         if self._is_idempotent and self._producer < 0:
             self._identify()
             return
-        if self._is_bumping:
+        if self._is_bumping and not self.id:
             if self._sending:
                 return
             self._is_bumping = False
             self._epoch += 1
             self._sequences.clear()
         waiting = [place for place, queue in self._queues.items() if queue and place not in self._sending]
-        if not waiting:
-            return
-        if self.id and (new := [p for p in waiting if p not in self._members and p not in self._adding]):
-            self._add(new)
-        for place in waiting:
-            if not self.id or place in self._members:
-                self._send(place)
+        for place in self._opened([place for place in waiting if self._is_known(place)]):
+            self._send(place)
 
     def _identify(self) -> None:
         if self._is_asking:
@@ -187,61 +231,47 @@ class Sender(Client):
 
         self.ask("init producer", (), lambda reply: reply(self.cluster.coordinator.new_producer()), done)
 
-    def _add(self, places: list[Place]) -> None:
-        """Makes partitions part of the transaction, before anything is written to them."""
-        self._adding.update(places)
-        self._has_part = True
-        id_, producer, epoch = self.id, self._producer, self._epoch
+    def _is_known(self, place: Place) -> bool:
+        """Whether a partition is there; if it is not, its topic is looked for, for a while."""
+        topic, queue = self.cluster.topics.get(place[0]), self._queues[place]
+        if topic is not None and 0 <= place[1] < len(topic.partitions):
+            self._unknown.pop(place[0], None)
+            return True
+        code = _UNKNOWN_TOPIC
+        if topic is None:
+            since = self._unknown.setdefault(place[0], self.scheduler.now)
+            if self.scheduler.now - since < self._learning:
+                self._look_later()
+                return False
+        elif place[1] < 0:
+            while queue:
+                parcel = queue.popleft()
+                parcel.place = (place[0], self._choose(parcel.key, len(topic.partitions)))
+                self._queues.setdefault(parcel.place, deque()).append(parcel)
+            self._later(0.0)
+        else:
+            code = KafkaError._UNKNOWN_PARTITION
+        while queue:
+            self._delivered(queue.popleft(), failure(code, place[0]), -1)
+        return False
 
-        def work(reply: Callable[[Any], None]) -> None:
-            found = [self._known(place) for place in places]
-            self.cluster.coordinator.add(id_, producer, epoch, [p for p in found if p is not None])
-            reply([p is not None for p in found])
+    def _look_later(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
 
-        def done(value: Any) -> None:
-            self._adding.difference_update(places)
-            if isinstance(value, Refused):
-                self._refused(value.code, "AddPartitionsToTxn")
-                return
-            self._members.update(place for place, is_there in zip(places, value, strict=True) if is_there)
-            if missing := [place for place, is_there in zip(places, value, strict=True) if not is_there]:
-                self._give_up(missing)
-            self._pump()
+            def look() -> None:
+                self._is_looking = False
+                self._pump()
 
-        self.ask("add partitions", ("transaction", id_), work, done, also=_AGAIN)
-
-    def _give_up(self, places: list[Place]) -> None:
-        """Topics that nobody knows: asked about for a while, then their records fail."""
-
-        def look() -> None:
-            for place in places:
-                queue = self._queues.get(place, deque())
-                if self._known(place) is not None:
-                    continue
-                while queue and queue[0].until <= self.scheduler.now:
-                    self._delivered(queue.popleft(), failure(KafkaError._UNKNOWN_TOPIC, place[0]), -1)
-            self._later(0.1)
-
-        soonest = min((q[0].until for p in places if (q := self._queues.get(p))), default=self.scheduler.now)
-        self.scheduler.call_later(max(0.5, soonest - self.scheduler.now), lambda: self.process.do(look))
-
-    def _known(self, place: Place) -> Partition | None:
-        try:
-            return self.cluster.partition(*place)
-        except Refused:
-            return None
+            self.later(_LOOK_SECONDS, look)
 
     def _send(self, place: Place) -> None:
         """Sends a batch to one partition; the next one waits for its answer."""
         queue, now = self._queues[place], self.scheduler.now
-        while queue and queue[0].until <= now:
-            self._delivered(queue.popleft(), failure(KafkaError._MSG_TIMED_OUT, "not delivered in time"), -1)
-        if not queue:
+        self._expire(queue)
+        if not queue or (self._is_idempotent and self._is_bumping):
             return
-        if place[1] < 0:
-            self._settle_partition(place)
-            return
-        parcels: list[_Parcel] = []
+        parcels: list[Parcel] = []
         room = int(self.config.get("batch.size", _LARGEST))
         while queue and len(parcels) < _MOST and (not parcels or room >= queue[0].weight):
             room -= queue[0].weight
@@ -254,61 +284,55 @@ class Sender(Client):
             if self._is_idempotent
             else Batch(records)
         )
-        until, id_ = parcels[-1].until, self.id
 
         def work(reply: Callable[[Any], None]) -> None:
             partition = self.cluster.partition(*place)
             if sum(p.weight for p in parcels) > int(partition.topic.config["max.message.bytes"]):
                 raise Refused(KafkaError.MSG_SIZE_TOO_LARGE)
-            if id_ and not self.cluster.coordinator.holds(id_, batch.producer, batch.epoch, partition):
-                known = self.cluster.coordinator.known[id_]
-                raise Refused(EPOCH if known.epoch > batch.epoch else INVALID_STATE)
+            self._verify(partition, batch)
             reply(partition.append(batch, int(self.cluster.time() * 1000)))
 
         def done(value: Any) -> None:
             self._sending.pop(place, None)
-            code = value.code if isinstance(value, Refused) else 0
-            if code in (0, DUPLICATE):
-                self._sequences[place] = sequence + len(parcels)
-                for index, parcel in enumerate(parcels):
-                    self._delivered(parcel, None, value + index if not code else -1)
-            else:
-                code = KafkaError._MSG_TIMED_OUT if code == KafkaError._TIMED_OUT else code
-                self._failed(code)
-                for parcel in parcels:
-                    self._delivered(parcel, failure(code, "not delivered"), -1)
+            self._sequences[place] = sequence + len(parcels)
+            self._answered(place, parcels, value)
             self._pump()
 
-        self.ask("produce", ("partition", place[0], str(place[1])), work, done, max(0.01, until - now))
+        seconds = max(0.01, parcels[-1].until - now)
+        self.ask("produce", ("partition", place[0], str(place[1])), work, done, seconds, again=self._may_send)
 
-    def _settle_partition(self, place: Place) -> None:
-        """A topic that was not known when its records were queued."""
-        topic, queue = self.cluster.topics.get(place[0]), self._queues[place]
-        if topic is None:
-            self._give_up([place])
+    def _verify(self, partition: Partition, batch: Batch) -> None:
+        """What a broker asks the coordinator before it takes the first records of a transaction (KIP-890)."""
+        if not batch.is_transactional or batch.producer in partition.open:
             return
-        while queue:
-            parcel = queue.popleft()
-            parcel.place = (place[0], self._choose(parcel.key, len(topic.partitions)))
-            self._queues.setdefault(parcel.place, deque()).append(parcel)
-        self._later(0.0)
+        coordinator = self.cluster.coordinator
+        if not coordinator.holds(self.id, batch.producer, batch.epoch, partition):
+            raise Refused(EPOCH if coordinator.known[self.id].epoch > batch.epoch else INVALID_STATE)
 
-    def _failed(self, code: int) -> None:
-        """A batch was refused."""
-        if code in _FENCING or code == UNKNOWN_ID:
-            self._refused(code, "Produce")
-        elif self.id:
-            self._abortable = self._abortable or failure(code, "a record was not delivered", abort=True)
-        elif code in (KafkaError._MSG_TIMED_OUT, KafkaError._TRANSPORT) and self._is_idempotent:
-            # It may stand there: sequences begin again under another epoch once nothing is on its way.
-            self._is_bumping = True
-        elif code == OUT_OF_ORDER:
-            self._die(failure(code, "sequences are out of order", fatal=True))
+    def _answered(self, place: Place, parcels: list[Parcel], value: Any) -> None:
+        """What comes of a batch: its records are delivered, lost, or queued once more."""
+        code = value.code if isinstance(value, Refused) else 0
+        if code in (0, DUPLICATE):
+            for index, parcel in enumerate(parcels):
+                self._delivered(parcel, None, value + index if not code else -1)
+            return
+        if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+            code = KafkaError._MSG_TIMED_OUT
+            if not self._may_send():
+                # What is to be sent once more waits behind the end of the transaction, where nothing is sent.
+                self._queues[place].extendleft(reversed(parcels))
+                return
+        if self._failed(code):
+            self._queues[place].extendleft(reversed(parcels))
+            return
+        for parcel in parcels:
+            self._delivered(parcel, failure(code, "not delivered"), -1)
 
-    def _delivered(self, parcel: _Parcel, error: KafkaError | None, offset: int) -> None:
+    def _delivered(self, parcel: Parcel, error: KafkaError | None, offset: int) -> None:
         self.left -= 1
-        if error is not None and self.id and self._state in ("open", "committing") and self._abortable is None:
-            self._abortable = failure(error.code(), error.str(), abort=True)
+        self.unserved += 1
+        if error is not None:
+            self._lost(error)
         if parcel.on_delivery is not None and not (error is None and self._only_errors):
             topic, partition = parcel.place
             message = Message(
@@ -320,122 +344,19 @@ class Sender(Client):
         elif not self.left:
             self.notify()
 
-    def initialise(self, timeout: float) -> None:
-        """Takes the id: fences whoever had it, and ends what that one had open."""
-        if not self.id:
-            raise exception(KafkaError._NOT_CONFIGURED, "no transactional.id")
-        if self._state not in ("new", "initialising"):
-            raise exception(KafkaError._STATE, "initialised before")
-        self._state = "initialising"
-        patience = float(self.config.get("transaction.timeout.ms", 60_000)) / 1000
-
-        def work() -> tuple[int, int]:
-            return self.cluster.coordinator.initialise(self.id, patience)
-
-        self._producer, self._epoch = self.asked("init producer", ("transaction", self.id), work, timeout, _AGAIN)
-        self._state = "ready"
-
-    def begin(self) -> None:
-        """Begins; nothing is sent."""
-        self._check("ready")
-        self._state, self._has_part, self._abortable = "open", False, None
-        self._members.clear()
-        self._adding.clear()
-
-    def send_offsets(self, positions: Sequence[TopicPartition], metadata: Any, timeout: float) -> None:
-        """Adds offsets to the transaction."""
-        self._check("open")
-        group, member, generation = read_group_metadata(metadata)
-        offsets = {
-            (tp.topic, tp.partition): Committed(tp.offset, tp.metadata or "") for tp in positions if tp.offset >= 0
-        }
-        if not offsets:
-            return
-        self._has_part = True
-        end = self.scheduler.now + timeout
-        id_, producer, epoch = self.id, self._producer, self._epoch
-        coordinator = self.cluster.coordinator
-        self._done(
-            "AddOffsetsToTxn", ("transaction", id_), lambda: coordinator.add(id_, producer, epoch, [], group), timeout
-        )
-        self._done(
-            "TxnOffsetCommit",
-            ("group", group),
-            lambda: self.cluster.group(group).commit_within(producer, member, generation, offsets),
-            end - self.scheduler.now,
-        )
-
-    def end(self, timeout: float, *, commit: bool) -> None:
-        """Ends the transaction; whether it did is not known when this raises that time is up."""
-        until = self.scheduler.now + timeout
-        if self._fatal is not None:
-            raise exception(self._fatal.code(), self._fatal.str(), fatal=True)
-        if self._state != ("committing" if commit else "aborting"):
-            if not commit and self._state == "committing":
-                raise exception(KafkaError._CONFLICT, "a commit is under way")
-            self._check("open", aborting=not commit)
-        if commit:
-            self._state = "committing"
-            self.flush(timeout)
-            if self._abortable is not None:
-                self._state = "open"
-                raise exception(self._abortable.code(), self._abortable.str(), abort=True)
-            if self.left:
-                raise exception(KafkaError._TIMED_OUT, "records are not delivered", retriable=True)
-        else:
-            self._state = "aborting"
-            self.purge()
-            while self._sending and self.scheduler.now < until:
-                self.pause(min(0.05, until - self.scheduler.now))
-                self.serve()
-        if self._has_part:
-            id_, producer, epoch, coordinator = self.id, self._producer, self._epoch, self.cluster.coordinator
-            self._done(
-                "EndTxn",
-                ("transaction", id_),
-                lambda: coordinator.end(id_, producer, epoch, commit=commit),
-                until - self.scheduler.now,
-            )
-        self._state, self._abortable = "ready", None
-
-    def _check(self, state: str, *, aborting: bool = False) -> None:
-        if self._fatal is not None:
-            raise exception(self._fatal.code(), self._fatal.str(), fatal=True)
-        if self._abortable is not None and not aborting:
-            raise exception(self._abortable.code(), self._abortable.str(), abort=True)
-        if self._state != state:
-            raise exception(KafkaError._STATE, f"this producer is {self._state}")
-
-    def _done(self, what: str, key: tuple[str, ...], work: Callable[[], Any], timeout: float) -> None:
-        """Asks for a step of the transaction, and turns what is refused into its error."""
-
-        def begin(done: Callable[[Any], None]) -> None:
-            self.ask(what, key, lambda reply: reply(work()), done, timeout, _AGAIN)
-
-        value = self.awaited(begin, timeout)
-        if isinstance(value, Refused):
-            if value.code == KafkaError._TIMED_OUT:
-                raise exception(value.code, what, retriable=True)
-            self._refused(value.code, what)
-            error = self._fatal or self._abortable
-            if error is not None:
-                raise exception(error.code(), error.str(), fatal=self._fatal is not None, abort=self._fatal is None)
-
-    def _refused(self, code: int, what: str) -> None:
-        if code in _FENCING:
-            self._die(failure(KafkaError._FENCED, f"{what}: another producer has this id", fatal=True))
-        elif code in (INVALID_STATE, UNKNOWN_ID):
-            self._die(failure(code, what, fatal=True))
-        else:
-            self._abortable = self._abortable or failure(code, what, abort=True)
-
     def _die(self, error: KafkaError) -> None:
-        if self._fatal is None:
-            self._fatal = error
-            for queue in self._queues.values():
-                while queue:
-                    self._delivered(queue.popleft(), error, -1)
-            self._error(failure(KafkaError._FATAL, error.str(), fatal=True))
+        """Nothing is sent any more, and the application hears of it when it polls."""
+        if self._fatal is not None:
+            return
+        self._fatal = error
+        for queue in self._queues.values():
+            while queue:
+                self._delivered(queue.popleft(), failure(KafkaError._FATAL, error.str()), -1)
+
+        def tell() -> None:
+            raise exception(error.code(), error.str(), fatal=True)
+
+        self.tell(tell)
 
 
 def as_bytes(given: bytes | str | None) -> bytes | None:

@@ -11,7 +11,9 @@ from leftfold.testing.simulation.kafka.partitions import Batch, Partition, Refus
 
 __all__ = ["Coordinator", "State", "Transaction"]
 
-FENCED, CONCURRENT, INVALID_STATE, UNKNOWN_ID = 90, 51, 48, 49
+EPOCH, FENCED, CONCURRENT, INVALID_STATE, UNKNOWN_ID, INVALID_TIMEOUT = 47, 90, 51, 48, 49, 50
+LONGEST = 900.0
+"""Seconds that a broker allows a transaction to take at most."""
 
 
 class State(IntEnum):
@@ -35,6 +37,8 @@ class Transaction:
         self.groups: dict[str, None] = {}
         self.left = 0
         self.version = 0
+        self.asked: tuple[int, int] | None = None
+        """Who is waiting for another epoch while its transaction is aborted for it."""
 
 
 class Coordinator:
@@ -63,24 +67,33 @@ class Coordinator:
         self._next += 1
         return self._next
 
-    def initialise(self, id_: str, timeout: float) -> tuple[int, int]:
+    def initialise(self, id_: str, timeout: float, holder: tuple[int, int] | None = None) -> tuple[int, int]:
         """Gives the id to whoever asks: its producer id and an epoch that fences everybody before.
 
+        Args:
+            holder: producer id and epoch of one that has the id and wants another epoch (KIP-360).
+
         Raises:
-            Refused: CONCURRENT_TRANSACTIONS, while something of it is not ended everywhere.
+            Refused: CONCURRENT_TRANSACTIONS, while something of it is not ended everywhere; PRODUCER_FENCED: the
+                holder is none any more; INVALID_TRANSACTION_TIMEOUT.
         """
+        if timeout > LONGEST:
+            raise Refused(INVALID_TIMEOUT)
         found = self.known.get(id_)
         if found is None:
             found = self.known[id_] = Transaction(id_, self.new_producer(), timeout)
+        if holder is not None and holder not in ((found.producer, found.epoch), found.asked):
+            raise Refused(FENCED)
         found.timeout = timeout
         if found.state is State.ONGOING:
             # Whoever held the id is fenced before its transaction is aborted.
+            found.asked = holder
             found.epoch += 1
             self._decide(found, State.PREPARE_ABORT)
         if found.left:
             raise Refused(CONCURRENT)
         found.epoch += 1
-        found.state = State.EMPTY
+        found.asked, found.state = None, State.EMPTY
         self._write(found)
         return found.producer, found.epoch
 
@@ -121,6 +134,18 @@ class Coordinator:
         if found is None or found.producer != producer or found.epoch != epoch:
             return False
         return found.state is State.ONGOING and partition in found.partitions
+
+    def verify(self, id_: str, producer: int, epoch: int, group: str) -> None:
+        """What the coordinator of a group asks before it takes offsets (KIP-890).
+
+        Raises:
+            Refused: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE: the group is no part of an open transaction.
+        """
+        found = self.known.get(id_)
+        if found is None or found.producer != producer or found.epoch != epoch:
+            raise Refused(EPOCH)
+        if found.state is not State.ONGOING or group not in found.groups:
+            raise Refused(INVALID_STATE)
 
     def time_out(self) -> None:
         """Aborts what has been open for too long."""
