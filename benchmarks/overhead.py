@@ -36,9 +36,8 @@ class _Unfenced(Flusher):
     """Writes whatever comes, and never looks at who was there before."""
 
     def _send(self, wire: Wire, flight: Flight, flushes: Sequence[BucketFlush]) -> None:
-        commands = self.commands(flushes)
-        flight.sent = len(commands)
-        flight.replies = wire.begin(commands)
+        flight.commands = self.commands(flushes)
+        flight.replies = wire.begin(flight.commands)
 
 
 class _UnfencedStore(RedisViewStore):

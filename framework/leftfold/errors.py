@@ -9,7 +9,7 @@ LeftfoldError
 ├── StaleViewError           the view has not reached the position asked for
 ├── ChangesNotKept           the changes of a view are not kept that far back; read all rows and watch on from there
 ├── ViewNotBuilt             no generation of the view with this code's schema is live yet
-├── ConfigurationError       a definition or a setting is wrong (exit 78)
+├── ConfigurationError       a definition or a setting is wrong, or a right is missing (exit 78)
 └── InfrastructureError      a broker, a server or a disk is not there (exit 69)
     ├── LogHole              events that a fold needs are gone from the log; name the archive that holds them
     └── Fenced               another process has taken over; this one must end (exit 75)

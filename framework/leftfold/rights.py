@@ -58,13 +58,15 @@ class _Rights:
 
 
 def rights_of(app: App, role: str, *, answers: Iterable[App] = ()) -> list[Right]:
-    """What a role needs in Kafka for an App.
+    """What a role needs in Kafka for an App; nothing where the App has no such part.
 
     Args:
         role: one of ROLES. answers: further Apps whose clients send commands to this one, and wait for its answers.
     """
     found = _Rights(role)
     _OF_ROLE[role](app, found)
+    if not any(found):
+        return []
     if role in _READING:
         # librdkafka asks who coordinates the group of any reader, though these join none.
         found.add("group", "leftfold.reader.", "Describe", prefixed=True)
@@ -141,8 +143,14 @@ def _stream(app: App, to: _Rights) -> None:
         to.add("topic", f"{begin}", "Create", "Read", "Write", "Describe", "DescribeConfigs", prefixed=True)
 
 
+def _tail(app: App, to: _Rights) -> None:
+    """What keeps views needs: the events that they are of."""
+    read = {category for view in app.views for category in view.categories}
+    to.topics(map(names.events, read), "Read", "Describe", "DescribeConfigs")
+
+
 def _reader(app: App, to: _Rights) -> None:
-    """What a tail, a rebuild, an archive or SQL needs: the events, and nothing of the brokers' besides."""
+    """What a rebuild, an archive or SQL needs: the events, and nothing of the brokers' besides."""
     read = {decider.name for decider in app.deciders}.union(*(view.categories for view in app.views))
     to.topics(map(names.events, read), "Read", "Describe", "DescribeConfigs")
 
@@ -178,7 +186,7 @@ _OF_ROLE: dict[str, Callable[[App, _Rights], None]] = {
     "process": _process,
     "reaction": _reaction,
     "stream": _stream,
-    "tail": _reader,
+    "tail": _tail,
     "rebuild": _reader,
     "console": _console,
     "deployer": _deployer,

@@ -63,13 +63,13 @@ def announced(start: Path, environment: Environment) -> Announced:
     directories = [environment.data] if environment.data else [place / _DATA for place in places]
     for directory in directories:
         file = directory / _FILE
-        if file.is_file() and (directory.parent == start or environment.data or _is_safe(file, environment)):
+        if file.is_file() and (environment.data or _is_safe(file, environment)):
             return _read(file)
     return Announced()
 
 
 def _is_safe(file: Path, environment: Environment) -> bool:
-    """Whether a file above the working directory is one that no other user has put there to lead commands astray."""
+    """Whether a file is one that no other user has put there to lead commands astray."""
     return not is_foreign(file) or environment.trusts(file.parent.parent)
 
 

@@ -51,6 +51,10 @@ def test_ctrl_c_stops_servers_and_app(shop: Shell, dev: subprocess.Popen[bytes])
     everything = family(dev)
     assert any("java" in process.name() for process in everything)
     assert [line for line in shop.said().splitlines() if not re.match(r"\d\d:\d\d:\d\d ", line)] == []
+    password = (shop.place / ".leftfold" / "redis" / "password").read_text("utf-8").strip()
+    told = [shop.said(), *(" ".join(process.cmdline()) for process in everything)]
+    assert password
+    assert [line for line in told if password in line] == []
     dev.send_signal(signal.SIGINT)
     assert dev.wait(240.0) == 130
     assert psutil.wait_procs(everything, timeout=240.0)[1] == []

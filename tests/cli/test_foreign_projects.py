@@ -1,4 +1,4 @@
-"""What another user has put above the working directory is neither run nor believed."""
+"""What another user has put into the working directory or above it is neither run nor believed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mine
 
 
+@pytest.mark.parametrize("where", ["above", "here"])
 @pytest.mark.parametrize("what", ["pyproject.toml", "."])
-def test_a_project_of_another_user_above_is_not_run(place: Path, what: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_project_of_another_user_is_not_run(
+    place: Path, what: str, where: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     above = place.parents[1]
     os.chown(above / what, STRANGER, -1)
+    if where == "here":
+        monkeypatch.chdir(above)
     for words in (["status"], ["check"], ["up"], ["dev"]):
         assert run(words) == ConfigurationError.exit_code, words
         told = capfd.readouterr().err
@@ -42,7 +47,8 @@ def test_a_project_of_another_user_above_is_not_run(place: Path, what: str, capf
         assert f"LEFTFOLD_TRUST={above}" in told
         assert "--app" in told
     assert not (above / "ran").exists()
-    assert find_project().root == place
+    assert find_project().root == (place if where == "above" else above)
+    assert not find_project().written
     assert load_app("tests.cli.tower:app").name == "tower", "an App of one's own can be named"
 
 
@@ -51,28 +57,27 @@ def test_a_project_of_another_user_is_run_where_it_is_trusted(place: Path, monke
     os.chown(above / "pyproject.toml", STRANGER, -1)
     monkeypatch.setenv("LEFTFOLD_TRUST", f"/elsewhere{os.pathsep}{above}")
     assert find_project().apps == ("lured:app",)
+    monkeypatch.chdir(above)
+    assert find_project().apps == ("lured:app",)
 
 
-def test_ones_own_project_above_and_any_in_the_working_directory_are_run(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("where", ["above", "here"])
+def test_ones_own_project_is_run(place: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     above = place.parents[1]
+    if where == "here":
+        monkeypatch.chdir(above)
     with pytest.raises(ConfigurationError, match="lured has no App"):
         load_app()
     assert (above / "ran").exists()
-    os.chown(above / "pyproject.toml", STRANGER, -1)
-    monkeypatch.chdir(above)
-    assert find_project().root == above
 
 
-def test_servers_that_another_user_announces_above_are_not_believed(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_that_another_user_announces_are_not_believed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = place.parents[1] / ".leftfold" / "servers.json"
     file.parent.mkdir()
     file.write_text('{"kafka": "trap:1"}', "utf-8")
     assert announced(place, Environment()).kafka == "trap:1"
     os.chown(file, STRANGER, -1)
     assert announced(place, Environment()).kafka == ""
+    assert announced(file.parents[1], Environment()).kafka == ""
     monkeypatch.setenv("LEFTFOLD_TRUST", str(file.parents[1]))
     assert announced(place, Environment()).kafka == "trap:1"

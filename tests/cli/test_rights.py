@@ -240,6 +240,31 @@ def test_a_part_with_one_right_less_says_what_is_missing(
     assert "ACLs" in said, told
 
 
+LESS_IN_REDIS = [
+    # role, what is typed, its rights instead, what is denied, and the exit code (`status` shows what it can)
+    ("tail", f"run wound --app {APP}", "-@write", "[A-Z]+ .*no permissions to run", 78),
+    ("tail", f"run wound --app {APP}", redis_rules("tail", ["another"]), "[A-Z]+ (view|members:tails):wound", 78),
+    ("client", f"get wound b --app {APP}", "-@read", "HGETALL", 78),
+    ("console", f"status --app {APP}", "-@read", "HGETALL", 69),
+]
+
+
+@pytest.mark.parametrize(("role", "words", "rules", "denied", "code"), LESS_IN_REDIS)
+def test_a_part_with_less_rights_in_redis_ends_and_says_what_is_missing(
+    servers: Servers, tmp_path: Path, role: str, words: str, rules: str, denied: str, code: int
+) -> None:
+    with redis_of(servers, ADMIN) as admin:
+        admin.execute_command("ACL", "SETUSER", role, *rules.split())
+        try:
+            told = Shell(tmp_path, HERE | environment(servers, role))(*words.split())
+        finally:
+            admin.execute_command("ACL", "SETUSER", role, *redis_rules(role).split())
+    said = told.out + told.err
+    assert re.search(f"denies user '{role}' a right: {denied}", said), told
+    assert told.code == code, told
+    assert environment(servers, role)["LEFTFOLD_REDIS_PASSWORD"] not in said
+
+
 def test_rights_are_printed_as_the_tools_of_kafka_and_redis_take_them(tmp_path: Path) -> None:
     told = Shell(tmp_path, HERE)("topics", "acl", "worker", "--app", APP, "--user", "svc-{app}-{part}")
     assert re.search(r"kafka-acls --add --allow-principal User:svc-\S+-worker --operation ", told.out)

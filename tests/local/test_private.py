@@ -13,6 +13,7 @@ import psutil
 import pytest
 import redis
 
+from leftfold.cli.dev import _servers as dev_servers
 from leftfold.cli.main import run
 from leftfold.errors import ConfigurationError
 from leftfold.local import LocalSettings, Servers, down, embedded, status, up
@@ -76,7 +77,10 @@ def test_the_shell_prints_no_password(
         assert run(["up"]) == run(["up", "--json"]) == 0
         run(["status", "--app", "tests.cli.tower:app"])
         run(["status", "--app", "tests.cli.tower:app", "--json"])
+        with dev_servers(None, None, lambda what, details: print(what, dict(details)), shown=False):
+            pass
         told = capfd.readouterr()
+        assert "servers were there" in told.out
         assert password(tmp_path / "data") not in told.out + told.err
         assert veiled("redis://:secret@127.0.0.1") in told.out
     finally:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from leftfold.contracts.buckets import flush_of, mark, new_generation, row
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.flush import Generation
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.redis.server import RedisServer
@@ -84,12 +84,13 @@ def test_a_refused_login_is_told_without_the_password(locked: RedisServer, passw
 
     async def refused() -> None:
         for ask in (lambda: stranger.aread(generation, [(0, "a")]), lambda: stranger.alisten(generation, None)):
-            with pytest.raises(InfrastructureError, match=rf"127\.0\.0\.1:{locked.port} refused: ") as caught:
+            denied = rf"127\.0\.0\.1:{locked.port} denies user 'default' a right: "
+            with pytest.raises(ConfigurationError, match=denied) as caught:
                 await ask()
             assert "wr0ng" not in str(caught.value)
 
     asyncio.run(refused())
-    with pytest.raises(InfrastructureError, match="refused: "):
+    with pytest.raises(ConfigurationError, match="denies user 'default' a right: "):
         stranger.listen(generation, None)
     stranger.close()
 

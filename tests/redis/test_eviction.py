@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,17 @@ def test_run_refuses_it_before_anything_starts(
     words = ["run", "--app", "tests.cli.tower:app", "--redis", evicting.settings.url]
     assert run(words) == ConfigurationError.exit_code
     assert "maxmemory-policy allkeys-lru, which drops rows of views unnoticed" in capsys.readouterr().err
+
+
+def test_doctor_says_that_it_is_wrong(
+    evicting: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", raising=False)
+    assert run(["doctor", "--json", "--app", "tests.cli.tower:app", "--redis", evicting.settings.url]) == 1
+    found = {told["about"]: told for told in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert not found["redis"]["well"]
+    assert "maxmemory-policy allkeys-lru, which drops rows of views unnoticed" in found["redis"]["message"]
 
 
 def test_a_tail_refuses_it_whenever_it_connects(evicting: RedisServer) -> None:

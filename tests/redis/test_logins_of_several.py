@@ -13,11 +13,13 @@ from pydantic import SecretStr
 
 from leftfold.contracts.buckets import COLUMNS, flush_of, mark, new_generation, row
 from leftfold.engine.bulk_store import BulkRow
-from leftfold.errors import InfrastructureError
-from leftfold.flush import Phase
+from leftfold.errors import ConfigurationError
+from leftfold.flush import Generation, Phase
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.rights import redis_rules
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.sentinel_set import SentinelSet
+from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers
 
@@ -39,7 +41,8 @@ def running(servers: SentinelSet | ClusterSet) -> Iterator[RedisSettings]:
 def test_a_password_opens_every_kind_of_connection(
     kind: Callable[[Path, str], SentinelSet | ClusterSet], tmp_path: Path
 ) -> None:
-    with running(kind(tmp_path, SECRET)) as settings:
+    servers = kind(tmp_path, SECRET)
+    with running(servers) as settings:
         store, generation = RedisViewStore(settings), new_generation(BUCKETS).in_phase(Phase.BULK)
         assert store.create_marks(generation, {b: replace(mark("", 0), phase=Phase.BULK) for b in range(BUCKETS)})
         with BulkSink(settings) as sink:
@@ -56,17 +59,41 @@ def test_a_password_opens_every_kind_of_connection(
             lambda: stranger.marks(sealed),
             lambda: asyncio.run(stranger.aread(sealed, [(0, "a")])),
         ):
-            with pytest.raises(InfrastructureError, match="WRONGPASS|invalid username-password") as caught:
+            with pytest.raises(ConfigurationError, match="WRONGPASS|invalid username-password") as caught:
                 refused()
             assert "wr0ng" not in str(caught.value)
             assert SECRET not in str(caught.value)
         stranger.close()
+        _denies_readers(servers.nodes if isinstance(servers, ClusterSet) else servers.servers, settings, sealed)
+
+
+def _denies_readers(servers: list[RedisServer], settings: RedisSettings, generation: Generation) -> None:
+    """One who may only read is told what else was denied, on every kind of connection."""
+    for server in servers:
+        with server.client() as client:
+            rules = redis_rules("client", [generation.view]).split()
+            client.execute_command("ACL", "SETUSER", "client", "reset", "on", f">{SECRET}", *rules)
+    scheme, _, place = settings.url.partition("://")
+    reader = RedisViewStore(settings.model_copy(update={"url": f"{scheme}://client@{place}"}))
+    assert reader.marks(generation).keys() == set(range(BUCKETS))
+    assert len(asyncio.run(reader.aread(generation, [(b, "b") for b in range(BUCKETS)])).marks) == BUCKETS
+    hidden = replace(generation, view="another")
+    for denied, what in (
+        (lambda: reader.flush([flush_of(generation, 0, "t", "t2")]), "UNWATCH"),
+        (lambda: reader.unlink(generation), "UNLINK v:"),
+        (lambda: reader.registry("another"), "HGETALL view:another"),
+        (lambda: reader.marks(hidden), "[A-Z]+ (v:{|view:)another"),
+        (lambda: asyncio.run(reader.aread(hidden, [(0, "a")])), "[A-Z]+ (v:{|view:)another"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"denies user 'client' a right: {what}"):
+            denied()
+    reader.close()
 
 
 def test_a_wrong_password_of_the_sentinels_is_told(tmp_path: Path) -> None:
     with running(SentinelSet(tmp_path, SECRET)) as settings:
         stranger = RedisViewStore(settings.model_copy(update={"sentinel_password": SecretStr("wr0ng")}))
-        with pytest.raises(InfrastructureError, match="no sentinel names a master .*WRONGPASS") as caught:
+        with pytest.raises(ConfigurationError, match="no sentinel names a master .*WRONGPASS") as caught:
             stranger.registry("things")
         assert "wr0ng" not in str(caught.value)
         stranger.close()

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from leftfold.contracts.buckets import flush_of, mark, new_generation, row
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ConfigurationError
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.redis.server import RedisServer
 
@@ -143,7 +143,8 @@ def test_a_password_opens_every_kind_of_connection(tmp_path: Path) -> None:
             lambda: stranger.flush([flush_of(generation, 0, "", "t1")]),
             lambda: stranger.marks(generation),
         ):
-            with pytest.raises(InfrastructureError, match=rf"redis at 127\.0\.0\.1:{server.port} refused: ") as caught:
+            denied = rf"redis at 127\.0\.0\.1:{server.port} denies user 'default' a right: "
+            with pytest.raises(ConfigurationError, match=denied) as caught:
                 refused()
             assert "wr0ng" not in str(caught.value)
         stranger.close()

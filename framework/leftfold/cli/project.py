@@ -72,7 +72,7 @@ class Project:
 def find_project(start: Path | None = None) -> Project:
     """The nearest directory upwards whose pyproject.toml has [tool.leftfold], else the working directory.
 
-    One above that belongs to another user is not used, for its code would run with this user's rights.
+    One that belongs to another user is not used, wherever it is, for its code would run with this user's rights.
 
     Raises:
         ConfigurationError: that pyproject.toml cannot be read.
@@ -85,7 +85,7 @@ def find_project(start: Path | None = None) -> Project:
                 told = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("leftfold")
             except (OSError, ValueError) as error:
                 raise ConfigurationError(f"{file} cannot be read: {error}") from error
-            if told is not None and place != here and not _is_safe(file):
+            if told is not None and not _is_safe(file):
                 return Project(here, written=False, refused=_foreign(file))
             if told is not None:
                 return Project(place, _apps_of(file, told), _from(place, str(told.get("archive", ""))))

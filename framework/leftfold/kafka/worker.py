@@ -148,8 +148,8 @@ class Worker:
             if not isinstance(result, Committed):
                 self._restorations.drop([partition])
             return False
-        self._restorations.drop([partition])
         if is_served := self._member.serve(partition, restored.start):
+            self._restorations.drop([partition])
             self._lane.hold(partition, refold.store, end=restored.events_end)
             self._served[partition] = Served(
                 restored.start, restored.left, state_start=restored.state_start, known=restored.known

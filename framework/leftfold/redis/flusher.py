@@ -24,8 +24,9 @@ __all__ = ["Flight", "Flusher", "commands_of", "notices"]
 class Flight:
     """A flush that is on its way; it lands when somebody asks, or when the next one of its flusher begins."""
 
-    def __init__(self, flusher: Flusher, marks: Sequence[bytes], sent: int, replies: list[Any]) -> None:
-        self._flusher, self.marks, self.sent, self.replies = flusher, marks, sent, replies
+    def __init__(self, flusher: Flusher, marks: Sequence[bytes]) -> None:
+        self._flusher, self.marks = flusher, marks
+        self.commands, self.replies = list[bytes](), list[Any]()
         self.outcome: bool | BaseException | None = None
 
     def landed(self, within: float | None = None) -> bool:
@@ -71,11 +72,12 @@ class Flusher:
         Raises:
             InfrastructureError: the server cannot be reached or refuses to write, here or when it lands; nothing was
                 written.
+            ConfigurationError: the user lacks a right.
         """
         with self._lock:
             if self._flight is not None:
                 self.land(self._flight)
-            flight = Flight(self, [BucketKeys(f.generation, f.bucket).mark for f in flushes], 0, [])
+            flight = Flight(self, [BucketKeys(f.generation, f.bucket).mark for f in flushes])
             wire = self._connected(flight.marks[0])
             with self._settling(flight):
                 self._send(wire, flight, flushes)
@@ -95,7 +97,7 @@ class Flusher:
         with self._lock:
             if self._flight is not None:
                 self.land(self._flight)
-            flight = Flight(self, [BucketKeys(f.generation, f.bucket).mark for f in flushes], 0, [])
+            flight = Flight(self, [BucketKeys(f.generation, f.bucket).mark for f in flushes])
             wire = self._connected(flight.marks[0])
             with self._settling(flight):
                 self._look(wire, flight.marks)
@@ -116,8 +118,8 @@ class Flusher:
                 if self._wire is None:
                     raise ConnectionResetError("closed")
                 replies = flight.replies + self._wire.receive(within=within)
-                self._remember(flight.marks, replies)
-                flight.outcome = executed(replies[flight.sent - 1])
+                self._remember(flight.marks, replies, [*flight.commands, *_watch(flight.marks)])
+                flight.outcome = executed(self._settings, replies[len(flight.commands) - 1], flight.commands)
 
     @property
     def connected(self) -> bool:
@@ -151,14 +153,14 @@ class Flusher:
         if not self.still_mine(flushes, tokens):
             flight.outcome = False
             return
-        commands = self.commands(flushes)
-        flight.sent = len(commands)
-        flight.replies = wire.begin(commands + _watch(marks))
+        flight.commands = self.commands(flushes)
+        flight.replies = wire.begin(flight.commands + _watch(marks))
 
     def _look(self, wire: Wire, marks: Sequence[bytes]) -> None:
         """Watches the marks and reads their tokens, unless that rode behind the flush before."""
         if self._seen.keys() != set(marks):
-            self._remember(marks, wire.exchange([UNWATCH, *_watch(marks)]))
+            commands = [UNWATCH, *_watch(marks)]
+            self._remember(marks, wire.exchange(commands), commands)
 
     @contextmanager
     def _settling(self, flight: Flight) -> Iterator[None]:
@@ -176,8 +178,8 @@ class Flusher:
             if not isinstance(error, Exception):
                 raise
 
-    def _remember(self, marks: Sequence[bytes], replies: Sequence[Any]) -> None:
-        refuse_errors(self._settings, replies)
+    def _remember(self, marks: Sequence[bytes], replies: Sequence[Any], commands: Sequence[bytes]) -> None:
+        refuse_errors(self._settings, replies, commands)
         self._seen = dict(zip(marks, replies[-len(marks) :], strict=True))
 
     def _connected(self, key: bytes) -> Wire:

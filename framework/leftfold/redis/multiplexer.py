@@ -32,7 +32,7 @@ async def open_line(
 
     Raises:
         OSError: the server cannot be reached, or does not lead.
-        InfrastructureError: it refuses the login.
+        ConfigurationError: it refuses the login.
     """
     line = Line(server.timeout, told)
     try:
@@ -43,7 +43,7 @@ async def open_line(
             raise TimeoutError(str(error) or f"no answer for {server.connect_timeout:g} s") from error
         hello = [*greeting(server), *([ROLE] if leads else ())]
         replies = await line.exchange(hello) if hello else []
-        refuse_errors(server, replies)
+        refuse_errors(server, replies, hello)
         if leads and (why := why_no_master(replies[-1], server)):
             raise ConnectionError(why)
     except BaseException:
@@ -83,6 +83,7 @@ class Multiplexer:
 
         Raises:
             InfrastructureError: the server cannot be reached, or refuses a command.
+            ConfigurationError: the user may not ask that.
         """
         try:
             try:
@@ -94,7 +95,7 @@ class Multiplexer:
         except OSError as error:
             await self._met(error)
             raise unreachable(self._settings, error) from error
-        refuse_errors(self._settings, replies)
+        refuse_errors(self._settings, replies, wording.commands)
         return wording.answer(replies)
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:

@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from leftfold.redis.commands import Client
+from leftfold.redis.routing import name_denied
 from leftfold.redis.sentinels import why_no_master
 from leftfold.redis.settings import RedisSettings
 
@@ -34,8 +35,41 @@ def open_server(settings: RedisSettings, *, leads: bool = False) -> Client:
     pool: Any = redis.BlockingConnectionPool.from_url(
         settings.url, retry=Retry(NoBackoff(), 0), **_connection(settings, connected if leads else None)
     )
-    client: Client = redis.Redis.from_pool(pool)
+    client: Client = _Server.from_pool(pool)
     return client
+
+
+class _Server(redis.Redis):
+    """A client whose errors of missing rights name the command, which those of older servers leave out."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """One command and its reply."""
+        try:
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]  # redis-py has no types here
+        except redis.exceptions.NoPermissionError as error:
+            name_denied(error, args)
+            raise
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> _Pipeline:
+        """Commands sent together."""
+        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
+
+class _Pipeline(redis.client.Pipeline):
+    def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+        """A command while something is watched."""
+        try:
+            return super().immediate_execute_command(*args, **options)  # type: ignore[no-untyped-call]  # nor here
+        except redis.exceptions.NoPermissionError as error:
+            name_denied(error, args)
+            raise
+
+    def annotate_exception(self, exception: Any, number: Any, command: Any) -> None:
+        """redis-py lets errors show the beginning of what was sent, rows included; those of rights need less."""
+        if isinstance(exception, redis.exceptions.NoPermissionError):
+            name_denied(exception, command)
+        else:
+            super().annotate_exception(exception, number, command)  # type: ignore[no-untyped-call]  # nor here
 
 
 def open_async_node(settings: RedisSettings) -> Any:

@@ -63,7 +63,7 @@ class RoutedClient:
                 replies = self._exchange(commands)
             for number in astray(commands, replies):
                 replies[number] = self._follow(commands[number])
-            return without_errors(replies)
+            return without_errors(commands, replies)
         except Exception as error:
             self.topology.met(error)
             raise

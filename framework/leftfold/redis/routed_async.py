@@ -36,6 +36,7 @@ class RoutedAsyncClient:
 
         Raises:
             InfrastructureError: a node cannot be reached, or refuses a command.
+            ConfigurationError: the user may not ask that.
         """
         with translated(self.topology.settings):
             return wording.answer(await self.execute(wording.commands))
@@ -51,7 +52,7 @@ class RoutedAsyncClient:
                 replies = await self._exchange(commands)
             for number in astray(commands, replies):
                 replies[number] = await self._follow(commands[number])
-            return without_errors(replies)
+            return without_errors(commands, replies)
         except Exception as error:
             await self._met(error)
             raise

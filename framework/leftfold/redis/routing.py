@@ -9,9 +9,21 @@ import redis
 from redis.crc import key_slot
 
 from leftfold.redis.commands import Part
+from leftfold.redis.failures import what
 from leftfold.redis.settings import RedisSettings
 
-__all__ = ["PAUSE", "Batches", "Command", "astray", "by_server", "is_elsewhere", "key_of", "lost", "without_errors"]
+__all__ = [
+    "PAUSE",
+    "Batches",
+    "Command",
+    "astray",
+    "by_server",
+    "is_elsewhere",
+    "key_of",
+    "lost",
+    "name_denied",
+    "without_errors",
+]
 
 Command: TypeAlias = tuple[Part, ...]
 Batches: TypeAlias = dict[str, tuple[RedisSettings, list[int]]]
@@ -53,12 +65,19 @@ def lost(error: BaseException) -> bool:
     return isinstance(error, _LOST)
 
 
-def without_errors(replies: list[Any]) -> list[Any]:
-    """The replies; raises the first of them that is an error."""
-    for reply in replies:
+def without_errors(commands: Sequence[Command], replies: list[Any]) -> list[Any]:
+    """The replies; raises the first of them that is an error, and lets it name a command that was denied."""
+    for command, reply in zip(commands, replies, strict=True):
         if isinstance(reply, Exception):
+            name_denied(reply, command)
             raise reply
     return replies
+
+
+def name_denied(error: Exception, command: Sequence[Part]) -> None:
+    """Lets the error of a missing right say which command it is about."""
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        error.args = (f"{what(command)} ({error})",)
 
 
 def astray(commands: Sequence[Command], replies: Sequence[Any]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.redis.failures import refuse_errors
 from leftfold.redis.packing import packed
 from leftfold.redis.settings import RedisSettings
@@ -54,7 +54,7 @@ class Sentinels:
             raise ConnectionError(f"master {server.address}: {error}") from error
         try:
             replies = wire.exchange([ROLE])
-            refuse_errors(self.settings, replies)
+            refuse_errors(self.settings, replies, [ROLE])
             if why := why_no_master(replies[0], server):
                 raise ConnectionError(why)
         except BaseException:
@@ -81,16 +81,18 @@ class Sentinels:
     def _asked(self) -> Node:
         found: list[tuple[int, Node]] = []
         silent: list[str] = []
+        error_of: type[Exception] = ConnectionError
         enough = len(self.settings.nodes) // 2 + 1
         for node in self.settings.nodes:
             try:
                 found.append(self._ask(node))
-            except (OSError, InfrastructureError) as error:
+            except (OSError, InfrastructureError, ConfigurationError) as error:
+                error_of = ConfigurationError if isinstance(error, ConfigurationError) else error_of
                 silent.append(f"{node[0]}:{node[1]}: {error}")
             if len(found) == enough:
                 break
         if not found:
-            raise ConnectionError(f"no sentinel names a master {self.settings.service!r} ({'; '.join(silent)})")
+            raise error_of(f"no sentinel names a master {self.settings.service!r} ({'; '.join(silent)})")
         return max(found)[1]
 
     def _ask(self, node: Node) -> tuple[int, Node]:
@@ -107,7 +109,7 @@ class Sentinels:
             wire.close()
         if address is None:
             raise ConnectionError("it watches no such master")
-        refuse_errors(self.settings.sentinel_at(node), replies)
+        refuse_errors(self.settings.sentinel_at(node), replies, commands)
         fields = dict(zip(told[::2], told[1::2], strict=True))
         return int(fields.get(b"config-epoch", 0)), (address[0].decode(), int(address[1]))
 

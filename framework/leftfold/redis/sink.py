@@ -44,6 +44,7 @@ class BulkSink:
         self._at = ""
         self._under_way: list[bytes] = []
         """What was sent last, without the WATCH behind it."""
+        self._sent: list[bytes] = []
 
     def write(
         self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
@@ -55,6 +56,7 @@ class BulkSink:
         Raises:
             Fenced: the bucket is sealed or gone; the chunk under way was not written.
             InfrastructureError: the server cannot be reached or refuses; chunks up to some point are written.
+            ConfigurationError: the user lacks a right; as above.
         """
         keys, count = BucketKeys(generation, bucket), 0
         packer, where = RowPacker(keys, columns), _where(generation, bucket)
@@ -131,7 +133,8 @@ class BulkSink:
         with translated(self._settings):
             if self._wire is None:
                 self._wire = self._topology.wire(mark, self._dial)
-            self._wire.send([*commands, packed(b"WATCH", mark), packed(b"HMGET", mark, b"phase", FINISHED)])
+            self._sent = [*commands, packed(b"WATCH", mark), packed(b"HMGET", mark, b"phase", FINISHED)]
+            self._wire.send(self._sent)
 
     def _confirm(self, mark: bytes, where: str) -> str | None:
         """Waits until what is under way is done; what met a moving slot did nothing and is sent again.
@@ -160,12 +163,12 @@ class BulkSink:
         """Waits for the answers [… EXEC or UNWATCH, WATCH, [phase, result]], checks them and returns the result."""
         with translated(self._settings):
             replies = self._wire.receive() if self._wire is not None else []
-        refuse_errors(self._settings, replies)
+        refuse_errors(self._settings, replies, self._sent)
         landed, _, (phase, noted) = replies[-3:]
         if self.may_write(phase):
             if noted is not None:
                 return str(noted, "utf-8")
-            if executed(landed):
+            if executed(self._settings, landed, self._under_way):
                 return None
         now = "gone" if phase is None else "being changed" if self.may_write(phase) else phase.decode()
         raise Fenced(f"{where} is {now}, not bulk: this rebuild was finished or abandoned without this task; end it")

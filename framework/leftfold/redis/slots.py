@@ -10,7 +10,7 @@ import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
 from redis.crc import key_slot
 
-from leftfold.errors import InfrastructureError
+from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.redis.failures import Elsewhere, refuse_errors
 from leftfold.redis.packing import packed
 from leftfold.redis.settings import RedisSettings
@@ -98,22 +98,24 @@ class Slots:
     def _asked(self) -> dict[int, RedisSettings]:
         """The map by the first node that answers, in an order of chance: one that is cut off must not always be it."""
         silent: list[str] = []
+        error_of: type[Exception] = ConnectionError
         nodes = sorted(self._nodes | set(self.settings.nodes))
         for node in random.sample(nodes, len(nodes)):
             try:
                 return self._ask(node)
-            except (OSError, InfrastructureError) as error:
+            except (OSError, InfrastructureError, ConfigurationError) as error:
+                error_of = ConfigurationError if isinstance(error, ConfigurationError) else error_of
                 silent.append(f"{node[0]}:{node[1]}: {error}")
-        raise ConnectionError(f"no node of the cluster answers ({'; '.join(silent)})")
+        raise error_of(f"no node of the cluster answers ({'; '.join(silent)})")
 
     def _ask(self, node: Node) -> dict[int, RedisSettings]:
         settings = self.settings.at(node)
         wire = Wire(settings, self._dial)
         try:
-            (ranges,) = replies = wire.exchange([packed(b"CLUSTER", b"SLOTS")])
+            (ranges,) = replies = wire.exchange(asked := [packed(b"CLUSTER", b"SLOTS")])
         finally:
             wire.close()
-        refuse_errors(settings, replies)
+        refuse_errors(settings, replies, asked)
         if not ranges:
             raise ConnectionError("it knows no owner of any slot")
         owners: dict[int, RedisSettings] = {}

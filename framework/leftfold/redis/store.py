@@ -42,7 +42,8 @@ T = TypeVar("T")
 class RedisViewStore:
     """Keeps views in Redis; any number of threads and event loops may use it, in the process that made it.
 
-    Every method raises InfrastructureError when the server cannot be reached or refuses.
+    Every method raises InfrastructureError when the server cannot be reached or refuses, and ConfigurationError when
+    the user of the settings is not let in or lacks a right.
     """
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:

@@ -59,6 +59,7 @@ class Subscriber:
 
         Raises:
             InfrastructureError: the server cannot be reached, or refuses.
+            ConfigurationError: the user may not hear of it.
         """
         async with self._opening:
             if not self._is_heard(generation):
@@ -86,10 +87,11 @@ class Subscriber:
             if self._line is None or not self._line.usable:
                 names, self._heard = self._heard | names, {}
                 self._line = await self._connected()
-            replies = await self._line.exchange([packed(b"SUBSCRIBE", name) for name in names])
+            commands = [packed(b"SUBSCRIBE", name) for name in names]
+            replies = await self._line.exchange(commands)
         except OSError as error:
             raise unreachable(self._settings, error) from error
-        refuse_errors(self._settings, replies)
+        refuse_errors(self._settings, replies, commands)
         self._heard |= names
 
     async def _connected(self) -> Line:

@@ -44,7 +44,7 @@ class Wire:
     may not have happened then, and the connection is of no more use.
 
     Raises:
-        InfrastructureError: the server refuses the login or the database.
+        ConfigurationError: the server refuses the login. InfrastructureError: it refuses the database.
     """
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
@@ -53,7 +53,8 @@ class Wire:
         self._socket = dial(settings)
         try:
             self._socket.settimeout(self._timeout)
-            refuse_errors(settings, self.exchange(greeting(settings)))
+            hello = greeting(settings)
+            refuse_errors(settings, self.exchange(hello), hello)
         except BaseException:
             self.close()
             raise

@@ -15,7 +15,7 @@ from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.messages import Command
 from leftfold.testing.simulation.faults import Fault, install
-from leftfold.testing.simulation.threads import Event
+from leftfold.testing.simulation.stand_ins.threads import Event
 from leftfold.testing.simulation.witness import Sent
 from leftfold.testing.simulation.world import World
 
@@ -31,9 +31,11 @@ class Deployment:
 
     Args:
         loads: what each client sends, in its order. workers: per decider. make: makes the clients of a worker.
+        same_ids: whether a command whose outcome is not known is sent again under its id, as it should be.
 
     Attributes:
         trace: what workers reported and how processes ended: (seconds, process, what, details).
+        broken: errors that no fault excuses.
     """
 
     def __init__(
@@ -44,12 +46,15 @@ class Deployment:
         *,
         workers: int = 2,
         faults: Sequence[Fault] = (),
+        same_ids: bool = True,
         make: Callable[..., Workshop] = Workshop,
     ) -> None:
-        self._world, self._app, self._make = world, app, make
+        self._world, self._app, self._make, self._same_ids = world, app, make, same_ids
         self._stops: list[Event] = []
-        self._is_stopping = False
+        self._is_stopping = self.is_over = False
         self.trace: list[tuple[float, str, str, Any]] = []
+        self.broken: list[str] = []
+        self._successors: dict[str, Worker] = {}
         self.faults = install(world, faults)
         self.sent: list[Sent] = []
         self._workers = workers
@@ -71,6 +76,20 @@ class Deployment:
         for stop in self._stops:
             stop.set()
 
+    def restart(self) -> None:
+        """Starts one more worker for each decider, which restores what the others have left."""
+        self._is_stopping = False
+        self._stops.clear()
+        for decider in self._app.deciders:
+            self._keep(f"{decider.name} successor", "successor", lambda d=decider.name: self._work(d, last=True))  # type: ignore[misc]
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the workers of `restart` serve every partition."""
+        every = frozenset(range(self._app.partitions))
+        found = self._successors
+        return len(found) == len(self._app.deciders) and all(worker.served == every for worker in found.values())
+
     @property
     def is_ended(self) -> bool:
         """Whether nothing runs any more."""
@@ -78,7 +97,7 @@ class Deployment:
 
     def _sent(self, command: Command) -> Sent:
         spec = command.__leftfold__
-        one = Sent(f"c{len(self.sent)}", str(getattr(command, spec.key)), spec.category)
+        one = Sent([f"c{len(self.sent)}"], str(getattr(command, spec.key)), spec.category)
         self.sent.append(one)
         return one
 
@@ -106,13 +125,17 @@ class Deployment:
                 self._note("ended", error)
                 process.end(75)
             except Exception as error:  # noqa: BLE001  # as a process that ends with a traceback, and is started again
-                self._note("broke", error)
+                self._note("broke", repr(error))
+                self.broken.append(f"broke: {name}: {error!r}")
                 process.end(1)
 
         task = world.start(name, run, role)
 
         def ended() -> None:
             code = task.process.code
+            if self.is_over:
+                return
+            self.broken += [f"broke: {name}/{one.name}: {one.error!r}" for one in task.process.tasks if one.error]
             self.trace.append((world.scheduler.now, name, "exit", code))
             if not self._is_stopping and code is not None:
                 world.scheduler.call_later(AGAIN_SECONDS, lambda: self._keep(name, role, function))
@@ -122,13 +145,16 @@ class Deployment:
     def _note(self, what: str, details: Any) -> None:
         self.trace.append((self._world.scheduler.now, self._world.process.name, what, details))
 
-    def _work(self, category: str) -> None:
+    def _work(self, category: str, *, last: bool = False) -> None:
         stop = Event()
         self._stops.append(stop)
         if self._is_stopping:
             return
         stopped: Any = stop
-        Worker(self._app, category, self._make(SETTINGS), stop=stopped, report=self._note).run()
+        worker = Worker(self._app, category, self._make(SETTINGS), stop=stopped, report=self._note)
+        if last:
+            self._successors[category] = worker
+        worker.run()
 
     def _send(self, load: Sequence[tuple[Sent, Command]]) -> None:
         """Sends one after the other, each until its outcome is known."""
@@ -143,8 +169,9 @@ class Deployment:
                     try:
                         one.answer = client.send(command, id=one.id, timeout=_PATIENCE)
                     except (OutcomeUnknown, InfrastructureError) as unknown:
-                        one.answer = None
-                        self._note("asks again", f"{one.id}: {unknown}")
+                        if not self._same_ids:
+                            one.ids.append(f"{one.ids[0]}.{len(one.ids)}")
+                        self._note("asks again", f"{one.ids[0]}: {unknown}")
                         self._world.scheduler.wait(AGAIN_SECONDS)
                         continue
                     except (DomainError, LeftfoldError) as error:

@@ -129,8 +129,13 @@ class Task:
 
     def wake(self, turn: int, reason: Any = True) -> None:
         """Ends the wait that began at this turn; later ones are left alone."""
-        if turn == self._turn and not self.is_done:
+        if turn != self._turn or self.is_done:
+            return
+        if self._scheduler.current is None:
             self.process.do(lambda: self._resume(turn, reason))
+        else:
+            # Another task holds the baton, or it has not begun to wait.
+            self._scheduler.call_later(0.0, lambda: self.wake(turn, reason))
 
     def unwind(self) -> None:
         """Ends it where it stands."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.app import App
 from leftfold.decider import Decider
@@ -16,17 +16,25 @@ from leftfold.partitioner import partition_of
 from leftfold.testing.simulation.kafka.cluster import Cluster
 from leftfold.testing.simulation.kafka.partitions import Record
 
-__all__ = ["Sent", "violations"]
+__all__ = ["Check", "Sent", "violations"]
+
+Check: TypeAlias = Callable[[Mapping[str, Sequence[Any]]], Iterable[str]]
+"""A promise of the domain: given the events of each stream by key, says in a sentence each what is wrong."""
 
 
 @dataclass
 class Sent:
-    """A command of a client, and the last answer that it got; None = none so far."""
+    """A command of a client, under which ids it was sent, and the answer to the last of them; None = none so far."""
 
-    id: str
+    ids: list[str]
     key: str
     category: str
     answer: Receipt | Exception | None = None
+
+    @property
+    def id(self) -> str:
+        """Under which it was sent last."""
+        return self.ids[-1]
 
 
 class _Fact(NamedTuple):
@@ -39,7 +47,7 @@ class _Fact(NamedTuple):
     record: Record
 
 
-def violations(cluster: Cluster, app: App, sent: Sequence[Sent]) -> list[str]:
+def violations(cluster: Cluster, app: App, sent: Sequence[Sent], check: Check | None = None) -> list[str]:
     """Everything that is wrong once all is quiet; empty when nothing is."""
     found: list[str] = []
     for decider in app.deciders:
@@ -50,7 +58,9 @@ def violations(cluster: Cluster, app: App, sent: Sequence[Sent]) -> list[str]:
         found += _outcomes(facts, mine)
         found += _misplaced(facts, app.partitions)
         found += _states(cluster, decider, facts)
-        found += _progress(cluster, app.name, decider.name)
+        found += _progress(cluster, app.name, decider)
+        if check is not None:
+            found += check(_streams(decider, facts))
     return found + _open(cluster)
 
 
@@ -98,7 +108,7 @@ def _decisions(facts: Iterable[_Fact]) -> list[str]:
 def _outcomes(facts: Sequence[_Fact], sent: Sequence[Sent]) -> list[str]:
     """What clients heard is what happened."""
     written, last = Counter(f.command for f in facts), {f.command: f.version for f in facts}
-    wrong = [f"unasked: {command}" for command in written.keys() - {one.id for one in sent}]
+    wrong = [f"unasked: {command}" for command in written.keys() - {id_ for one in sent for id_ in one.ids}]
     for one in sent:
         answer, events = one.answer, written[one.id]
         if answer is None:
@@ -120,44 +130,48 @@ def _misplaced(facts: Iterable[_Fact], count: int) -> list[str]:
     return [f"misplaced: {key} is in partition {at}, not {home}" for key, at, home in found if at != home]
 
 
+def _streams(decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> dict[str, list[Any]]:
+    """The events of each stream, as the user's classes."""
+    types: dict[str, Any] = {cls.__leftfold__.type: cls for cls in decider.events}
+    streams: dict[str, list[Any]] = defaultdict(list)
+    for fact in facts:
+        type_ = (dict(fact.record.headers or ())["ce_type"] or b"").decode()
+        streams[fact.key].append(types[type_].model_validate_json(fact.record.value or b""))
+    return streams
+
+
 def _states(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> list[str]:
     """The state of each stream is the fold of its events."""
-    types: dict[str, Any] = {cls.__leftfold__.type: cls for cls in decider.events}
-    folded: dict[str, Any] = {}
-    versions: dict[str, int] = {}
-    for fact in facts:
-        headers = dict(fact.record.headers or ())
-        event = types[(headers["ce_type"] or b"").decode()].model_validate_json(fact.record.value)
-        folded[fact.key] = decider.evolve(folded.get(fact.key, decider.initial_state), event)
-        versions[fact.key] = fact.version
+    streams = _streams(decider, facts)
     found: dict[str, Mapping[str, Any]] = {}
     for partition in cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions:
         for record in partition.committed():
             if record.key not in (b"@", None) and record.value is not None:
                 found[(record.key or b"").decode()] = json.loads(record.value)
     wrong = []
-    for key, version in versions.items():
-        state = found.get(key)
+    for key, events in streams.items():
+        state, version = found.get(key), len(events)
         if state is None or state["version"] != version:
             wrong.append(f"behind: the state of {key} is at {state and state['version']}, its events at {version}")
-        elif decider.state.decode(json.dumps(state["state"])) != folded[key]:
+        elif decider.state.decode(json.dumps(state["state"])) != decider.fold(decider.initial_state, events):
             wrong.append(f"unfolded: the state of {key} at {version} is {state['state']}")
     return wrong + [
-        f"unfounded: a state of {key} without events"
-        for key, s in found.items()
-        if s["version"] and key not in versions
+        f"unfounded: a state of {key} without events" for key, s in found.items() if s["version"] and key not in streams
     ]
 
 
-def _progress(cluster: Cluster, app: str, category: str) -> list[str]:
-    """Everything that was sent is taken."""
-    group = cluster.groups.get(f"leftfold.{app}.{category}")
+def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any]) -> list[str]:
+    """Everything that was sent is taken, as the group or the last `@` says: workers begin at the later of the two."""
+    group = cluster.groups.get(f"leftfold.{app}.{decider.name}")
     wrong = []
-    for partition in cluster.topics[f"{category}.commands"].partitions:
-        last = [record.offset for record in partition.records if record.outcome is None]
+    for partition in cluster.topics[f"{decider.name}.commands"].partitions:
+        last = max((record.offset for record in partition.records if record.outcome is None), default=-1)
         committed = group.committed.get((partition.topic.name, partition.number)) if group else None
-        if last and (committed is None or committed.offset <= last[-1]):
-            wrong.append(f"undecided: {partition} is at {committed and committed.offset} of {last[-1] + 1}")
+        state = cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions[partition.number]
+        marks = [json.loads(record.value or b"{}") for record in state.committed() if record.key == b"@"]
+        taken = max(committed.offset if committed else 0, marks[-1]["commands"] if marks else 0)
+        if taken <= last:
+            wrong.append(f"undecided: {partition} is taken to {taken} of {last + 1}")
     return wrong
 
 

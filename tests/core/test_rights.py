@@ -1,0 +1,34 @@
+"""The least rights of parts: none for those that an App does not have."""
+
+from __future__ import annotations
+
+import pytest
+
+from leftfold import App
+from leftfold.rights import ROLES, rights_of
+from tests.cli.guild import app as guild
+from tests.process.alarms import bells
+
+PARTS = ("worker", "process", "reaction", "stream", "tail")
+
+
+def test_a_part_that_an_app_lacks_is_granted_nothing() -> None:
+    bare = App("bare", partitions=1, deciders=[bells])
+    assert [role for role in PARTS if rights_of(bare, role)] == ["worker"]
+    assert [role for role in PARTS if rights_of(guild, role)] == ["worker", "process", "reaction", "tail"]
+    views = App("views", partitions=1, views=guild.views)
+    assert [role for role in PARTS if rights_of(views, role)] == ["tail"]
+    assert rights_of(App("none", partitions=1), "deployer"), "the topic of answers"
+
+
+def test_a_tail_reads_the_events_of_its_views_and_no_others() -> None:
+    views = App("views", partitions=1, views=guild.views)
+    assert {right.name for right in rights_of(views, "tail") if "Read" in right.operations} == {"bells.events"}
+    bare = App("bare", partitions=1, deciders=[bells])
+    assert {right.name for right in rights_of(bare, "rebuild") if "Read" in right.operations} == {"bells.events"}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_only_a_deployer_makes_topics_and_a_stream_those_that_begin_with_its_name(role: str) -> None:
+    makes = {right.role for right in rights_of(guild, role) if "Create" in right.operations}
+    assert makes <= {"deployer"}
