@@ -207,7 +207,7 @@ def an_id_is_taken_once_however_often_that_is_asked(bench: Bench) -> None:
     topic = bench.topic()
     for deed in ("silence", "lose", "repeat"):
         bench.strike("init producer", deed)  # type: ignore[arg-type]
-        writer = bench.writer(far=True, socket_timeout_ms=2000)
+        writer = bench.writer(far=True, socket_timeout_ms=1000)
         bench.commit(writer, topic, deed)
     bench.wait_settled(topic)
     bench.saw("committed", bench.read(topic), ["silence", "lose", "repeat", 6])

@@ -75,10 +75,10 @@ def what_a_member_leaves_is_taken_over(bench: Bench) -> None:
     bench.wait_owned([first.consumer, second.consumer], 2)
     left = second.owned
     second.consumer.close()
-    bench.saw("its last event", second.events[-1], ("revoke", left))
+    bench.saw("its last event", second.events[-1] == ("revoke", left), True)
     bench.wait_owned([first.consumer], 2)
     bench.saw("nothing is revoked", [what for what, _ in first.events].count("lost"), 0)
-    bench.saw("the last assignment", first.events[-1], ("assign", left))
+    bench.saw("the last assignment", first.events[-1] == ("assign", left), True)
 
 
 def leaving_without_closing_gives_up_everything(bench: Bench) -> None:

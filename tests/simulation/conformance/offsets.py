@@ -207,7 +207,7 @@ def an_unknown_generation_is_not_checked_while_a_group_is_empty(bench: Bench) ->
 def offsets_are_sent_once_more_when_their_answer_is_lost(bench: Bench) -> None:
     topic, group = bench.topic(), bench.unique("group")
     metadata = _outside(bench, group)
-    writer = bench.writer(far=True, socket_timeout_ms=2000)
+    writer = bench.writer(far=True, socket_timeout_ms=1000)
     for number, (step, deed) in enumerate(
         (step, deed) for step in ("AddOffsetsToTxn", "TxnOffsetCommit") for deed in ("silence", "lose", "repeat")
     ):
@@ -243,7 +243,7 @@ def offsets_without_an_answer_spoil_their_transaction(bench: Bench) -> None:
 def late_offsets_of_a_fenced_producer_are_refused(bench: Bench) -> None:
     topic, group, id_ = bench.topic(), bench.unique("group"), bench.unique("id")
     metadata = _outside(bench, group)
-    writer = bench.writer(id_, far=True, socket_timeout_ms=2000)
+    writer = bench.writer(id_, far=True, socket_timeout_ms=1000)
     late = bench.strike("TxnOffsetCommit", "hold", times=100)
     writer.begin_transaction()
     said(writer.send_offsets_to_transaction, [TopicPartition(topic, 0, 5)], metadata, 0.5)
@@ -260,7 +260,7 @@ def late_offsets_join_the_transaction_that_is_open_by_then(bench: Bench) -> None
     """The twin: of the same producer, nothing says which transaction they are for."""
     topic, group = bench.topic(), bench.unique("group")
     metadata = _outside(bench, group)
-    writer = bench.writer(far=True, socket_timeout_ms=2000)
+    writer = bench.writer(far=True, socket_timeout_ms=1000)
     late = bench.strike("TxnOffsetCommit", "hold")
     writer.begin_transaction()
     said(writer.send_offsets_to_transaction, [TopicPartition(topic, 0, 5)], metadata, 0.5)

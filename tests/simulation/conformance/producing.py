@@ -54,7 +54,7 @@ def a_flush_says_what_is_left(bench: Bench) -> None:
 
 def an_idempotent_producer_writes_once(bench: Bench) -> None:
     topic, reports = bench.topic(), _Reports()
-    producer = bench.producer(far=True, enable_idempotence=True, socket_timeout_ms=2000)
+    producer = bench.producer(far=True, enable_idempotence=True, socket_timeout_ms=1000)
     for deed in ("silence", "lose", "repeat"):
         bench.strike("produce", deed)  # type: ignore[arg-type]
         producer.produce(topic, deed, "k", 0, on_delivery=reports)
@@ -65,7 +65,7 @@ def an_idempotent_producer_writes_once(bench: Bench) -> None:
 
 def a_producer_without_idempotence_may_write_twice(bench: Bench) -> None:
     topic = bench.topic()
-    producer = bench.producer(far=True, socket_timeout_ms=2000)
+    producer = bench.producer(far=True, socket_timeout_ms=1000)
     bench.strike("produce", "silence")
     producer.produce(topic, "a", "k", 0)
     producer.flush(SECONDS)

@@ -224,7 +224,7 @@ def a_commit_that_arrived_unheard_is_left_as_it_is_by_a_successor(bench: Bench) 
 
 def an_end_is_asked_for_again_when_its_answer_is_lost(bench: Bench) -> None:
     topic = bench.topic()
-    writer = bench.writer(far=True, socket_timeout_ms=2000)
+    writer = bench.writer(far=True, socket_timeout_ms=1000)
     for deed in ("silence", "lose"):
         struck = bench.strike("EndTxn", deed)  # type: ignore[arg-type]
         bench.open(writer, topic, deed)
@@ -240,7 +240,7 @@ def an_end_is_asked_for_again_when_its_answer_is_lost(bench: Bench) -> None:
 def a_late_commit_commits_what_came_after_it(bench: Bench) -> None:
     """librdkafka#5423: nothing in the request says which transaction is meant."""
     topic = bench.topic()
-    writer = bench.writer(far=True, socket_timeout_ms=2000)
+    writer = bench.writer(far=True, socket_timeout_ms=1000)
     late = bench.strike("EndTxn", "hold")
     bench.commit(writer, topic, "one")
     bench.open(writer, topic, "two")
@@ -255,7 +255,7 @@ def a_late_commit_commits_what_came_after_it(bench: Bench) -> None:
 
 def a_late_commit_is_fenced_by_a_new_producer(bench: Bench) -> None:
     topic, id_ = bench.topic(), bench.unique("id")
-    writer = bench.writer(id_, far=True, socket_timeout_ms=2000)
+    writer = bench.writer(id_, far=True, socket_timeout_ms=1000)
     late = bench.strike("EndTxn", "hold")
     bench.commit(writer, topic, "one")
     successor = bench.writer(id_)
@@ -270,7 +270,7 @@ def a_late_commit_is_fenced_by_a_new_producer(bench: Bench) -> None:
 
 def a_record_is_written_once_however_often_it_is_sent(bench: Bench) -> None:
     topic = bench.topic()
-    writer = bench.writer(far=True, socket_timeout_ms=2000)
+    writer = bench.writer(far=True, socket_timeout_ms=1000)
     offsets: list[int] = []
     for deed in ("silence", "lose", "repeat"):
         struck = bench.strike("produce", deed)  # type: ignore[arg-type]
@@ -285,7 +285,7 @@ def a_record_is_written_once_however_often_it_is_sent(bench: Bench) -> None:
 
 def partitions_are_added_once_however_often_that_is_asked(bench: Bench) -> None:
     topic = bench.topic()
-    writer = bench.writer(far=True, socket_timeout_ms=2000)
+    writer = bench.writer(far=True, socket_timeout_ms=1000)
     for deed in ("silence", "lose", "repeat"):
         bench.strike("add partitions", deed)  # type: ignore[arg-type]
         bench.open(writer, topic, deed)
