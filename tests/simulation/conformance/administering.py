@@ -69,20 +69,22 @@ def offsets_are_found_by_time(bench: Bench) -> None:
         bench.fill(topic, value, timestamp=1_700_000_000_000 + when)
     bench.open(writer, topic, "e")
 
-    def at(spec: Any) -> int:
+    spec: Any = OffsetSpec
+
+    def at(wanted: Any) -> int:
         place = TopicPartition(topic, 0)
-        offset: int = admin.list_offsets({place: spec})[place].result(SECONDS).offset
+        offset: int = admin.list_offsets({place: wanted})[place].result(SECONDS).offset
         return offset
 
-    bench.saw("earliest", at(OffsetSpec.earliest()), 0)
-    bench.saw("latest counts what is open", at(OffsetSpec.latest()), 5)
+    bench.saw("earliest", at(spec.earliest()), 0)
+    bench.saw("latest counts what is open", at(spec.latest()), 5)
     for when, offset in ((0, 0), (1000, 0), (1001, 1), (2000, 1), (3001, 3), (5000, 3)):
-        bench.saw(f"at {when}", at(OffsetSpec.for_timestamp(1_700_000_000_000 + when)), offset)
+        bench.saw(f"at {when}", at(spec.for_timestamp(1_700_000_000_000 + when)), offset)
     writer.abort_transaction(SECONDS)
     bench.wait_settled(topic)
-    bench.saw("latest then", at(OffsetSpec.latest()), 6)
-    bench.saw("never", at(OffsetSpec.for_timestamp(4_000_000_000_000)), -1)
-    answers = admin.list_offsets({TopicPartition(bench.unique("missing"), 0): OffsetSpec.latest()})
+    bench.saw("latest then", at(spec.latest()), 6)
+    bench.saw("never", at(spec.for_timestamp(4_000_000_000_000)), -1)
+    answers = admin.list_offsets({TopicPartition(bench.unique("missing"), 0): spec.latest()})
     bench.saw("missing", _answered(answers), ["_NOENT"])
 
 
@@ -159,7 +161,7 @@ def groups_are_listed_with_their_members(bench: Bench) -> None:
 
 
 def compaction_keeps_the_last_record_of_each_key(bench: Bench) -> None:
-    config = {"segment_ms": "200", "min_cleanable_dirty_ratio": "0.01", "max_compaction_lag_ms": "300"}
+    config: dict[str, Any] = {"segment_ms": "200", "min_cleanable_dirty_ratio": "0.01", "max_compaction_lag_ms": "300"}
     topic = bench.topic(cleanup_policy="compact", delete_retention_ms="3600000", **config)
     writer = bench.writer()
     for key, value in (("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", None), ("a", "3")):

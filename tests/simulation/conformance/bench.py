@@ -211,17 +211,16 @@ class Bench(ABC):
         ends, stable = self.consumer(**level), self.consumer()
         place = TopicPartition(topic, partition)
         self.wait(
-            lambda: (
-                ends.get_watermark_offsets(place, SECONDS)[1] == stable.get_watermark_offsets(place, SECONDS)[1]
-            ),
+            lambda: ends.get_watermark_offsets(place, SECONDS)[1] == stable.get_watermark_offsets(place, SECONDS)[1],
             "every transaction to be over",
         )
         ends.close()
         stable.close()
 
-    def committed(self, group: str, topic: str, partitions: Iterable[int] = (0,), **config: Any) -> Any:
+    def committed(
+        self, group: str, topic: str, partitions: Iterable[int] = (0,), *, seconds: float = SECONDS, **config: Any
+    ) -> Any:
         """What a group has committed, [(offset, metadata)], or what is said instead; read once it is stable."""
-        seconds = config.pop("seconds", SECONDS)
         consumer = self.consumer(group_id=group, **config)
         try:
             places = consumer.committed([TopicPartition(topic, p) for p in partitions], seconds)
@@ -234,6 +233,11 @@ class Bench(ABC):
     def poll_all(self, *consumers: Any) -> list[Any]:
         """Has each of them poll once."""
         return [shown(message) for consumer in consumers if (message := consumer.poll(0.02)) is not None]
+
+    def collect(self, into: list[Any], *consumers: Any) -> list[Any]:
+        """Has each of them poll once, and adds what comes to a list."""
+        into.extend(self.poll_all(*consumers))
+        return into
 
     def count_members(self, group: str) -> int | None:
         """How many members a group has, None = there is no such group."""

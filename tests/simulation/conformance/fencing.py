@@ -206,7 +206,7 @@ def a_late_record_behind_an_abort_is_refused(bench: Bench) -> None:
 def an_id_is_taken_once_however_often_that_is_asked(bench: Bench) -> None:
     topic = bench.topic()
     for deed in ("silence", "lose", "repeat"):
-        bench.strike("init producer", deed)  # type: ignore[arg-type]
+        bench.strike("init producer", deed)
         writer = bench.writer(far=True, socket_timeout_ms=1000)
         bench.commit(writer, topic, deed)
     bench.wait_settled(topic)

@@ -190,7 +190,7 @@ def messages_of_what_was_revoked_do_not_come(bench: Bench) -> None:
     before: list[Any] = []
     revoked: list[int] = []
     first.subscribe([topic], on_revoke=lambda _, places: revoked.extend(place.partition for place in places))
-    bench.wait(lambda: before.extend(bench.poll_all(first)) or before, "a message")
+    bench.wait(lambda: bench.collect(before, first), "a message")
     second = bench.consumer(group_id=group)
     second.subscribe([topic])
     while not revoked:
@@ -199,7 +199,7 @@ def messages_of_what_was_revoked_do_not_come(bench: Bench) -> None:
     after: list[Any] = []
     kept = 1 - revoked[0]
     last = f"{kept}.199"
-    bench.wait(lambda: after.extend(bench.poll_all(first)) or last in [*before, *after], "the end of what is kept")
+    bench.wait(lambda: last in [*before, *bench.collect(after, first)], "the end of what is kept")
     bench.saw("of what was revoked", [v for v in after if str(v).startswith(f"{revoked[0]}.")], [])
     values = [v for v in [*before, *after] if str(v).startswith(f"{kept}.")]
     bench.saw("what is kept is read on without a break", values == [f"{kept}.{n}" for n in range(200)], True)
@@ -232,14 +232,14 @@ def a_member_hears_that_its_topic_was_deleted(bench: Bench) -> None:
     bench.fill(topic, "a")
     member = _Member(bench, topic, group, topic_metadata_refresh_interval_ms=300)
     seen: list[Any] = []
-    bench.wait(lambda: seen.extend(bench.poll_all(member.consumer)) or {"a", 0, 1} <= set(seen), "both ends")
+    bench.wait(lambda: bench.collect(seen, member.consumer) and {"a", 0, 1} <= set(seen), "both ends")
     admin.delete_topics([topic])[topic].result(SECONDS)
     bench.saw("said", bench.taken(member.consumer, 1), ["UNKNOWN_TOPIC_OR_PART"])
     bench.wait(lambda: bench.poll_all(member.consumer) or len(member.events) > 1, "what it owned to be lost")
     bench.saw("generation, as of one who is still a member", generation_of(member.consumer), 1)
     bench.topic(2, topic)
     bench.fill(topic, "new")
-    bench.wait(lambda: seen.extend(bench.poll_all(member.consumer)) or "new" in seen, "the new record")
+    bench.wait(lambda: bench.collect(seen, member.consumer) and "new" in seen, "the new record")
     bench.saw("events", member.events, [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])])
 
 

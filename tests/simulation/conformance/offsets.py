@@ -34,9 +34,8 @@ def offsets_are_committed_with_their_transaction(bench: Bench) -> None:
     writer.begin_transaction()
     writer.produce(topic, "a", "k", 0)
     bench.saw("sent", _send(writer, topic, _outside(bench, group), 5, 6, note="a note"), "ok")
-    uncommitted = {"isolation_level": "read_uncommitted"}
     bench.saw("unstable", bench.committed(group, topic, seconds=0.5), "_TIMED_OUT")
-    bench.saw("old", bench.committed(group, topic, **uncommitted), [NOTHING])
+    bench.saw("old", bench.committed(group, topic, isolation_level="read_uncommitted"), [NOTHING])
     writer.commit_transaction(SECONDS)
     bench.saw("committed", bench.committed(group, topic, (0, 1)), [(5, "a note"), (6, "a note")])
 
@@ -208,14 +207,15 @@ def offsets_are_sent_once_more_when_their_answer_is_lost(bench: Bench) -> None:
     topic, group = bench.topic(), bench.unique("group")
     metadata = _outside(bench, group)
     writer = bench.writer(far=True, socket_timeout_ms=1000)
-    for number, (step, deed) in enumerate(
-        (step, deed) for step in ("AddOffsetsToTxn", "TxnOffsetCommit") for deed in ("silence", "lose", "repeat")
-    ):
-        bench.strike(step, deed)  # type: ignore[arg-type]
-        writer.begin_transaction()
-        bench.saw(f"sent, {step} {deed}", _send(writer, topic, metadata, number), "ok")
-        writer.commit_transaction(SECONDS)
-        bench.saw(f"committed, {step} {deed}", bench.committed(group, topic), [(number, "")])
+    number = 0
+    for step in ("AddOffsetsToTxn", "TxnOffsetCommit"):
+        for deed in ("silence", "lose", "repeat"):
+            number += 1
+            bench.strike(step, deed)
+            writer.begin_transaction()
+            bench.saw(f"sent, {step} {deed}", _send(writer, topic, metadata, number), "ok")
+            writer.commit_transaction(SECONDS)
+            bench.saw(f"committed, {step} {deed}", bench.committed(group, topic), [(number, "")])
 
 
 def offsets_without_an_answer_spoil_their_transaction(bench: Bench) -> None:

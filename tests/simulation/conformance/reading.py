@@ -114,13 +114,13 @@ def a_pause_holds_what_was_fetched(bench: Bench) -> None:
     reader = bench.consumer()
     reader.assign([TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)])
     seen: list[Any] = []
-    bench.wait(lambda: seen.extend(bench.poll_all(reader)) or "a" in seen, "the first message")
+    bench.wait(lambda: bench.collect(seen, reader) and "a" in seen, "the first message")
     reader.pause([TopicPartition(topic, 0)])
     bench.fill(topic, "other", partition=1)
-    bench.wait(lambda: seen.extend(bench.poll_all(reader)) or "other" in seen, "the other partition")
+    bench.wait(lambda: bench.collect(seen, reader) and "other" in seen, "the other partition")
     bench.saw("while paused", sorted(v for v in seen if isinstance(v, str)), ["a", "other"])
     reader.resume([TopicPartition(topic, 0)])
-    bench.wait(lambda: seen.extend(bench.poll_all(reader)) or 4 in seen, "the end")
+    bench.wait(lambda: bench.collect(seen, reader) and 4 in seen, "the end")
     bench.saw("resumed", [v for v in seen if isinstance(v, str) and v != "other"], ["a", "b", "c", "d"])
     bench.saw("pause of nothing", said(bench.consumer().pause, [TopicPartition(topic, 0)]), "ok")
 

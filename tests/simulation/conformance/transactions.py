@@ -226,7 +226,7 @@ def an_end_is_asked_for_again_when_its_answer_is_lost(bench: Bench) -> None:
     topic = bench.topic()
     writer = bench.writer(far=True, socket_timeout_ms=1000)
     for deed in ("silence", "lose"):
-        struck = bench.strike("EndTxn", deed)  # type: ignore[arg-type]
+        struck = bench.strike("EndTxn", deed)
         bench.open(writer, topic, deed)
         bench.saw(f"commit, {deed}", said(writer.commit_transaction, SECONDS), "ok")
         bench.saw(f"struck, {deed}", struck.count, 1)
@@ -273,7 +273,7 @@ def a_record_is_written_once_however_often_it_is_sent(bench: Bench) -> None:
     writer = bench.writer(far=True, socket_timeout_ms=1000)
     offsets: list[int] = []
     for deed in ("silence", "lose", "repeat"):
-        struck = bench.strike("produce", deed)  # type: ignore[arg-type]
+        struck = bench.strike("produce", deed)
         writer.begin_transaction()
         writer.produce(topic, deed, "k", 0, on_delivery=lambda _, message: offsets.append(message.offset()))
         bench.saw(f"commit, {deed}", said(writer.commit_transaction, SECONDS), "ok")
@@ -287,7 +287,7 @@ def partitions_are_added_once_however_often_that_is_asked(bench: Bench) -> None:
     topic = bench.topic()
     writer = bench.writer(far=True, socket_timeout_ms=1000)
     for deed in ("silence", "lose", "repeat"):
-        bench.strike("add partitions", deed)  # type: ignore[arg-type]
+        bench.strike("add partitions", deed)
         bench.open(writer, topic, deed)
         bench.saw(f"commit, {deed}", said(writer.commit_transaction, SECONDS), "ok")
     bench.wait_settled(topic)

@@ -277,7 +277,7 @@ class _Request:
             scheduler.call_later(self._cluster.hop(), lambda: self._finish(Refused(TRANSPORT)))
             return
         if self._fate is not None and self._is_fated("held"):
-            self._fate.held.append(lambda: self._cluster.scheduler.call_later(self._cluster.hop(), self._arrive))
+            self._fate.held.append(self._travel)
             self._expires(self._began)
             return
         wait = self._cluster.hop() + max(0.0, broker.slow_until - scheduler.now)
@@ -287,6 +287,9 @@ class _Request:
         if at - self._began > self._timeout / 2:
             self._expires(self._began)
         scheduler.call_later(at - scheduler.now, self._arrive)
+
+    def _travel(self) -> None:
+        self._scheduler.call_later(self._cluster.hop(), self._arrive)
 
     def broken(self) -> None:
         """Its connection breaks."""

@@ -151,7 +151,7 @@ class TransactionalSender(Sender):
             if self._fatal is not None or (commit and self._abortable is not None):
                 self._leave("open")
                 self._check(aborting=not commit)
-        value = None
+        value: Any = None
         if self._is_bumping:
             value = self._awaited(lambda done: self._take_id(done, bump=True), until - self.scheduler.now)
         elif self._has_part:
@@ -171,7 +171,8 @@ class TransactionalSender(Sender):
         id_, producer, epoch, coordinator = self.id, self._producer, self._epoch, self.cluster.coordinator
 
         def work(reply: Callable[[Any], None]) -> None:
-            reply(coordinator.end(id_, producer, epoch, commit=commit))
+            coordinator.end(id_, producer, epoch, commit=commit)
+            reply(None)
 
         self.ask("EndTxn", ("transaction", id_), work, done, FOREVER, _AGAIN)
 
@@ -195,7 +196,12 @@ class TransactionalSender(Sender):
             raise RuntimeError("a simulated client waits outside a simulated process")
         if self._answer is None:
             self._answer = answer = []
-            begin(lambda value: (answer.append(value), self.notify()))
+
+            def done(value: Any) -> None:
+                answer.append(value)
+                self.notify()
+
+            begin(done)
         until = self.scheduler.now + timeout
         while not self._answer and self.scheduler.now < until:
             self.pause(min(until - self.scheduler.now, 1e9))
@@ -207,7 +213,9 @@ class TransactionalSender(Sender):
         """Asks again and again until time is up, and waits for the last answer however long that takes."""
 
         def begin(done: Callable[[Any], None]) -> None:
-            self.ask(what, key, lambda reply: reply(work()), done, max(0.0, end - self.scheduler.now), _AGAIN, whole=True)
+            self.ask(
+                what, key, lambda reply: reply(work()), done, max(0.0, end - self.scheduler.now), _AGAIN, whole=True
+            )
 
         return self.awaited(begin, FOREVER)
 
