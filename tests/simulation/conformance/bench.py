@@ -211,9 +211,7 @@ class Bench(ABC):
         ends, stable = self.consumer(**level), self.consumer()
         place = TopicPartition(topic, partition)
         self.wait(
-            lambda: (
-                ends.get_watermark_offsets(place, SECONDS)[1] == stable.get_watermark_offsets(place, SECONDS)[1]
-            ),
+            lambda: ends.get_watermark_offsets(place, SECONDS)[1] == stable.get_watermark_offsets(place, SECONDS)[1],
             "every transaction to be over",
         )
         ends.close()

@@ -148,7 +148,9 @@ def keys_are_placed_as_in_every_other_client(bench: Bench) -> None:
     for kind in ("murmur2_random", "murmur2", "consistent", "consistent_random"):
         producer, found = bench.producer(partitioner=kind), places.setdefault(kind, {})
         for key in keys:
-            producer.produce(topic, "x", key, on_delivery=lambda _, m, found=found: found.update({m.key(): m.partition()}))
+            producer.produce(
+                topic, "x", key, on_delivery=lambda _, m, found=found: found.update({m.key(): m.partition()})
+            )
         producer.flush(SECONDS)
     expected = {key.encode(): partition_of(key.encode(), 7) for key in keys}
     bench.saw("murmur2_random", places["murmur2_random"] == expected, True)

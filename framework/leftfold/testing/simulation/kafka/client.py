@@ -71,7 +71,9 @@ class Client:
 
         def attempt() -> None:
             if not self.is_closed:
-                left = self._socket_timeout if whole else max(0.001, min(self._socket_timeout, end - self.scheduler.now))
+                left = (
+                    self._socket_timeout if whole else max(0.001, min(self._socket_timeout, end - self.scheduler.now))
+                )
                 self.cluster.ask(self.process, self._connections, api, key, handle, answered, left)
 
         def answered(value: Any) -> None:

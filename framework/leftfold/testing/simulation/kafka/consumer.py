@@ -307,7 +307,9 @@ class _Reader(Client):
         seconds = FOREVER if timeout < 0 else timeout
         value = self.awaited(lambda done: self.ask("list offsets", leader(place), _reply(work), done, seconds), seconds)
         if isinstance(value, Refused):
-            raise exception(KafkaError._UNKNOWN_PARTITION if value.code == UNKNOWN_TOPIC else value.code, "list offsets")
+            raise exception(
+                KafkaError._UNKNOWN_PARTITION if value.code == UNKNOWN_TOPIC else value.code, "list offsets"
+            )
         found: tuple[int, int] = value
         return found
 

@@ -26,7 +26,18 @@ class _Assigned:
     Its `version` rises with each seek, pause and end, and what was fetched under another one is thrown away.
     """
 
-    __slots__ = ("ends", "eof", "is_asking", "is_paused", "offset", "place", "position", "question", "queued", "version")
+    __slots__ = (
+        "ends",
+        "eof",
+        "is_asking",
+        "is_paused",
+        "offset",
+        "place",
+        "position",
+        "question",
+        "queued",
+        "version",
+    )
 
     def __init__(self, place: Place, offset: int) -> None:
         self.place, self.offset = place, offset
@@ -289,7 +300,9 @@ class _Question:
 
     def _read(self, partition: Partition, reply: Callable[[Any], None], *, is_last: bool) -> bool:
         try:
-            records, following = partition.read(self._offset, committed=self._fetcher.is_committed, most=_MOST, markers=True)
+            records, following = partition.read(
+                self._offset, committed=self._fetcher.is_committed, most=_MOST, markers=True
+            )
         except Refused as refused:
             reply(refused)
             return True

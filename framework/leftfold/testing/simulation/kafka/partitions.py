@@ -109,7 +109,9 @@ class Partition:
         for index, (key, value, headers, timestamp) in enumerate(batch.records):
             when = now if by_broker else timestamp
             self.records.append(
-                Record(base + index, key, value, headers, when, batch.producer, batch.is_transactional, kind=1 + by_broker)
+                Record(
+                    base + index, key, value, headers, when, batch.producer, batch.is_transactional, kind=1 + by_broker
+                )
             )
         self.end += len(batch.records)
         if batch.producer >= 0:

@@ -207,7 +207,9 @@ class TransactionalSender(Sender):
         """Asks again and again until time is up, and waits for the last answer however long that takes."""
 
         def begin(done: Callable[[Any], None]) -> None:
-            self.ask(what, key, lambda reply: reply(work()), done, max(0.0, end - self.scheduler.now), _AGAIN, whole=True)
+            self.ask(
+                what, key, lambda reply: reply(work()), done, max(0.0, end - self.scheduler.now), _AGAIN, whole=True
+            )
 
         return self.awaited(begin, FOREVER)
 
