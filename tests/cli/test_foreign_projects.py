@@ -71,9 +71,7 @@ def test_ones_own_project_is_run(place: Path, where: str, monkeypatch: pytest.Mo
     assert (above / "ran").exists()
 
 
-def test_servers_that_another_user_announces_are_not_believed(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_that_another_user_announces_are_not_believed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = place.parents[1] / ".leftfold" / "servers.json"
     file.parent.mkdir()
     file.write_text('{"kafka": "trap:1"}', "utf-8")

@@ -34,7 +34,7 @@ class Member:
     def __init__(
         self, config: Mapping[str, Any], group: str, topic: str, leave: Callable[[list[int], bool], None]
     ) -> None:
-        self.topic, self._leave = topic, leave
+        self.topic, self._group, self._leave = topic, group, leave
         self.new: set[int] = set()
         self._served: dict[int, int] = {}
         self._touched: set[int] = set()
@@ -162,7 +162,7 @@ class Member:
         if error.code() == KafkaError._BAD_MSG:
             _log.warning("%s[%d]@%d holds bytes that are no records: %s", self.topic, *place(message), error.str())
         if error.code() in NOT_ALLOWED:
-            raise translated(error, doing=f"reading {self.topic}")
+            raise translated(error, doing=f"reading {self.topic} in group {self._group}")
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{self.topic}: {error.str()}; was the topic deleted? see: leftfold check")
         return False
