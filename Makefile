@@ -9,12 +9,13 @@ SOURCES := framework events services projections tests benchmarks
 
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help demo test faults check format bench clean
+.PHONY: help demo test faults simulate check format bench clean
 
 help:
 	@echo "make demo    load grocery baskets, kill workers, rebuild views, prove the totals (FULL=1: a whole year, ONCE=1: stop the servers after)"
 	@echo "make test    every test, on servers it starts itself (ARGS='-k name' chooses; JOBS=2 is faster, by as many processes)"
 	@echo "make faults  the campaign: long kills, failovers and waits, apart from make test (ARGS and JOBS as there)"
+	@echo "make simulate  the write path under SEEDS=10000 simulated schedules, and every planted bug until it is found"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make bench   measure, and write benchmarks/results/latest.json"
 	@echo "make clean   remove everything that was made here"
@@ -40,6 +41,9 @@ test: $(STAMP)
 faults: $(STAMP)
 	@$(BIN)/python -c 'from leftfold.local.jars import main; main()'
 	@$(BIN)/pytest --faults -n $(JOBS) --max-worker-restart 0 --dist loadscope $(ARGS)
+
+simulate: $(STAMP)
+	@$(BIN)/python -m tests.simulation.campaign --seeds $(or $(SEEDS),10000)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)

@@ -33,6 +33,7 @@ _WARN = frozenset(
         "commit outcome unknown",
         "dead letters",
         "decide failed",
+        "event dead-lettered",
         "events passed over",
         "fold changed",
         "foreign state",
@@ -48,6 +49,8 @@ _WARN = frozenset(
         "waiting",
     }
 )
+_TAKEN = ("event", "method_name")
+"""What structlog calls its own arguments: a report must not end the part that makes it."""
 _FAIL = frozenset({"failed", "view stopped"})
 _PART_COLOURS = (32, 33, 34, 35, 36, 92, 94, 95, 96)
 _LEVEL_COLOURS = {"warning": 33, "error": 31}
@@ -81,7 +84,7 @@ def open_report(
 
     def report(what: str, details: Mapping[str, Any]) -> None:
         level = "error" if what in _FAIL else "warning" if what in _WARN or "exc_info" in details else "info"
-        getattr(log, level)(what, **details)
+        getattr(log, level)(what, **{f"{name}_" if name in _TAKEN else name: value for name, value in details.items()})
 
     handler = _Handler(report, leaving)
     for name in ("leftfold", "aiokafka"):  # the driver of routers has no handler, and Python would print bare lines

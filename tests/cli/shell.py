@@ -75,6 +75,12 @@ class Shell:
         """What it has written so far."""
         return self.log.read_text("utf-8") if self.log.exists() else ""
 
+    def lines(self) -> list[dict[str, Any]]:
+        """What a long-running command has logged: every line of it is JSON, or scripts that read the log break."""
+        said = self.said().splitlines()
+        assert not [line for line in said if not line.startswith('{"') or not line.endswith("}")], self.said()
+        return [json.loads(line) for line in said]
+
     def wait_said(self, *words: str) -> None:
         """Waits until a long-running command has written all of these."""
         deadline = time.monotonic() + SECONDS

@@ -64,6 +64,7 @@ def test_a_command_is_accepted_and_its_position_can_be_pasted_into_get(at_work: 
     wait_until(lambda: '"serving"' in at_work.said() and '"following"' in at_work.said(), "worker and tail")
     sent = at_work("send", "AddItem", TEA)
     assert sent.code == 0, sent.err
+    assert "at = " in sent.err, "what was filled in"
     assert sent.out.startswith("accepted: carts c-1 is at version 1 (1 event), position carts.events[")
     position = sent.out.rsplit("position ", 1)[1].strip()
     row = at_work("get", "cart_summary", "c-1", "--after", position, "--timeout", "10")
@@ -88,6 +89,7 @@ def test_a_rule_that_says_no_is_quoted(at_work: Shell) -> None:
     nothing = at_work("send", "CheckOut", '{"cart_id": "c-0", "customer_id": "ada"}')
     assert (nothing.code, nothing.out) == (1, "")
     assert nothing.err.splitlines()[-1] == "rejected: CartEmpty: cart c-0 has nothing in it"
+    assert "at = " not in nothing.err, "nothing happened then"
     (row,) = at_work("send", "CheckOut", '{"cart_id": "c-0", "customer_id": "ada"}', "--json").rows()
     assert (row["error"], row["fields"]) == ("CartEmpty", {"cart_id": "c-0"})
 
@@ -200,9 +202,10 @@ def test_status_shows_workers_and_views(at_work: Shell, wait_until: Wait) -> Non
 def test_a_rebuild_is_planned_without_doing_it(at_work: Shell) -> None:
     (row,) = at_work("rebuild", "cart_summary", "--plan", "--json").rows()
     assert (row["view"], row["buckets"]) == ("cart_summary", 4)
-    told = at_work("rebuild", "--plan").out
-    assert "rebuild cart_summary, customer_spend from carts.events (4 partitions)" in told, "one pass, one time"
-    assert told.endswith("in this process: 0 s expected, and 8 s with Spark\n")
+    planned = at_work("rebuild", "--plan")
+    assert "rebuild cart_summary, customer_spend from carts.events (4 partitions)" in planned.out, "one pass, one time"
+    assert planned.out.endswith("in this process: 0 s expected, and 8 s with Spark\n")
+    assert "starting Spark" not in planned.out + planned.err
     assert _generations(at_work).keys() == {("cart_summary", "live"), ("customer_spend", "live")}
 
 
@@ -291,6 +294,7 @@ def test_without_a_worker_the_outcome_is_unknown_and_the_same_line_can_be_typed_
     """Runs last but one: it needs the topics, and nobody at work."""
     run.terminate()
     run.wait(240.0)
+    assert {"starting", "serving", "following", "stopped"} <= {line["event"] for line in served.lines()}
     told = served("send", "AddItem", TEA.replace("c-1", "c-7"), "--timeout", "0.5")
     assert told.code == 75
     # The broker is given a second to say who owns it, which may be too short.
@@ -301,6 +305,7 @@ def test_without_a_worker_the_outcome_is_unknown_and_the_same_line_can_be_typed_
 
 
 def test_down_stops_and_says_so_and_then_nothing_runs(served: Shell) -> None:
+    assert served.lines()
     assert served("down").out.startswith("stopped; the data stays in ")
     assert served("down").out.startswith("nothing runs in ")
     told = served("status")

@@ -51,6 +51,14 @@ def test_lines_for_machines_are_one_object_each() -> None:
     assert (second["level"], second["event"]) == ("error", "view stopped")
 
 
+@pytest.mark.parametrize("name", ["event", "method_name"])
+def test_no_name_of_a_detail_ends_the_part_that_reports_it(name: str) -> None:
+    out = io.StringIO()
+    open_report("baskets", as_json=True, stream=out)("serving", {name: "e"})
+    line = json.loads(out.getvalue())
+    assert (line["event"], line[f"{name}_"]) == ("serving", "e")
+
+
 def test_what_is_no_terminal_gets_json() -> None:
     out = io.StringIO()
     open_report("baskets", stream=out)("serving", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -59,6 +60,12 @@ def items(shell: Shell, view: str, cart: str) -> int:
     return int(told.rows()[0]["row"]["items"]) if told.code == 0 else -1
 
 
+def doctor_on_views(shell: Shell) -> str:
+    """What `leftfold doctor` says of the views."""
+    (row,) = [row for row in shell("doctor", "--json").rows() if row["about"] == "views"]
+    return str(row["message"])
+
+
 def test_verify_finds_both_views_equal(at_work: Shell, place: str, wait_until: Wait) -> None:
     wait_until(lambda: items(at_work, "cart_summary", "a") == 4, "the tail")
     told = at_work("verify", "--json")
@@ -109,6 +116,11 @@ def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(
     first = at_work("rebuild", "cart_summary", "--engine", "local", "--json").rows()[0]["generation"]
     fold(at_work, FOLD, SLIP)
     assert "view cart_summary was folded by other code of the same version" in at_work("status").err
+    assert "view cart_summary was folded by other code of the same version" in doctor_on_views(at_work)
+    verified = at_work("verify", "cart_summary")
+    assert (verified.code, "differs in " in verified.out) == (3, True), verified.out + verified.err
+    assert re.search(rf"generation {first} of view cart_summary was folded by other code \(\w+\); ", verified.err)
+    assert "it is compared with this code (" in verified.err
     sample = at_work("rebuild", "cart_summary", "--engine", "local", "--sample", "100%")
     assert (sample.code, "3 rows would change" in sample.out) == (3, True), sample.out + sample.err
     held = at_work("rebuild", "cart_summary", "--engine", "local", "--hold")
@@ -129,6 +141,7 @@ def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(
         wait_until(lambda: items(at_work, "cart_summary", "a") == 405, "the tail of the new code")
         assert at_work("verify", "cart_summary").code == 0
         assert "standing by" in at_work("status").err
+        assert "of other code, standing by: " in doctor_on_views(at_work)
         rolled = at_work("rollback", "cart_summary")
         assert rolled.code == 0, rolled.err
     finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
 from leftfold.codec import header
 from leftfold.engine.batch import Outgoing
 from leftfold.engine.dead_letter import (
@@ -32,6 +35,9 @@ COMMAND = RawRecord(
     ],
 )  # fmt: skip
 
+MOST = 1_048_588
+"""What a broker takes by default."""
+
 
 def stored(out: Outgoing, offset: int) -> RawRecord:
     """A record as it stands in the topic of dead letters."""
@@ -48,6 +54,28 @@ def test_a_letter_waits_until_a_mark_behind_it_says_otherwise() -> None:
     assert letters_in([LETTER, begun]) == [Letter(LETTER, begun=1)]
     sent, late = stored(mark(letter, SENT, "ann: mended"), 2), stored(mark(letter, DISCARDED, "bob: late"), 3)
     assert letters_in([LETTER, begun, sent, late]) == [Letter(LETTER, SENT, "ann: mended", 1)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"), [([("x", b"")] * 349_000, b"k"), ([("x", b"y" * 20)] * 45_550, b"k"), ([], b"k" * 1_040_000)]
+)
+def test_a_letter_fits_wherever_the_record_did(headers: list[tuple[str, bytes]], key: bytes) -> None:
+    """Each header has two lengths besides, and by reference the key is all that is left."""
+    record = RawRecord("baskets.commands", 1, 5, key, b"{}", headers)
+    assert MOST - 10_000 < weight(Outgoing(1, key, b"{}", headers)) <= MOST, "a broker took it"
+    letter = dead_letter(record, "why " * 1000, 1, 1_000_000 - 2048)
+    assert weight(letter) <= MOST
+    assert header(letter.headers, "dead_reference") == b"true"
+    assert (letter.key or b"") == key[:2000]
+
+
+def weight(out: Outgoing) -> int:
+    """What a batch weighs that holds this record alone."""
+    batch = DefaultRecordBatchBuilder(
+        magic=2, compression_type=0, is_transactional=0, producer_id=1, producer_epoch=1, base_sequence=0, batch_size=1
+    )
+    assert batch.append(0, 1_767_225_600_000, out.key, out.value, list(out.headers)) is not None
+    return len(batch.build())
 
 
 def test_marks_of_one_partition_say_nothing_of_another() -> None:

@@ -24,6 +24,8 @@ from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from tests.core.bench import END, PARTITIONS, LaneBench, header
 from tests.core.shop import Add, Open, app
+from tests.core.test_process_lane import PLACED
+from tests.core.test_process_lane import Bench as ProcessBench
 from tests.hostility import worsened
 
 OPEN = Open(basket_id="b", household="h")
@@ -260,3 +262,36 @@ def test_a_hundred_batches_of_worse_and_worse_records_stop_nothing_for_others(be
         assert batch.sent.keys() <= {TO.decode()}
         assert all(sum(len(v) for _, v in out.headers) + len(out.value or b"") < 1_000_000 for out in batch.dead)
         bench.now += 120
+
+
+def test_ten_thousand_worse_and_worse_commands_are_buried_without_an_error(bench: LaneBench) -> None:
+    """What is buried may be what no code could read: a worker died at it, or a broker refused what it made."""
+    rng = random.Random(5)
+    for number in range(10_000):
+        good = bench.record(OPEN, headers=rng.choice([{}, FROM_CHECKOUT]))
+        batch = bench.lane.bury(worsened(rng, good), "a worker died 3 times at this command", silent=number % 2 == 1)
+        (letter,) = batch.dead
+        assert header(letter, "dead_source") == b"baskets.commands/%d/%d" % (good.partition, good.offset)
+        assert sum(len(v) for _, v in letter.headers) + len(letter.value or b"") < 1_000_000
+        assert (batch.events, batch.states) == ([], [])
+        assert batch.sent.keys() <= ({TO.decode()} if number % 2 == 0 else set())
+
+
+def test_ten_thousand_worse_and_worse_inputs_are_buried_without_an_error() -> None:
+    rng, bench = random.Random(5), ProcessBench()
+    for number in range(10_000):
+        good = bench.event(PLACED, number)
+        batch = bench.lane.bury(worsened(rng, good), "a worker died 3 times at this command")
+        (letter,) = batch.dead
+        assert header(letter, "dead_source") == b"checkout.commands/%d/%d" % (good.partition, good.offset)
+        assert sum(len(v) for _, v in letter.headers) + len(letter.value or b"") < 1_000_000
+        assert sum(len(state.value or b"") for state in batch.states) < 1_000_000
+        bench.lane.commit(batch, {})
+
+
+@pytest.mark.parametrize("at_home", [True, False])
+def test_an_input_whose_key_leaves_no_room_for_a_state_is_a_letter_and_the_others_are_taken(at_home: bool) -> None:
+    bench, key = ProcessBench(), b"k" * 600_000
+    good = bench.event(PLACED, 0)
+    large = good._replace(key=key, partition=partition_of(key, PARTITIONS) if at_home else good.partition)
+    assert bench.take(large, good) == {"dead": 1, "taken": 1, "sent": 1}

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
-from leftfold import Process, Timer
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from leftfold import App, Process, Timer, memory
 from leftfold.codec import header
+from leftfold.engine.batch import Outgoing
+from leftfold.engine.dead_letter import Letter
+from leftfold.engine.inputs import read_input
 from leftfold.engine.reply import ack, nack, read_reply
-from leftfold.engine.router import Router
+from leftfold.engine.router import MAX_BYTES, Router, Unusable
 from leftfold.envelope import Receipt
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.position import Position
+from tests.core import trade
 from tests.core.bench import LaneBench
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench
-from tests.core.shop import Add, BasketEvent, CheckOut, Open, Opened, TooDear, checkouts, open_baskets
+from tests.core.shop import Add, Added, BasketEvent, CheckOut, Open, Opened, TooDear, checkouts, open_baskets
 from tests.hostility import worsened
 
 CASES = 10_000
@@ -28,17 +37,32 @@ def wait(given: BasketEvent, state: int) -> Sequence[Open | Timer[Open]]:
     return []
 
 
-process = Process(
-    "waiting",
-    inputs=BasketEvent,
-    sends=Open,
-    state=int,
-    initial_state=0,
-    correlate=lambda given: given.basket_id,
-    react=wait,
-    evolve=lambda state, given: state,
-)
+def by(correlate: Callable[[BasketEvent], Any]) -> Process[BasketEvent, int, Open]:
+    """A process that waits, an instance for each name that `correlate` gives."""
+    return Process(
+        "waiting",
+        inputs=BasketEvent,
+        sends=Open,
+        state=int,
+        initial_state=0,
+        correlate=correlate,
+        react=wait,
+        evolve=lambda state, given: state,
+    )
+
+
+process = by(lambda given: given.basket_id)
 router = Router("shop", process, lambda key: partition_of(key, PARTITIONS))
+
+
+def chosen(given: BasketEvent) -> str:
+    """What a client may choose freely."""
+    return given.product if isinstance(given, Added) else given.household
+
+
+careless = Router("shop", by(chosen), lambda key: partition_of(key, PARTITIONS))
+NAMES = ["", "@", "h", "a\0b", "\u202e", " ", "ä" * 500, "ä" * 501, "x" * 1000, "x" * 1001, "x" * 25_000, "x" * 900_000]
+"""Values of such a field; the last one makes an event near the limit."""
 
 
 def routed(record: RawRecord) -> bool:
@@ -53,6 +77,40 @@ def routed(record: RawRecord) -> bool:
         assert out.partition == partition_of(out.key, PARTITIONS)
         assert header(out.headers, "origin") == f"{record.topic}/{record.partition}/{record.offset}/0".encode()
     return out is not None
+
+
+def kept(record: RawRecord) -> bool:
+    """Whether it becomes an input, else it is a dead letter; a broker takes either, and a worker can read the input."""
+    out = tried(careless, record)
+    if isinstance(out, Unusable):
+        letter = Letter(RawRecord("waiting.dead", out.letter.partition, 0, *out.letter[1:]))
+        assert (letter.is_event, letter.reason) == (True, str(out))
+        assert letter.source == f"{record.topic}/{record.partition}/{record.offset}"
+        assert letter.text("dead_reference") or letter.record.value == record.value
+        assert bytes_of(out.letter) <= MAX_BYTES
+        return False
+    assert bytes_of(out) <= MAX_BYTES
+    assert read_input(RawRecord("waiting.commands", out.partition, 0, *out[1:])).key == (out.key or b"").decode()
+    return True
+
+
+def tried(careful: Router, record: RawRecord) -> Outgoing | Unusable:
+    """What comes of an event that concerns the process."""
+    try:
+        out = careful.route(record)
+    except Unusable as error:
+        return error
+    assert out is not None
+    return out
+
+
+def bytes_of(out: Outgoing) -> int:
+    """What a batch weighs that holds this record alone."""
+    batch = DefaultRecordBatchBuilder(
+        magic=2, compression_type=0, is_transactional=0, producer_id=1, producer_epoch=1, base_sequence=0, batch_size=1
+    )
+    assert batch.append(0, 1_767_225_600_000, out.key, out.value, list(out.headers)) is not None
+    return len(batch.build())
 
 
 def parked(bench: FoldBench) -> set[str]:
@@ -75,6 +133,70 @@ def test_whatever_clients_send_the_events_that_come_of_it_are_folded_and_routed(
     bench.settle()
     assert len(bench.rows(open_baskets)) + len(bench.rows(checkouts)) > CASES // 100
     assert parked(bench) == set()
+
+
+def test_whatever_name_of_an_instance_a_client_chooses_it_is_an_input_or_a_dead_letter() -> None:
+    rng, lane, letters, inputs = random.Random(18), LaneBench(), set[str](), set[str]()
+    for number in range(CASES // 100):
+        lane.now += 120
+        names = rng.choices(NAMES, [10] * 10 + [1] * 2, k=30)
+        some = [lane.record(Open(basket_id=f"{number}-{n}", household=name)) for n, name in enumerate(names)]
+        some += [
+            lane.record(Add(basket_id=f"{number}-{n}", product=rng.choice(NAMES), price=Decimal(1))) for n in range(3)
+        ]
+        for out in lane.run(*some).events:
+            record = RawRecord(TOPIC, out.partition, 7, *out[1:])
+            fields = json.loads(record.value or b"")
+            name = fields.get("product", fields.get("household"))
+            (inputs if kept(record) else letters).add(name)
+    assert letters == {name for name in NAMES if name in ("", "@") or len(name.encode()) > 1000}
+    assert inputs == set(NAMES) - letters
+
+
+@pytest.mark.parametrize("name", ["half \ud800", 7])
+def test_only_a_text_is_taken_for_a_value_that_a_client_has_chosen(name: Any) -> None:
+    """Half of a surrogate pair is a value; a number is a slip in the code, behind which nothing is routed."""
+    slips = Router("shop", by(lambda given: name), lambda key: 0)
+    (record,) = FoldBench().write(Opened(basket_id="b", household="h"))
+    with pytest.raises(ContractError) as raised:
+        slips.route(record)
+    assert isinstance(raised.value, Unusable) is isinstance(name, str)
+
+
+def test_an_input_is_weighed_as_the_broker_of_its_topic_weighs_it() -> None:
+    """At every length around the limit of a topic that takes less than events weigh."""
+    routers = [Router("shop", process, lambda key: 0, max_bytes=most) for most in (2_000, 20_000)]
+    taken, left = 0, 0
+    for most, strict in zip((2_000, 20_000), routers, strict=True):
+        for length in range(most - 1_500, most):
+            (record,) = FoldBench().write(Opened(basket_id="b", household="h" * length))
+            out = tried(strict, record)
+            if isinstance(out, Unusable):
+                assert "bytes, and " in str(out)
+                left += 1
+            else:
+                assert bytes_of(out) <= most
+                taken += 1
+    assert taken > 100
+    assert left > 100
+
+
+def test_a_world_in_memory_goes_on_behind_an_event_that_names_no_instance() -> None:
+    by_product = trade.checkout_with(correlate=lambda given: getattr(given, "product", None))
+    app = App("trade", partitions=1, deciders=trade.app.deciders, processes=[by_product])
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    with memory(app, now=now) as world:
+        for number, product in enumerate(["", "@", "x" * 1001, "x" * 1000, "tea"]):
+            world.client.send(trade.Place(order=f"o-{number}", product=product, at=now))
+        letters = [Letter(record) for record in world.dead("checkout")]
+        assert [len(recorded.event.product) for recorded in world.events("stock")] == [1000, 3]
+    assert [letter.reason.removeprefix("checkout.correlate gave ") for letter in letters] == [
+        "'', which is no name of an instance",
+        "'@', which is no name of an instance",
+        "a key of 1,001 bytes; 1,000 are the most",
+    ]
+    assert [letter.record.key for letter in letters] == [b"o-0", b"o-1", b"o-2"]
+    assert not any(letter.is_input for letter in letters)
 
 
 def test_whatever_else_stands_among_the_events_those_of_others_are_folded() -> None:

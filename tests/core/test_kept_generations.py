@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from leftfold.cli.freshness import Freshness
 from leftfold.cli.status import _shown
+from leftfold.cli.survey import Survey
 from leftfold.engine.generations import change, moment
 from leftfold.engine.rebuild_removal import remove_ended
 from leftfold.errors import ViewNotBuilt
 from leftfold.flush import Generation, Phase
 from leftfold.reading import Views
 from tests.core.deploys import Deploys, view_of
+from tests.core.folding import TOPIC
 
 
 @pytest.fixture
@@ -106,3 +110,21 @@ def test_a_reader_is_told_how_far_the_first_generation_is() -> None:
         views[view_of("a")].get("h1")
     shop.settle()
     assert views[view_of("a")].get("h1") is not None
+
+
+def test_status_says_how_far_the_first_generation_is_and_whether_a_tail_builds_it() -> None:
+    shop = Deploys()
+    shop.write(10)
+    shop.start("a", "tail", batch=1).step(0.0)
+
+    def problem() -> str:
+        survey = Survey(None, None)
+        survey._ends = shop.bench.log.reader().ends([TOPIC])
+        assert [row["phase"] for row in survey._view(view_of("a"), shop.store, Freshness("", ""))] == ["sealed"]
+        (one,) = survey.problems
+        return one
+
+    built = r"view spelled is being built for this code: generation 1-\w+ has folded [1-9] offsets of 10 \([1-9]0%\)"
+    assert re.fullmatch(built, problem())
+    shop.stop("tail")
+    assert re.fullmatch(f"{built}; no tail is at work: leftfold run spelled", problem())

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from leftfold.cli.freshness import Freshness
+from leftfold.cli.survey import Survey
 from leftfold.engine.bulk_log import SteadyLog
 from leftfold.engine.generations import change
 from leftfold.engine.same_log import Identities
@@ -89,6 +91,16 @@ def test_a_running_tail_notices_within_seconds(shop: Deploys) -> None:
     shop.settle()
     assert shop.tails["tail"].followers() == []
     assert len(stopped(shop)) == 1
+
+
+def test_status_names_the_view(shop: Deploys) -> None:
+    made_again(shop)
+    survey = Survey(None, None)
+    survey._ids = dict(shop.bench.log.ids)
+    assert len(list(survey._view(view_of("a"), shop.store, Freshness("", "")))) == 1
+    (problem,) = survey.problems
+    with pytest.raises(ConfigurationError, match=SENTENCE):
+        raise ConfigurationError(problem)
 
 
 def test_verify_and_promote_refuse(shop: Deploys) -> None:

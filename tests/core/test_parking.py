@@ -154,6 +154,26 @@ def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing() -> None:
     assert parked(bench) == {}
 
 
+def test_an_event_that_names_no_row_stops_its_view_until_code_gives_it_one() -> None:
+    """Without a new version: no row that was there before is made of such an event."""
+    fields: dict[str, Any] = {"events": CheckedOut, "row": Strange, "evolve": strange}
+    view = FoldView("strange", key=lambda event: event.household, **fields)
+    bench = FoldBench(view)
+    tail = bench.settle()
+    bench.write(out("a", "h", p=1))
+    bench.settle(tail)
+    (bad,) = bench.write(out("b", "", p=1))
+    bench.write(out("c", "behind", p=1))
+    for _ in range(3):
+        tail.step(0.0)
+    why = f"{TOPIC}[{bad.partition}]@{bad.offset}: a row key may not be empty"
+    assert bench.reports[-1] == ("view stopped", {"view": "strange", "why": why})
+    assert set(bench.rows(view)) == {"h"}
+    bench.wanted = (FoldView("strange", key=lambda event: event.household or "-", **fields),)
+    bench.settle()
+    assert set(bench.rows(view)) == {"h", "-", "behind"}
+
+
 @dataclass(frozen=True)
 class Strange:
     total: Decimal

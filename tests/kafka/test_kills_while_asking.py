@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -21,6 +22,8 @@ from tests.kafka.conftest import WaitUntil
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 KILLS = 20
+MOST = 100
+"""Kills within which the twin has to abort; one run took 46 s until it did."""
 
 
 @contextmanager
@@ -75,3 +78,21 @@ def test_no_question_aborts_the_process(tmp_path: Path, wait_until: WaitUntil) -
             assert child.stdin is not None
             child.stdin.close()
             assert child.wait(240.0) == 0
+
+
+def test_the_newer_questions_about_groups_abort_the_process(tmp_path: Path, wait_until: WaitUntil) -> None:
+    """The twin: librdkafka asserts in its own thread (librdkafka#4605), which no process can catch."""
+    with (
+        embedded(tmp_path, want=frozenset({"kafka"})) as servers,
+        _asking(servers.kafka, "any.events", "newer") as child,
+    ):
+        with suppress(AssertionError, BrokenPipeError):  # it ends while it is asked how far it is
+            for _ in range(MOST):
+                _wait_each(child, "answered", wait_until)
+                kill(tmp_path, "kafka")
+                _wait_each(child, "refused", wait_until)
+                restart(tmp_path, "kafka")
+        assert child.stdin is not None
+        with suppress(BrokenPipeError):
+            child.stdin.close()
+        assert child.wait(240.0) == -signal.SIGABRT

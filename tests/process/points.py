@@ -99,14 +99,14 @@ def pass_points(points: Points, session: int, group: str) -> None:
     patched: Any = (Sender, Progress, routing, clock)
     send, written, fetched, made = Sender.send, Sender._written, Progress.fetched, patched[2].faust_app
 
-    async def pointed_send(self: Sender, source: Any, out: Any, done: Callable[[RawRecord], None]) -> None:
+    async def pointed_send(self: Sender, source: Any, out: Any, done: Callable[[RawRecord], None], topic: str) -> None:
         if out is not None:
             points.reach("before input")
-        await send(self, source, out, done)
+        await send(self, source, out, done, topic)
 
-    def pointed_written(self: Sender, source: Any, sent: Any, done: Callable[[RawRecord], None]) -> None:
+    def pointed_written(self: Sender, source: Any, sent: Any, done: Callable[[RawRecord], None], topic: str) -> None:
         points.reach("after input")
-        written(self, source, sent, done)
+        written(self, source, sent, done, topic)
         points.reach("input done")
 
     def pointed_fetched(self: Progress, positions: Any, records: Any) -> None:

@@ -60,6 +60,8 @@ def test_what_fails_or_kills_is_buried_and_everything_else_goes_on(settings: Kaf
         confirmed = [event for event in trading.events("orders") if isinstance(event, Confirmed)]
     assert "died 3 times" in found[KILLS]
     assert 5 <= len(lives) <= 8
+    reports = [report for life in lives for report in life.told("react failed")]
+    assert any("a bug in react" in one["why"] and "in _misbehaves" in one["exception"] for one in reports), lives[-1]
     assert "failed on Placed" in found[RAISES]
     assert "a bug in react" in found[RAISES]
     assert "react gave 'neither command nor timer'" in found[WRONG]

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("docs/tutorial.md", "README.md", "docs/commands.md", "docs/processes.md", "docs/reactions.md")
+DOCUMENTS = (
+    "docs/tutorial.md",
+    "README.md",
+    "docs/commands.md",
+    "docs/processes.md",
+    "docs/reactions.md",
+    "docs/simulation.md",
+)
 TYPED = (*DOCUMENTS, "docs/streaming.md", "docs/faust.md")
 
 

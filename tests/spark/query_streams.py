@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -13,8 +14,10 @@ from typing import Any, Self
 from pyspark.sql import SparkSession
 
 from leftfold.engine.bulk_store import BulkStore
+from leftfold.engine.generations import change
 from leftfold.engine.rebuild import RebuildOptions
 from leftfold.engine.refresh import Refresh
+from leftfold.flush import Generation
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
@@ -27,7 +30,7 @@ from tests.spark.conftest import Shop
 from tests.spark.queries import owner_sums
 from tests.worker.waiting import wait_until
 
-__all__ = ["Streaming", "newest", "places", "refreshing", "wait_committed"]
+__all__ = ["Streaming", "made_elsewhere", "newest", "places", "refreshing", "wait_committed"]
 
 WAIT_SECONDS = 240.0
 
@@ -49,6 +52,19 @@ def refreshing(
         run=query_runner(spark),
         options=RebuildOptions(**{"keep": 0, **options}),
     )
+
+
+def made_elsewhere(shop: Shop, view: Any, *, id_: str = "elsewhere") -> Generation:
+    """The live generation, as if it had been computed from topics of these names in another cluster.
+
+    Args:
+        id_: of the topics there; '' as in a generation that an older version of Leftfold has made.
+    """
+    live = shop.store.registry(view.name).live_of(view.hash)
+    assert live is not None
+    other = replace(live, ids=dict.fromkeys(live.topics, id_) if id_ else {})
+    change(shop.store, view.name, lambda registry: registry.with_generation(other))
+    return other
 
 
 def newest(shop: Shop, checkpoints: Path, folder: str) -> list[Path]:

@@ -101,7 +101,7 @@ def test_run_keeps_views_by_a_stream_or_again_and_again(shop: Shop, tmp_path: Pa
     words = command(shop, "run", "still_open", "owner_frame", "owner_sums", "--every", "1s", "--json-logs")
     with log.open("wb") as out:
         environment = {**os.environ, "LEFTFOLD_SPARK_CHECKPOINTS": str(checkpoints)}
-        running = subprocess.Popen(words, env=environment, stderr=out)
+        running = subprocess.Popen(words, env=environment, stdout=out, stderr=out)
     try:
         for view in (still_open, owner_frame, owner_sums):
             awaited(shop, view, running, log)
@@ -112,20 +112,34 @@ def test_run_keeps_views_by_a_stream_or_again_and_again(shop: Shop, tmp_path: Pa
             row = shop.views[kept].get("runner", after=position, timeout=WAIT_SECONDS)
             assert row is not None
             assert row.total == Decimal("7.00")
-        running.send_signal(signal.SIGTERM)
+        await_refreshed(shop, log)
+        running.send_signal(signal.SIGINT)
         running.wait(240.0)
     finally:
         running.kill()
-    told = log.read_text()
-    assert running.returncode == 0, told
-    lines = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
+    said = log.read_text()
+    assert running.returncode == 130, said
+    assert not [line for line in said.splitlines() if not line.startswith('{"')], "a script reads it line by line"
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert lines[-1]["event"] == "stopped"
+    assert not [line for line in lines if "exception" in line or "Traceback" in str(line) or "Py4J" in str(line)], said
     events = [line["event"] for line in lines]
     assert events.index("starting Spark") < events.index("refreshing"), "nothing else is said for seconds"
     refreshed = [line for line in lines if line["event"] == "refreshed"]
     assert {line["view"] for line in refreshed} == {"still_open", "owner_frame"}
     assert [line["view"] for line in lines if line["event"] == "generation live"] == ["owner_sums"]
     assert [path.name for path in checkpoints.glob("*")] == ["owner_sums"]
-    assert not [line for line in lines if line["event"] in ("failed", "killed", "restarting")], told
+    assert not [line for line in lines if line["event"] in ("failed", "killed", "restarting")], said
+
+
+def await_refreshed(shop: Shop, log: Path) -> None:
+    """Waits until the view that is computed last has said so: no refresh is under way until events or files change."""
+    live = shop.store.registry(owner_frame.name).live_of(owner_frame.hash)
+    assert live is not None
+    said, deadline = f'"generation": "{live.id}"', time.monotonic() + STARTING_SECONDS
+    while not any('"refreshed"' in line and said in line for line in log.read_text().splitlines()):
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
 
 
 def awaited(shop: Shop, view: Any, running: subprocess.Popen[bytes], log: Path) -> None:

@@ -32,6 +32,7 @@ from tests.ledger import Closed, Move, Moved, Opened, app
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
 from tests.spark.queries import OwnerSums, balances, owner_frame, owner_sums, regions, still_open
+from tests.spark.query_streams import made_elsewhere
 from tests.worker.receipts import behind
 
 pytestmark = pytest.mark.servers
@@ -259,3 +260,23 @@ def test_an_event_that_cannot_be_read_stops_the_refresh_and_is_named(shop: Shop)
     with pytest.raises(ContractError, match=r"table Moved stops at poisons.events\[0\]@0: no poisons.Moved.v1: amount"):
         refresh(shop, view).run()
     assert not shop.store.registry("spilt").generations
+
+
+def test_rows_of_another_topic_are_replaced_only_by_a_rebuild_that_was_typed(shop: Shop) -> None:
+    """By numbers they are at the same cut, and without ids nothing shows that they are not of this topic."""
+    first = refresh(shop, owner_frame).run()
+    assert refresh(shop, owner_frame).foreign() == ""
+    made_elsewhere(shop, owner_frame, id_="")
+    trusting = refresh(shop, owner_frame)
+    assert (trusting.foreign(), trusting.stands_at(trusting.plan())) == ("", True), "the twin"
+    made = made_elsewhere(shop, owner_frame)
+    found = refresh(shop, owner_frame)
+    assert f"generation {made.id} of view owner_frame was folded from another ledgers.events (its id was" in (
+        found.foreign()
+    )
+    assert not found.stands_at(found.plan())
+    result = found.run()
+    assert (result.swapped, result.agreement) == (True, Agreement.UNKNOWN)
+    assert result.why == f"{first.generation} was computed from other topics"
+    again = refresh(shop, owner_frame)
+    assert (again.foreign(), again.stands_at(again.plan())) == ("", True)

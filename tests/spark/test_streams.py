@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from leftfold import App
+from leftfold.cli import query_streams
 from leftfold.cli.survey import Survey
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.errors import ConfigurationError, Fenced
@@ -24,8 +26,9 @@ from tests.ledger import Move, Moved, app
 from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import OwnerSums, balances, hourly, owner_sums, regions
-from tests.spark.query_streams import Streaming, places, refreshing, wait_committed
+from tests.spark.query_streams import Streaming, made_elsewhere, places, refreshing, wait_committed
 from tests.spark.trusting_stream import Trusting
+from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
@@ -226,3 +229,44 @@ def test_waiting_for_late_events_is_for_streams_only(shop: Shop) -> None:
 def test_a_query_that_no_stream_can_keep_is_refused(shop: Shop, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="view balances cannot be kept by a stream: it has WITH"):
         streaming(shop, tmp_path, balances)
+
+
+def test_a_stream_does_not_go_on_with_the_rows_of_another_topic(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint has the offsets of that topic, and they may well be there in this one, of other events."""
+    with streaming(shop, tmp_path) as stream:
+        stream.wait_heard("generation live")
+        caught_up(shop, move(shop, "elsewhere", "1.00"))
+        wait_committed(shop, tmp_path)
+    other = made_elsewhere(shop, owner_sums)
+    with streaming(shop, tmp_path) as again:
+        error = again.wait_ended()
+    assert isinstance(error, ConfigurationError)
+    assert f"generation {other.id} of view owner_sums was folded from another ledgers.events" in str(error)
+    assert str(error).endswith("build it from this one: leftfold rebuild owner_sums")
+    monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", shop.kafka.bootstrap_servers)
+    monkeypatch.setenv("LEFTFOLD_REDIS_URL", secret_url(shop.redis))
+    monkeypatch.setenv("LEFTFOLD_SPARK_CHECKPOINTS", str(tmp_path))
+    monkeypatch.setattr(query_streams, "_LOOK_SECONDS", 0.05)
+    said, stop = list[tuple[str, Any]](), threading.Event()
+
+    def heard(what: str) -> list[Any]:
+        return [details for one, details in said if one == what]
+
+    kept = query_streams.ViewStream(
+        shop.spark, owner_sums, shuffles=2, keep=0, archive="", stop=stop, report=lambda *one: said.append(one)
+    )
+    kept.start()
+    try:
+        wait_until(lambda: bool(heard("view stopped")), lambda: f"the stop: {said}")
+        result = refreshing(shop.spark, shop.kafka, shop.redis, shop.store, owner_sums).run()
+        assert (result.swapped, result.why) == (True, f"{other.id} was computed from other topics")
+        wait_until(lambda: bool(heard("computed from the start")), lambda: f"the stream of this topic: {said}")
+        caught_up(shop, move(shop, "elsewhere", "2.00"))
+    finally:
+        stop.set()
+        kept.join(240.0)
+    assert heard("view stopped") == [{"view": "owner_sums", "why": str(error)}], "once"
+    assert kept.error is None
+    assert agreement(shop) is Agreement.EQUAL

@@ -147,6 +147,22 @@ class Broker:
         plain = {**self.settings.librdkafka(), "partitioner": "murmur2_random", "log_level": 0}
         return Producer({**plain, **{name.replace("_", "."): value for name, value in config.items()}})
 
+    def bomb(self, topic: str, partition: int, *, records: int = 1) -> int:
+        """Writes one batch of 110 MB, packed to a few kB; returns the offset that it begins at."""
+        before = self.ends(topic, committed=False)[partition]
+        producer = self.producer(
+            compression_type="zstd",
+            message_max_bytes=1_000_000_000,
+            batch_size=2_000_000_000,
+            queue_buffering_max_kbytes=1_000_000,
+            linger_ms=60_000,
+        )
+        for _ in range(records):
+            producer.produce(topic, bytes(110_000_000 // records), b"boom", partition)
+        assert producer.flush(SECONDS) == 0
+        assert self.ends(topic, committed=False)[partition] == before + records
+        return before
+
     def _read(self, consumer: Consumer, places: dict[int, TopicPartition], found: list[RawRecord]) -> bool:
         for message in consumer.consume(1000, 0.05):
             error = message.error()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
+from leftfold.cli.main import run
 from leftfold.local import Listener, LocalSettings, embedded
 from tests.ports import free_port
 from tests.worker.broker import Broker
 from tests.worker.processes import Start, WorkerProcess
 from tests.worker.proxy import Proxy
 
+Typing: TypeAlias = Callable[..., tuple[int, str]]
+"""Types a command about the bank that is `tests.worker.bank:app`; exit code, and all that was said."""
 HOST = "127.0.0.1"
 LATENCY = 0.01
 """Seconds each way between clients at `Broker.distant` and the broker: 20 ms a round trip, as between data centres."""
@@ -49,3 +53,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
     numbers = count(1)
     with ExitStack() as running:
         yield lambda given: running.enter_context(WorkerProcess(given, tmp_path / f"worker{next(numbers)}.jsonl"))
+
+
+@pytest.fixture
+def typed(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Typing:
+    """The command line."""
+
+    def type_(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = run([*words, "--app", "tests.worker.bank:app", "--kafka", broker.address])
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return type_

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from leftfold.app import App
 from leftfold.decider import Decider
@@ -37,6 +39,7 @@ class Haste:
         check: seconds between looks at partition counts.
         marks: False in the tests that show what happens when nobody says that work begins.
         asks_room: False where it is shown what happens when nobody asks what the topics allow.
+        reset: "earliest" where it is shown what happens when a worker reads on wherever a topic begins by now.
     """
 
     session: int = 1500
@@ -47,6 +50,7 @@ class Haste:
     check: float = 10.0
     marks: bool = True
     asks_room: bool = True
+    reset: str = "error"
 
 
 class FaultyShop(Workshop):
@@ -81,7 +85,8 @@ class FaultyShop(Workshop):
 
     def _member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
         session = {"session.timeout.ms": self.haste.session, "heartbeat.interval.ms": self.haste.session // 4}
-        return _Member(self.points, self.haste.marks, {**self._config, **session}, group, topic, leave)
+        config = {**self._config, **session, "auto.offset.reset": self.haste.reset}
+        return _Member(self.points, self.haste.marks, config, group, topic, leave)
 
     def restore_ports(self, member: Member) -> RestorePorts:
         self.points.reach("restore begins")
@@ -114,9 +119,20 @@ class _Lane(Lane):
 class _Member(Member):
     def __init__(self, points: Points, marks: bool, *args: Any) -> None:
         self._points, self._marks = points, marks
+        self._asked = SimpleQueue[tuple[Callable[[Consumer], None], threading.Event]]()
         super().__init__(*args)
 
+    def ask(self, what: Callable[[Consumer], None]) -> None:
+        """Has the worker's thread do something with its consumer: another one's calls wait for each `poll` of that."""
+        done = threading.Event()
+        self._asked.put((what, done))
+        assert done.wait(240.0), "the worker fetches no more"
+
     def fetch(self, limit: int, wait: float) -> Any:
+        while not self._asked.empty():
+            what, done = self._asked.get()
+            what(self.consumer)
+            done.set()
         records = super().fetch(limit, wait)
         if records:
             self._points.reach("fetched")

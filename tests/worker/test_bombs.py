@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
@@ -15,8 +17,10 @@ from leftfold.kafka.shared_log import SharedLog
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.position import Position
+from tests.worker import bank as bank_module
 from tests.worker.bank import PARTITIONS
 from tests.worker.broker import Broker
+from tests.worker.conftest import Typing
 from tests.worker.running import Running
 from tests.worker.waiting import wait_until
 
@@ -24,23 +28,6 @@ pytestmark = pytest.mark.servers
 
 ACCOUNTS = {partition_of(name.encode(), PARTITIONS): name for name in map(str, range(40))}
 HIT = 1
-
-
-def bomb(broker: Broker, topic: str, partition: int, *, records: int = 1) -> int:
-    """One batch of 110 MB, packed to a few kB; the offset that it begins at."""
-    before = broker.ends(topic, committed=False)[partition]
-    producer = broker.producer(
-        compression_type="zstd",
-        message_max_bytes=1_000_000_000,
-        batch_size=2_000_000_000,
-        queue_buffering_max_kbytes=1_000_000,
-        linger_ms=60_000,
-    )
-    for _ in range(records):
-        producer.produce(topic, bytes(110_000_000 // records), b"boom", partition)
-    assert producer.flush(240.0) == 0
-    assert broker.ends(topic, committed=False)[partition] == before + records
-    return before
 
 
 def test_topics_of_ours_take_no_bomb(broker: Broker) -> None:
@@ -55,25 +42,30 @@ def test_topics_of_ours_take_no_bomb(broker: Broker) -> None:
 
 @pytest.mark.parametrize("records", [1, 300])
 def test_a_batch_that_cannot_be_unpacked_is_one_dead_letter_and_the_commands_behind_it_are_decided(
-    broker: Broker, records: int
+    broker: Broker, records: int, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain consumer is the twin: it meets the same batch again and again."""
     one = broker.bank()
+    monkeypatch.setattr(bank_module, "app", one.app, raising=False)
     topic = names.commands(one.name)
     broker.alter(topic, compression_type="producer")
     with KafkaClient(one.name, broker.settings) as client:
-        with Running(one, broker.address) as running:
+        with Running(one, broker.distant) as running:
             assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 1
-            base = bomb(broker, topic, HIT, records=records)
+            base = broker.bomb(topic, HIT, records=records)
             for account in ACCOUNTS.values():
                 client.send(one.deposit(account), timeout=240.0)
             assert "a batch of offsets" in running.told("dead letters")[0]["why"]
-        with Running(one, broker.address):
+        with Running(one, broker.distant):
             assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 3
     (letter,) = broker.settled(names.dead(one.name))
     assert header(letter.headers, "dead_source") == f"{topic}/{HIT}/{base + records - 1}".encode()
     reason = header(letter.headers, "dead_reason").decode()
-    assert f"{topic}[{HIT}]: a batch of offsets {base} to {base + records - 1}: " in reason
+    where = f"{topic}[{HIT}]: a batch of offsets {base} to {base + records - 1}: "
+    assert where in reason
+    said = typed("status")[1]
+    assert re.search(rf"1 dead letter, the last one .+ ago: {re.escape(where)}", said), said
+    assert f"leftfold dead list {one.name}" in said
     twin = Consumer({**broker.settings.librdkafka(), "group.id": "twin", "auto.offset.reset": "error"})
     twin.assign([TopicPartition(topic, HIT, base)])
     for _ in range(2):
@@ -92,7 +84,7 @@ def test_readers_go_on_behind_such_a_batch(broker: Broker) -> None:
         producer.produce(topic, b"%d" % number, b"k", 0)
         assert producer.flush(240.0) == 0
         if not number:
-            bomb(broker, topic, 0, records=3)
+            broker.bomb(topic, 0, records=3)
     reader, found = KafkaLogReader(broker.settings), list[RawRecord]()
 
     def read() -> bool:
@@ -136,7 +128,7 @@ def test_answers_behind_such_a_batch_reach_the_client(broker: Broker) -> None:
     one = broker.bank()
     topic = names.replies(one.name)
     broker.alter(topic, compression_type="producer")
-    with KafkaClient(one.name, broker.settings) as client, Running(one, broker.address):
+    with KafkaClient(one.name, broker.settings) as client, Running(one, broker.distant):
         for partition in range(PARTITIONS):
-            bomb(broker, topic, partition)
+            broker.bomb(topic, partition)
         assert client.send(one.deposit("account"), timeout=240.0).version == 1

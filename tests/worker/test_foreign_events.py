@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
 from leftfold import names
-from leftfold.cli.main import run
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.states import forget_states
@@ -17,12 +16,12 @@ from leftfold.partitioner import partition_of
 from tests.worker import bank as bank_module
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import Broker
+from tests.worker.conftest import Typing
 from tests.worker.running import Running
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
-Typing = Callable[..., tuple[int, str]]
 ACCOUNTS = {partition_of(name.encode(), PARTITIONS): name for name in map(str, range(40))}
 HIT = 1
 
@@ -32,23 +31,10 @@ def one(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Bank:
     """A bank with an event in each partition; the command line knows it as `tests.worker.bank:app`."""
     one = broker.bank()
     monkeypatch.setattr(bank_module, "app", one.app, raising=False)
-    with Running(one, broker.address), KafkaClient(one.name, broker.settings) as client:
+    with Running(one, broker.distant), KafkaClient(one.name, broker.settings) as client:
         for account in ACCOUNTS.values():
             assert client.send(one.deposit(account), timeout=240.0).version == 1
     return one
-
-
-@pytest.fixture
-def typed(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Typing:
-    """Types a command about the bank; exit code, and all that was said."""
-
-    def type_(*words: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = run([*words, "--app", "tests.worker.bank:app", "--kafka", broker.address])
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return type_
 
 
 def plant(broker: Broker, one: Bank, headers: Sequence[tuple[str, bytes]] = ()) -> str:
@@ -68,7 +54,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
     places = [plant(broker, one), plant(broker, one, ahead)]
     rest = {partition: name for partition, name in ACCOUNTS.items() if partition != HIT}
     for _ in range(2):
-        with Running(one, broker.address, stopped=frozenset({HIT})) as running:
+        with Running(one, broker.distant, stopped=frozenset({HIT})) as running:
             wait_until(lambda: standing(running, places[0]), "the report")  # called at once
             told = running.told("a partition stands still")[0]
             assert told["at"] == places[0]
@@ -78,7 +64,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
     for look in ("status", "doctor"):
         assert f"{places[0]} cannot be folded, so {one.name}.commands[{HIT}] is not served" in typed(look)[1]
     with (
-        Running(one, broker.address, stopped=frozenset({HIT})) as running,
+        Running(one, broker.distant, stopped=frozenset({HIT})) as running,
         KafkaClient(one.name, broker.settings) as client,
     ):
         for account in rest.values():
@@ -89,7 +75,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
         running.stopped = frozenset()
         running.wait_serving()
         assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 2
-    with Running(one, broker.address) as running, KafkaClient(one.name, broker.settings) as client:
+    with Running(one, broker.distant) as running, KafkaClient(one.name, broker.settings) as client:
         assert not running.told("a partition stands still")
         assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 3
     assert "cannot be folded" not in typed("status")[1]
@@ -101,7 +87,7 @@ def test_what_is_passed_over_stays_so_when_its_letter_has_left(
 ) -> None:
     """A fold from the beginning meets it again, years later maybe."""
     place = plant(broker, one)
-    with Running(one, broker.address, stopped=frozenset({HIT})) as running:
+    with Running(one, broker.distant, stopped=frozenset({HIT})) as running:
         wait_until(lambda: standing(running, place), "the report")
         wait_until(lambda: skip(typed, one, place) == 0, "the note")
     broker.wipe(names.dead(one.name))
@@ -109,10 +95,10 @@ def test_what_is_passed_over_stays_so_when_its_letter_has_left(
         broker.wipe(names.skipped(one.name))
     forget_states(one.app, one.name, broker.settings, partial(KafkaLogReader, broker.settings), "kept")
     if gone != "letters":
-        with Running(one, broker.address, stopped=frozenset({HIT})) as running:
+        with Running(one, broker.distant, stopped=frozenset({HIT})) as running:
             wait_until(lambda: standing(running, place), "the report")
         return
-    with Running(one, broker.address) as running, KafkaClient(one.name, broker.settings) as client:
+    with Running(one, broker.distant) as running, KafkaClient(one.name, broker.settings) as client:
         assert client.send(one.deposit(ACCOUNTS[HIT]), timeout=240.0).version == 2
         assert not running.told("a partition stands still")
 
@@ -141,7 +127,7 @@ def test_topics_that_take_packed_batches_or_keep_letters_otherwise_are_named(
     assert told not in typed("doctor")[1]
     broker.alter(names.commands(one.name), compression_type="producer")
     broker.alter(names.dead(one.name), retention_ms="-1")
-    with Running(one, broker.address):
+    with Running(one, broker.distant):
         said = typed("doctor")[1]
         assert told in said
         assert f"{names.dead(one.name)} has retention.ms=-1, and dead_retention of app {one.app.name} says" in said

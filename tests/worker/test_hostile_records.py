@@ -6,6 +6,7 @@ import json
 import random
 
 import pytest
+from confluent_kafka import KafkaError
 
 from leftfold import names
 from leftfold.codec import header
@@ -14,7 +15,7 @@ from leftfold.engine.statemark import MARK
 from leftfold.ports import RawRecord
 from tests.hostility import worsened
 from tests.worker.audit import facts
-from tests.worker.bank import Bank
+from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.hostile import good
 from tests.worker.running import Running
@@ -22,21 +23,31 @@ from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 
-CASES = 2_500
+PACKED = ("none", "gzip", "snappy", "lz4", "zstd")
+EACH = 500
+"""Behind so many records comes a batch that is too large to be unpacked."""
 
 
 @pytest.fixture
 def bank(broker: Broker) -> Bank:
-    return broker.bank()
+    """One whose commands are kept as their writers pack them."""
+    bank = broker.bank()
+    broker.alter(names.commands(bank.name), compression_type="producer")
+    return bank
 
 
-def test_whatever_is_written_everybody_else_is_served_and_nothing_is_lost(broker: Broker, bank: Bank) -> None:
+@pytest.mark.parametrize("cases", [2_500, pytest.param(10_000, marks=pytest.mark.faults)])
+def test_whatever_is_written_everybody_else_is_served_and_nothing_is_lost(
+    broker: Broker, bank: Bank, cases: int
+) -> None:
     rng = random.Random(15)
     reply_to = f"{names.replies(bank.name)}/0".encode()
-    topic, mine, passed = names.commands(bank.name), list[str](), 0
-    producer = broker.producer(message_max_bytes=2_000_000)
+    topic, mine, taken, bombs = names.commands(bank.name), list[str](), 0, 0
+    # A broker refuses what is too large for it, and a worker decides no barrier.
+    written: list[KafkaError | None] = []
+    writers = [broker.producer(message_max_bytes=20_000_000, compression_type=how) for how in PACKED]
     with Running(bank, broker.address) as running:
-        for number in range(CASES):
+        for number in range(cases):
             letter = good(bank, f"case-{number}", bank.deposit(f"account-{number % 20}"), reply_to)
             # How many parts a deposit has is the bank's own loop.
             value = json.dumps({"account": f"account-{number % 20}", "amount": 1}).encode()
@@ -46,30 +57,45 @@ def test_whatever_is_written_everybody_else_is_served_and_nothing_is_lost(broker
                 raw = worsened(rng, raw)
             else:
                 mine.append(letter.name)
-            passed += raw.key == MARK and header(raw.headers, "ce_type") == BARRIER
-            producer.produce(topic, raw.value, raw.key, raw.partition, headers=list(raw.headers))
-            producer.poll(0)
-        assert producer.flush(SECONDS) == 0
+            taken -= raw.key == MARK and header(raw.headers, "ce_type") == BARRIER
+            writer = rng.choice(writers)
+            writer.produce(
+                topic,
+                raw.value,
+                raw.key,
+                raw.partition,
+                headers=list(raw.headers),
+                on_delivery=lambda error, _: written.append(error),
+            )
+            writer.poll(0)
+            if number % EACH == EACH - 1:
+                assert [each.flush(SECONDS) for each in writers] == [0] * len(writers)
+                broker.bomb(topic, rng.randrange(PARTITIONS), records=rng.choice([1, 1, 50]))
+                bombs += 1
+        assert [each.flush(SECONDS) for each in writers] == [0] * len(writers)
         wait_until(lambda: running.going and _decided(broker, bank) >= set(mine), lambda: f"{running.reports[-5:]}")
         ends = broker.ends(topic, committed=True)
         wait_until(
             lambda: running.going and all(left == ends[p] for p, (left, _) in broker.left(bank).items()),
             lambda: f"the last record: {running.reports[-5:]}",
         )
-    counts, taken = running.worker.counts, len(broker.records(topic)) - passed  # a broker refuses what is too large
+    counts = running.worker.counts
+    taken += written.count(None) + bombs
     assert counts["aborted"] == 0
     assert (
         sum(counts[what] for what in ("accepted", "rejected", "duplicates", "late", "failed", "dead"))
         == taken
-        > CASES - 50
+        > cases * 0.98
     )
-    assert counts["accepted"] > CASES / 10
+    assert counts["accepted"] > cases / 10
+    reasons = [header(record.headers, "dead_reason") for record in broker.records(names.dead(bank.name))]
+    assert sum(b"a batch of offsets" in reason for reason in reasons) == bombs
     answers = [header(record.headers, "ce_causationid") for record in broker.records(names.replies(bank.name))]
     assert {answer.decode(errors="replace") for answer in answers} >= set(mine)
     with Running(bank, broker.address) as running:
         letter = good(bank, "the next", bank.deposit("account-1"), reply_to)
-        producer.produce(topic, letter.value, letter.key, letter.partition, headers=list(letter.headers))
-        assert producer.flush(SECONDS) == 0
+        writers[0].produce(topic, letter.value, letter.key, letter.partition, headers=list(letter.headers))
+        assert writers[0].flush(SECONDS) == 0
         wait_until(
             lambda: running.going and "the next" in _decided(broker, bank), "a successor that reads their states"
         )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from leftfold import names
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.member import Member
 from tests.worker.broker import Broker
 from tests.worker.running import Running
+from tests.worker.waiting import wait_until
 
 
 def test_metadata_without_a_generation_are_not_used() -> None:
@@ -39,3 +41,48 @@ def test_a_transaction_without_membership_is_aborted_and_decided_again(
         assert running.worker.counts["aborted"] == 1
         assert "left its group" in running.told("transaction aborted")[0]["why"]
     assert len(broker.settled(names.events(bank.name))) == 1
+
+
+class _Hasty(Member):
+    """One whose new partitions are fetched from 0 before they are paused."""
+
+    codes: list[int]
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        super()._assigned(consumer, partitions)
+        consumer.resume(partitions)
+
+    def _usable(self, message: Message) -> bool:
+        error = message.error()
+        self.codes += [error.code()] if error is not None else []
+        return super()._usable(message)
+
+
+@pytest.mark.servers
+def test_a_new_partition_that_is_fetched_too_early_is_served_where_its_topic_begins_later(broker: Broker) -> None:
+    bank = broker.bank(partitions=1)
+    topic = names.commands(bank.name)
+    producer = broker.producer()
+    for number in range(9):
+        producer.produce(topic, b"%d" % number, b"k", 0)
+    assert producer.flush(240.0) == 0
+    broker.wipe(topic, {0: 6})
+    member = _Hasty(broker.settings.librdkafka(), bank.group, topic, lambda partitions, ours: None)
+    member.codes, found = [], list[Any]()
+
+    def fetch() -> bool:
+        found.extend(member.fetch(10, 0.05))
+        return len(found) == 3
+
+    try:
+        wait_until(lambda: not member.fetch(10, 0.05) and bool(member.codes), "a refusal")
+        assert (member.codes, member.new) == ([KafkaError._AUTO_OFFSET_RESET], {0})
+        for _ in range(2):  # the twin: it is given up, and no seek starts it again
+            with pytest.raises(KafkaException, match="_STATE"):
+                member.consumer.seek(TopicPartition(topic, 0, 6))
+        assert not member.serve(0, 6)
+        wait_until(lambda: member.serve(0, 6), "its start")
+        wait_until(fetch, "what it holds")
+    finally:
+        member.close()
+    assert [message.offset() for message in found] == [6, 7, 8]

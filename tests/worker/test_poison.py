@@ -46,7 +46,7 @@ def test_a_command_that_kills_its_process_is_buried_after_three_lonely_deaths(
     broker: Broker, start: Start, bank: Bank
 ) -> None:
     sent = _around(bank, bank.strike(ACCOUNT, "kill"))
-    given = Circumstances(broker.address, bank.name, batch=2000, haste=Haste(session=1000))
+    given = Circumstances(broker.distant, bank.name, batch=2000, haste=Haste(session=1000))
     with KafkaClient(bank.name, broker.settings) as client, ThreadPoolExecutor() as senders:
         answers = senders.submit(
             client.send_many, [one.command for one in sent], ids=[one.id for one in sent], timeout=240.0
@@ -72,7 +72,7 @@ def test_a_command_that_ends_its_worker_is_buried_only_because_work_is_marked_be
     lives = 0
     while lives < 6 and not broker.settled(names.events(bank.name)):
         lives += 1
-        with suppress(SystemExit), Running(bank, broker.address, haste=Haste(marks=marks)) as running:
+        with suppress(SystemExit), Running(bank, broker.distant, haste=Haste(marks=marks)) as running:
             wait_until(lambda: running.going and running.worker.counts["accepted"] > 0, "the command behind it")
     dead = broker.records(names.dead(bank.name))
     assert (lives, len(dead)) == ((5, 1) if marks else (6, 0))
@@ -84,7 +84,7 @@ def test_a_command_whose_transaction_fails_again_and_again_is_not_taken_for_a_ki
     _post(broker, bank, [good(bank, f"n{n}", bank.deposit(ACCOUNT)) for n in range(3)])
     broker.leave(bank, {HOME: (0, "s")})
     points = Points([Point("before send_offsets_to_transaction", "fail", nth) for nth in range(2, 8)], lambda at: None)
-    with Running(bank, broker.address, points=points) as running:
+    with Running(bank, broker.distant, points=points) as running:
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 3, lambda: f"{running.reports}")
         assert (running.worker.counts["aborted"], running.worker.counts["dead"]) == (6, 0)
     assert [fact.command for fact in facts(broker.records(names.events(bank.name)))] == ["n0", "n1", "n2"]
@@ -93,7 +93,7 @@ def test_a_command_whose_transaction_fails_again_and_again_is_not_taken_for_a_ki
 def test_a_suspect_partition_is_decided_one_by_one_and_then_in_full_batches(broker: Broker, bank: Bank) -> None:
     _post(broker, bank, [good(bank, f"n{n}", bank.deposit(f"account-{n % 9}")) for n in range(12_000)])
     broker.leave(bank, dict.fromkeys(range(4), (0, "s")))
-    with Running(bank, broker.address) as running:
+    with Running(bank, broker.distant) as running:
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 12_000, lambda: f"{running.reports}")
     marks = [StateMark.decode(r.value or b"").commands for r in broker.records(bank.state) if _is_mark(r)]
     assert marks[:50] == list(range(1, 51))

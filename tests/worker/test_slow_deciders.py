@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +11,9 @@ import pytest
 
 from leftfold import names
 from leftfold.engine.statemark import MARK, StateMark
+from leftfold.errors import Fenced
+from leftfold.kafka import worker as worker_module
+from leftfold.kafka.pace import FIRST, Pace
 from leftfold.partitioner import partition_of
 from tests.worker.audit import facts
 from tests.worker.bank import PARTITIONS, Bank
@@ -28,10 +33,10 @@ def test_a_backlog_is_worked_off_in_short_transactions_through_a_restart(broker:
     bank, haste = broker.bank(), Haste(session=CALM.session, transaction=60_000, longest=4.0)
     _post(broker, bank, {f"n{n}": bank.dwell(ACCOUNT, 0.05) for n in range(40)})
     points = Points([Point("before send_offsets_to_transaction", "fail")], lambda at: None)
-    with Running(bank, broker.address, haste=haste, points=points) as running:
+    with Running(bank, broker.distant, haste=haste, points=points) as running:
         wait_until(lambda: running.going and running.worker.counts["accepted"] > 5, lambda: f"{running.reports}")
     done = running.worker.counts["accepted"]
-    with Running(bank, broker.address, haste=haste) as again:
+    with Running(bank, broker.distant, haste=haste) as again:
         wait_until(lambda: again.going and done + again.worker.counts["accepted"] == 40, lambda: f"{again.reports}")
     counts = running.worker.counts + again.worker.counts
     # What was put back when the first transaction failed is fetched again, not decided ahead of its turn.
@@ -46,12 +51,36 @@ def test_a_backlog_is_worked_off_in_short_transactions_through_a_restart(broker:
     assert max(after - before for before, after in pairwise([0, *marks])) <= 9
 
 
+@pytest.mark.faults
+def test_without_a_share_of_time_no_transaction_ends_in_time_and_the_next_life_tries_the_same(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: all is decided while a transaction is open, and brokers look for overdue ones every 10 s."""
+    monkeypatch.setattr(worker_module, "SHARE", math.inf)
+    monkeypatch.setattr(Pace, "is_cheap", True)
+    monkeypatch.setattr(Pace, "limit", FIRST)
+    bank, haste = broker.bank(), Haste(session=CALM.session, socket=1000, transaction=1000, call=60.0, marks=False)
+    _post(broker, bank, {f"n{n}": bank.dwell(ACCOUNT, 0.06) for n in range(FIRST)})
+    aborts = 0
+    while aborts < 3:
+        with suppress(Fenced), Running(bank, broker.distant, haste=haste) as running:
+            before = aborts
+            wait_until(
+                lambda: running.going and before + running.worker.counts["aborted"] >= 3,  # noqa: B023  # called at once
+                lambda: f"{running.reports}",
+            )
+        counts = running.worker.counts
+        aborts += max(1, counts["aborted"])  # a life that is fenced ends by its one abort
+        assert counts["accepted"] == 0
+    assert broker.settled(names.events(bank.name)) == []
+
+
 def test_what_was_put_back_stays_with_the_worker_only_as_long_as_its_partition(broker: Broker) -> None:
     bank, haste = broker.bank(), Haste(session=CALM.session, transaction=60_000, longest=4.0)
     accounts = [f"account-{n % 9}" for n in range(120)]
     _post(broker, bank, {f"n{n}": bank.dwell(account, 0.03) for n, account in enumerate(accounts)})
-    with Running(bank, broker.address, haste=haste) as first:
-        second = Running(bank, broker.address, haste=haste)
+    with Running(bank, broker.distant, haste=haste) as first:
+        second = Running(bank, broker.distant, haste=haste)
         second._thread.start()
         try:
             wait_until(
@@ -76,7 +105,7 @@ def test_a_command_that_outlives_a_transaction_is_refused_and_its_neighbours_flo
     bank, haste = broker.bank(), Haste(session=CALM.session, transaction=60_000, longest=3.0)
     commands = {"first": bank.deposit(ACCOUNT), "slow": bank.dwell(ACCOUNT, 3.1), "last": bank.deposit(ACCOUNT)}
     _post(broker, bank, commands)
-    with Running(bank, broker.address, haste=haste) as running:
+    with Running(bank, broker.distant, haste=haste) as running:
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 2, lambda: f"{running.reports}")
         assert (running.worker.counts["dead"], running.worker.counts["aborted"]) == (1, 0)
     assert [fact.command for fact in facts(broker.records(names.events(bank.name)))] == ["first", "last"]

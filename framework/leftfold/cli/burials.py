@@ -47,12 +47,12 @@ def kept(cluster: Any, name: str) -> Kept:
 
 
 def dead_waiting(cluster: Any, settings: Any, name: str) -> tuple[int, list[str]]:
-    """How many commands or inputs wait among the last dead letters of each partition, and what is to be said of them.
+    """How many dead letters wait among the last ones of each partition, and what is to be said of them.
 
     New ones are told of, and those that are about to leave.
     """
     records = last_records(cluster, settings, names.dead(name), _LAST)
-    found = [letter for letter in letters_in(records) if letter.is_input and not letter.handled]
+    found = [letter for letter in letters_in(records) if letter.is_listed and not letter.handled]
     if not found:
         return 0, []
     told, now = list[str](), time.time()
@@ -93,7 +93,7 @@ def standing_still(cluster: Any, settings: Any, name: str, version: int) -> list
 
 
 class Burials:
-    """Dead letters of every category and process, as far as they are commands or inputs."""
+    """Dead letters of every category and process: commands, inputs, and events of which routers made no input."""
 
     def __init__(self, kafka: str | None) -> None:
         self._settings = kafka_settings(kafka)
@@ -110,7 +110,7 @@ class Burials:
         if category and category not in self._known:
             raise unknown("category or process with dead letters in the log called", category, self._known)
         for name in [category] if category else self._known:
-            yield from (letter for letter in self._letters(name).read() if letter.is_input)
+            yield from (letter for letter in self._letters(name).read() if letter.is_listed)
 
     def kept(self, category: str = "") -> dict[str, Kept]:
         """How long letters are kept, of one category or process, or of all."""
@@ -133,9 +133,7 @@ class Burials:
             category = text if place is None else place.topic.removesuffix(_DEAD)
             letters = {letter.place: letter for letter in self.letters(category)}
             if place is not None and place not in letters:
-                raise Usage(
-                    f"{place} is no dead command or input; those there are: leftfold dead list {category} --all"
-                )
+                raise Usage(f"{place} is no dead letter; those there are: leftfold dead list {category} --all")
             found |= letters if place is None else {place: letters[place]}
         return list(found.values())
 
@@ -150,6 +148,21 @@ class Burials:
             if letter.handled and str(letter.place) in which:
                 raise Usage(f"{letter.place} is {letter.handled} already, {letter.why}; nothing was changed")
         return [letter for letter in letters if not letter.handled]
+
+    def sendable(self, which: Sequence[str]) -> list[Letter]:
+        """Those among them that can be sent again, too: an event of which no input was made belongs to no instance.
+
+        Raises:
+            Usage: one that was named by its place cannot.
+        """
+        letters = self.waiting(which)
+        for letter in letters:
+            if letter.is_event and str(letter.place) in which:
+                raise Usage(
+                    f"{letter.place} is an event without an instance ({letter.reason}), so it cannot be sent again; "
+                    f"note what was done about it: leftfold dead discard '{letter.place}' --reason WHY"
+                )
+        return [letter for letter in letters if letter.is_input]
 
     def _letters(self, category: str) -> Any:
         return ring("leftfold.kafka.dead_letters").DeadLetters(category, self._settings)

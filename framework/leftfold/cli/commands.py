@@ -27,6 +27,7 @@ from leftfold.cli import (
     retry,
     run,
     send,
+    simulate,
     state,
     status,
     timers,
@@ -91,6 +92,7 @@ _COMMANDS: tuple[tuple[Callable[..., Any], str], ...] = (
     (explain.explain, explain.EXAMPLES),
     (retry.retry, retry.EXAMPLES),
     (check.check, check.EXAMPLES),
+    (simulate.simulate, simulate.EXAMPLES),
     (doctor.doctor, doctor.EXAMPLES),
 )
 for _function, _examples in _COMMANDS:

@@ -45,8 +45,8 @@ def list_(
 ) -> None:
     """List commands and inputs that no worker could take, by reason. Exit code 1 when some wait.
 
-    What reactions have parked is not among them: leftfold reactions parked. Neither is what routers were made to pass
-    over: leftfold log skip.
+    Events of which routers could make no input are among them: they cannot be sent again. What reactions have parked is
+    not: leftfold reactions parked. Neither is what routers were made to pass over: leftfold log skip.
     """
     from leftfold.cli.burials import Burials
     from leftfold.cli.console import amount, emit, lasting, note, say, styled
@@ -148,7 +148,7 @@ def resend(
     from leftfold.engine.received import command_id
 
     why, burials = f"{signed(by, reason or 'sent again')}: {reason or 'sent again'}", Burials(kafka)
-    letters = burials.waiting(which)
+    letters = burials.sendable(which)
     if letters:
         agreed(f"send {amount(len(letters), 'dead letter')} again, to be decided now?", yes=yes)
     for letter in letters:

@@ -13,7 +13,7 @@ from leftfold.cli.last_records import last_records
 from leftfold.codec import header
 from leftfold.connection import ring
 from leftfold.engine.dead_letter import Letter, dead_letter
-from leftfold.engine.router import Router
+from leftfold.engine.router import Router, Unusable
 from leftfold.engine.step import Place
 from leftfold.errors import ContractError
 from leftfold.partitioner import partition_of
@@ -66,6 +66,11 @@ def unroutable(app: str, process: Process[Any, Any, Any], place: Place, settings
     record: RawRecord = ring("leftfold.kafka.one_record").record_at(settings, *place)
     try:
         Router(app, process, lambda key: 0).route(record)
+    except Unusable as error:
+        raise Usage(
+            f"routers of {process.name} go on behind {place} by themselves: {error}; nothing was changed. Its dead "
+            f"letter: leftfold dead list {process.name}"
+        ) from error
     except ContractError as error:
         return Unroutable(place, record, str(error))
     raise Usage(f"{place} can be routed to {process.name}, so it is not passed over; nothing was changed")

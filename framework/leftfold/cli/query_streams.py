@@ -22,6 +22,8 @@ __all__ = ["ViewStream", "checkpoints"]
 
 _PATIENCE = 10.0
 """For how many seconds nobody may have written before a run that was fenced takes over again."""
+_LOOK_SECONDS = 5.0
+"""How often a stream looks whether its view was rebuilt from the topics that are there."""
 
 
 class ViewStream(threading.Thread):
@@ -45,7 +47,7 @@ class ViewStream(threading.Thread):
         super().__init__(name=view.name, daemon=True)
         self._session, self.view, self._shuffles, self._keep = session, view, shuffles, keep
         self._archive, self._stop_, self._report = archive, stop, report
-        self._trouble = Trouble(report, stop)
+        self._trouble, self._foreign = Trouble(report, stop), ""
         self.error: ConfigurationError | None = None
         self.hole: LogHole | None = None
 
@@ -86,6 +88,13 @@ class ViewStream(threading.Thread):
             stream = ring("leftfold.spark.query_stream").QueryStream(
                 self._session, self.view, where, shuffles=self._shuffles, keep=self._keep, report=self._told
             )
+            if why := stream.foreign():
+                if why != self._foreign:
+                    self._report("view stopped", {"view": self.view.name, "why": why})
+                self._foreign = why
+                self._stop_.wait(_LOOK_SECONDS)
+                return
+            self._foreign = ""
             stream.run(self._stop_)
         finally:
             store.close()

@@ -61,6 +61,7 @@ class _Keeping:
         self._streams: list[ViewStream] = []
         self._views: list[TableView[Any, Any]] = []
         self._trouble, self._files = Trouble(report, stop), dict[str, object]()
+        self._foreign = dict[str, str]()
 
     def add(self, view: View[Any, Any]) -> None:
         """Judges a view's SQL and decides how to keep it."""
@@ -128,6 +129,8 @@ class _Keeping:
         ring("leftfold.redis").refuse_eviction(redis_settings())
         files = {name: file.fingerprint() for name, file in view.references.items()}
         with self._work.opened(view, lambda progress: None) as rebuild:
+            if isinstance(rebuild, Refresh) and self._is_foreign(view, rebuild.foreign()):
+                return
             plan = rebuild.plan()
             if isinstance(rebuild, Refresh) and self._files.get(view.name) == files and rebuild.stands_at(plan):
                 return
@@ -137,6 +140,13 @@ class _Keeping:
         self._report("refreshed", {**details, "seconds": round(sum(result.seconds.values()), 1)})
         if not result.swapped:
             self._report("view stopped", {"view": view.name, "why": str(result)})
+
+    def _is_foreign(self, view: TableView[Any, Any], why: str) -> bool:
+        """Whether the rows that readers see are of other topics: an operator may have named the wrong cluster."""
+        if why and self._foreign.get(view.name) != why:
+            self._report("view stopped", {"view": view.name, "why": why})
+        self._foreign[view.name] = why
+        return bool(why)
 
 
 @contextmanager

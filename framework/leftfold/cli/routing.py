@@ -11,6 +11,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.cli.passed_over import passed_over
 from leftfold.cli.trouble import Trouble
+from leftfold.engine.router import MAX_BYTES
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
@@ -40,7 +41,7 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
     while not stop.is_set():
         try:
             with Cluster(settings) as cluster:
-                count = cluster.partitions(names.commands(process))
+                count, most = cluster.partitions(names.commands(process)), _most(cluster, process)
             route(
                 app,
                 process,
@@ -49,6 +50,15 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
                 stop,
                 told,
                 passed_over=partial(passed_over, settings, process),
+                max_bytes=most,
             )
         except InfrastructureError as error:
             trouble.met(error)
+
+
+def _most(cluster: Cluster, process: str) -> int:
+    """What a batch of records may weigh where the router writes."""
+    try:
+        return cluster.max_batch_bytes([names.commands(process), names.dead(process)])
+    except ConfigurationError:
+        return MAX_BYTES  # not allowed to ask

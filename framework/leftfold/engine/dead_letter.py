@@ -12,11 +12,15 @@ from leftfold.engine.batch import HeaderList, Outgoing
 from leftfold.engine.step import Place
 from leftfold.ports import RawRecord
 
-__all__ = ["HANDLED", "Letter", "dead_letter", "letters_in", "mark", "offset_in", "passed_over", "sent_again"]
+__all__ = ["HANDLED", "ROUTER", "Letter", "dead_letter", "letters_in", "mark", "offset_in", "passed_over", "sent_again"]
 
 _LONGEST = 2000
-_HANDLED, _HOW, _WHY = "dead_handled", "dead_how", "dead_reason"
+_FRAME = 6
+"""Bytes of the two lengths that a header has besides its name and value."""
+_HANDLED, _HOW, _WHY, _BY = "dead_handled", "dead_how", "dead_reason", "dead_by"
 _SOURCE = "dead_source"
+ROUTER = "router"
+"""Says that a router has written the letter by itself, not `leftfold log skip`."""
 SENDING, SENT, DISCARDED, PASSED = "sending", "sent again", "discarded", "passed over"
 HANDLED = frozenset({SENT, DISCARDED, PASSED})
 """What is done with a letter in the end."""
@@ -59,20 +63,34 @@ class Letter:
         category = self.record.topic.removesuffix(names.dead(""))
         return self.source.startswith(f"{names.commands(category)}/")
 
+    @property
+    def is_event(self) -> bool:
+        """Whether a router has put it here because it could make no input of this event, whose instance is unknown."""
+        return self.text(_BY) == ROUTER
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether an operator has to decide what becomes of it."""
+        return self.is_input or self.is_event
+
     def text(self, name: str) -> str:
         """A header's value, '' when there is none."""
         return header(self.record.headers, name).decode(errors="replace")
 
 
-def dead_letter(record: RawRecord, why: str, partition: int, room: int) -> Outgoing:
+def dead_letter(record: RawRecord, why: str, partition: int, room: int, *, by: str = "") -> Outgoing:
     """The record with its original bytes; by reference, when a copy would weigh more bytes than there is `room` for."""
     source = f"{record.topic}/{record.partition}/{record.offset}".encode()
-    told: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), (_SOURCE, source)]
+    added: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), (_SOURCE, source)]
+    added += [(_BY, by.encode())] if by else []
     # Who sent the record must not say what becomes of its letter, nor what another one is about.
-    headers = [*((name, value) for name, value in record.headers if not name.startswith("dead_")), *told]
-    weight = len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") for k, v in headers)
+    headers = [*((name, value) for name, value in record.headers if not name.startswith("dead_")), *added]
+    weight = (
+        len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") + _FRAME for k, v in headers)
+    )
     if weight > room:
-        return Outgoing(partition, record.key, None, [*told, ("dead_reference", b"true")])
+        key = None if record.key is None else record.key[:_LONGEST]  # which may be all that is so heavy
+        return Outgoing(partition, key, None, [*added, ("dead_reference", b"true")])
     return Outgoing(partition, record.key, record.value, headers)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from leftfold import names
@@ -58,7 +59,7 @@ def new_generation(
 
 def now() -> str:
     """This second, as registries write it."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def birth(generation: Generation) -> tuple[str, int]:
@@ -125,12 +126,12 @@ def followed(registry: Registry, view: View[Any, Any], fold: str = "") -> dict[s
 def has_ended(generation: Generation) -> bool:
     """Whether a kept generation is past its time."""
     until = generation.until if generation.phase is Phase.KEPT else ""
-    return bool(until) and datetime.fromisoformat(until) <= datetime.now(UTC)
+    return bool(until) and datetime.fromisoformat(until) <= datetime.fromtimestamp(time.time(), UTC)
 
 
 def moment(seconds: float) -> str:
     """So many seconds from now, as registries write it."""
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def resolve(registry: Registry, view: View[Any, Any], named: str) -> Generation:

@@ -128,10 +128,13 @@ class ProcessLane(BatchLane[Input]):
         except ContractError:
             return
         instance = self._stream(batch, record.partition, given.key, 0.0)
-        before = instance.copy()
+        before, room = instance.copy(), self._room_beside(record.key)
         self._reactor.refuse(instance, given)
-        if len(self.streams.encode(instance)) > self._room_beside(record.key):
+        if len(self.streams.encode(instance)) > room:
             batch.streams[record.partition][given.key] = before
+            if len(self.streams.encode(before)) > room:
+                # Its key is so large that no state fits beside it: the letter alone says that the input was there.
+                return
         batch.changed.add((record.partition, given.key))
 
     def _answer(self, batch: Batch, record: RawRecord, version: int, events: int, error: dict[str, Any] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -76,7 +77,7 @@ def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generatio
     Args:
         keep: seconds for which a predecessor stays that does not say when it ends. but: stays whatever it is.
     """
-    registry, now = store.registry(view.name), datetime.now(UTC)
+    registry, now = store.registry(view.name), datetime.fromtimestamp(time.time(), UTC)
     # Asked behind the registry: a rebuild shows itself before it makes a generation.
     at_work = members(store, names.rebuilds(view.name))
     gone = [

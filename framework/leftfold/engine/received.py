@@ -172,4 +172,4 @@ def origin_of(text: bytes) -> tuple[str, int, int]:
 
 def now_text() -> bytes:
     """The wall clock as a header value."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z").encode()
+    return datetime.fromtimestamp(time.time(), UTC).isoformat().replace("+00:00", "Z").encode()

@@ -12,6 +12,7 @@ from leftfold.engine.rebuild_attempt import check_attempt
 from leftfold.engine.rebuild_progress import Stopwatch
 from leftfold.engine.rebuild_removal import remove
 from leftfold.engine.rebuild_result import Agreement, RebuildResult
+from leftfold.engine.same_log import other_log
 from leftfold.errors import Fenced
 from leftfold.flush import Generation, Mark, Phase, Registry, covered
 from leftfold.position import Position
@@ -32,15 +33,20 @@ class Refresh(Rebuild):
         """Whether the live generation is whole and at the plan's cut already."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
         marks = self._store.marks(live) if live is not None else {}
-        if live is None or len(marks) < live.buckets or dict(live.topics) != plan.topics:
+        if live is None or len(marks) < live.buckets or dict(live.topics) != plan.topics or self.foreign():
             return False
         return covered(live, marks).covers(plan.ends.only(plan.topics))
+
+    def foreign(self) -> str:
+        """Why the live generation does not belong to the topics that are there, and what to type; '' when it does."""
+        live = self._store.registry(self.view.name).live_of(self.view.hash)
+        return other_log(live, self._ids()) if live is not None else ""
 
     def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
         watch.begin("swap")
         marks = self._store.marks(sealed)
         old = self._predecessor()
-        agreement, sums, why = self._compared(old, marks)
+        agreement, sums, why = self._compared(old, sealed, marks)
         swapped = agreement is not Agreement.DIFFERENT or self.options.swap_anyway
         if swapped:
             self._point(sealed, old)
@@ -72,9 +78,11 @@ class Refresh(Rebuild):
         remove(self._store, live)
         return None
 
-    def _compared(self, old: Generation | None, new: dict[int, Mark]) -> tuple[Agreement, int, str]:
+    def _compared(self, old: Generation | None, sealed: Generation, new: dict[int, Mark]) -> tuple[Agreement, int, str]:
         if old is None:
             return Agreement.ALONE, 0, ""
+        if other_log(old, sealed.ids):
+            return Agreement.UNKNOWN, 0, f"{old.id} was computed from other topics"
         before = self._store.marks(old)
         one, other = _reached(before), _reached(new)
         if not other.covers(one):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -14,7 +15,8 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.engine.bulk_log import Range
 from leftfold.engine.hole import cut_source, unrouted
-from leftfold.engine.router import Router, unroutable
+from leftfold.engine.router import MAX_BYTES, Router, Unusable, unroutable
+from leftfold.engine.seldom import Seldom
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.faust.apps import Tableless, faust_app, start, translated
 from leftfold.faust.bundles import BundlingTransport
@@ -42,22 +44,25 @@ def route(
     report: Report,
     *,
     passed_over: Callable[[], Collection[str]] = tuple,
+    max_bytes: int = MAX_BYTES,
 ) -> None:
     """Routes the events of a process until `stop` is set; several routers share the partitions of the events.
 
     An event is acknowledged once its input is written. Whatever fails ends the router: nothing is skipped, and what
-    was written but not acknowledged is written again by the next one, which does nothing.
+    was written but not acknowledged is written again by the next one, which does nothing. An event whose value makes no
+    input goes to `{name}.dead` instead, with the reason: a client may have chosen that value.
 
     Args:
         dialect: how aiokafka reaches the brokers. partitions: how many `{name}.commands` has.
         passed_over: tells the events that need not reach the process although they cannot be routed, as
             `topic/partition/offset`. Asked in a thread of its own whenever an event cannot be routed.
+        max_bytes: what a batch of records may weigh in `{name}.commands` and in `{name}.dead`.
 
     Raises:
         ContractError: an event cannot be routed. InfrastructureError: no broker, or an input that is not written.
         LogHole: events are gone that were never routed. ConfigurationError: a topic ends before what was routed.
     """
-    asyncio.run(_Routing(app, name, dialect, partitions, report, passed_over).until(stop))
+    asyncio.run(_Routing(app, name, dialect, partitions, report, passed_over, max_bytes).until(stop))
 
 
 class _Routing:
@@ -69,11 +74,13 @@ class _Routing:
         partitions: int,
         report: Report,
         passed_over: Callable[[], Collection[str]],
+        max_bytes: int,
     ) -> None:
         self._process, self._report, self._passed_over = app.process(name), report, passed_over
         self._known_over: Collection[str] = ()
-        self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions))
-        self._sender = Sender(dialect, names.commands(name), partitions)
+        self._seldom, self._dead = Seldom(report, time.monotonic), 0
+        self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions), max_bytes=max_bytes)
+        self._sender = Sender(dialect, names.commands(name), partitions, max_bytes)
         self._faust = faust_app(
             names.routing(app.name, name),
             dialect,
@@ -152,12 +159,15 @@ class _Routing:
         try:
             for record in bundled(event.message):
                 progress.began(tp, record.offset)
+                out, topic = None, ""
                 try:
                     out = self._router.route(record)
+                except Unusable as error:
+                    out, topic = error.letter, names.dead(self._process.name)
+                    self._bury(record, error)
                 except ContractError as error:
                     await self._check_passed_over(record, error)
-                    out = None
-                await self._sender.send(record, out, done)
+                await self._sender.send(record, out, done, topic)
         except Exception as error:  # noqa: BLE001  # whatever it is, this event is not skipped
             self._failed(error)
             await asyncio.Event().wait()
@@ -168,7 +178,13 @@ class _Routing:
             self._known_over = await asyncio.to_thread(self._passed_over)
         if source not in self._known_over:
             raise unroutable(self._process.name, record, error) from error
-        self._report("event passed over", {"process": self._process.name, "event": source, "reason": str(error)})
+        self._report("event passed over", {"process": self._process.name, "at": source, "reason": str(error)})
+
+    def _bury(self, record: RawRecord, error: Unusable) -> None:
+        self._dead += 1
+        place = f"{record.topic}[{record.partition}]@{record.offset}"
+        details = {"process": self._process.name, "at": place, "reason": str(error), "dead": self._dead}
+        self._seldom.report("event dead-lettered", details)
 
     @property
     def _progress(self) -> OrderedProgress:

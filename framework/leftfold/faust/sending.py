@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 
 from leftfold.engine.batch import Outgoing
 from leftfold.engine.inputs import NO_INPUT
+from leftfold.engine.router import MAX_BYTES
 from leftfold.errors import LeftfoldError
 from leftfold.faust.apps import translated
 from leftfold.ports import RawRecord
@@ -24,8 +25,8 @@ _MOST, _BATCH = 5000, 262_144
 class Sender:
     """A producer that tells when a record is written; `ends` are the next offsets by partition, as far as known."""
 
-    def __init__(self, dialect: Mapping[str, Any], topic: str, partitions: int) -> None:
-        self._dialect, self._topic, self._partitions = dialect, topic, partitions
+    def __init__(self, dialect: Mapping[str, Any], topic: str, partitions: int, max_bytes: int = MAX_BYTES) -> None:
+        self._dialect, self._topic, self._partitions, self._max_bytes = dialect, topic, partitions, max_bytes
         self.ends: dict[int, int] = {}
         self._open = asyncio.Semaphore(_MOST)
         self._is_broken = False
@@ -41,6 +42,7 @@ class Sender:
             linger_ms=2,
             request_timeout_ms=20_000,
             max_batch_size=_BATCH,
+            max_request_size=self._max_bytes,
         )
         try:
             await self._producer.start()
@@ -64,8 +66,14 @@ class Sender:
             place = await sent
             self.ends[partition] = max(place.offset + 1, self.ends.get(partition, 0))
 
-    async def send(self, source: RawRecord, out: Outgoing | None, done: Callable[[RawRecord], None]) -> None:
-        """Writes a record, or nothing; `done` is called once it is written."""
+    async def send(
+        self, source: RawRecord, out: Outgoing | None, done: Callable[[RawRecord], None], topic: str = ""
+    ) -> None:
+        """Writes a record, or nothing; `done` is called once it is written.
+
+        Args:
+            topic: another one than that of the inputs.
+        """
         if out is None:
             done(source)
             return
@@ -73,27 +81,29 @@ class Sender:
         if self._is_broken:
             await asyncio.Event().wait()
         headers: Any = list(out.headers)
-        sent = await self._producer.send(self._topic, out.value, out.key, partition=out.partition, headers=headers)
-        sent.add_done_callback(lambda written: self._written(source, written, done))
+        to = topic or self._topic
+        sent = await self._producer.send(to, out.value, out.key, partition=out.partition, headers=headers)
+        sent.add_done_callback(lambda written: self._written(source, written, done, to))
 
     async def tell(self, topic: str, value: bytes) -> None:
         """Writes to another topic and waits for it."""
         await self._producer.send_and_wait(topic, value, partition=0)
 
-    def _written(self, source: RawRecord, written: asyncio.Future[Any], done: Callable[[RawRecord], None]) -> None:
+    def _written(
+        self, source: RawRecord, written: asyncio.Future[Any], done: Callable[[RawRecord], None], topic: str
+    ) -> None:
         self._open.release()
         error = None if written.cancelled() else written.exception()
         if written.cancelled() or error is not None:
             where = f"{source.topic}[{source.partition}]@{source.offset}"
-            failure = translated(
-                error or asyncio.CancelledError(), f"the input for {where} is not written to {self._topic}"
-            )
+            failure = translated(error or asyncio.CancelledError(), f"the input for {where} is not written to {topic}")
             if not self._is_broken:
                 self._give_up(failure)
             self._failed(failure)
             return
-        place = written.result()
-        self.ends[place.partition] = max(place.offset + 1, self.ends.get(place.partition, 0))
+        if topic == self._topic:
+            place = written.result()
+            self.ends[place.partition] = max(place.offset + 1, self.ends.get(place.partition, 0))
         done(source)
 
     def _give_up(self, failure: LeftfoldError) -> None:

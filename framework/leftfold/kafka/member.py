@@ -18,6 +18,7 @@ from leftfold.kafka.unpacking import is_packed, unpacked
 __all__ = ["Member"]
 
 _NEVER = 1 << 63
+_HOLE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _error = Message.error
 _log = logging.getLogger(__name__)
 _METADATA = b"CGMDv2:"
@@ -37,6 +38,7 @@ class Member:
         self.topic, self._group, self._leave = topic, group, leave
         self.new: set[int] = set()
         self._served: dict[int, int] = {}
+        self._assigned_at: dict[int, int] = {}
         self._touched: set[int] = set()
         self._kept: list[KafkaMessage] = []
         self._config = {name: value for name, value in config.items() if name != "group.instance.id"}
@@ -47,7 +49,8 @@ class Member:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
+                # What retention took of a partition that is served is reported, never read over.
+                "auto.offset.reset": "error",
                 "session.timeout.ms": 6000,
                 "heartbeat.interval.ms": 1000,
                 "fetch.wait.max.ms": 100,
@@ -88,10 +91,12 @@ class Member:
         except KafkaException as error:
             if error.args[0].code() != KafkaError._STATE:
                 raise
+            self._assign_at(partition, offset)
             return False
         self.new.discard(partition)
         self._forget([partition])
         self._served[partition] = offset
+        self._assigned_at.pop(partition, None)
         self.consumer.resume([TopicPartition(self.topic, partition)])
         return True
 
@@ -152,29 +157,40 @@ class Member:
         error = message.error()
         if error is None:
             partition, offset = place(message)
-            # A fetch that was reset, since its start was deleted, begins before what was asked for.
-            wanted = self._served.get(partition, _NEVER)
-            if offset < wanted < _NEVER:
-                self._check_cut(partition, wanted)
-            return partition not in self._touched and offset >= wanted
+            return partition not in self._touched and offset >= self._served.get(partition, _NEVER)
         if error.fatal():
             raise Fenced(f"the consumer of {self.topic} cannot go on: {error}")
         if error.code() == KafkaError._BAD_MSG:
             _log.warning("%s[%d]@%d holds bytes that are no records: %s", self.topic, *place(message), error.str())
+        if error.code() in _HOLE:
+            self._check_held(*place(message))
         if error.code() in NOT_ALLOWED:
             raise translated(error, doing=f"reading {self.topic} in group {self._group}")
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{self.topic}: {error.str()}; was the topic deleted? see: leftfold check")
         return False
 
-    def _check_cut(self, partition: int, wanted: int) -> None:
-        """Raises InfrastructureError: a partition that is served ends before where it is served from by now."""
-        end = self.consumer.get_watermark_offsets(TopicPartition(self.topic, partition), cached=True)[1]
-        if 0 <= end < wanted:
+    def _check_held(self, partition: int, offset: int) -> None:
+        """Raises InfrastructureError: an offset that a served partition goes on at is not there any more.
+
+        New partitions are assigned at 0 before it is known where they go on, and topics need not begin there.
+        """
+        if partition not in self._touched and offset >= self._served.get(partition, _NEVER):
             raise InfrastructureError(
-                f"{self.topic}[{partition}] is served from {wanted} on and ends at {end} by now; this worker ends, and "
-                f"the next one looks what happened to the topic"
+                f"{self.topic}[{partition}] does not hold offset {offset}, which comes next: retention took it, or the "
+                f"topic was cut or made again. This worker ends, and the next one counts what was lost"
             )
+
+    def _assign_at(self, partition: int, offset: int) -> None:
+        """Assigns a new partition once more, at the offset that it is to be served from.
+
+        One that was fetched at 0 before it was paused, and does not hold 0, takes no `seek` any more: librdkafka has
+        given it up (rd_kafka_offset_reset). It stays paused.
+        """
+        if self._assigned_at.get(partition) != offset:
+            self._assigned_at[partition] = offset
+            self.consumer.incremental_unassign([TopicPartition(self.topic, partition)])
+            self.consumer.incremental_assign([TopicPartition(self.topic, partition, offset)])
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         numbers = {tp.partition for tp in partitions}
@@ -202,6 +218,7 @@ class Member:
         self.new -= set(numbers)
         for number in numbers:
             self._served.pop(number, None)
+            self._assigned_at.pop(number, None)
         consumer.incremental_unassign(partitions)
 
 

@@ -151,8 +151,8 @@ class Worker:
                 self._restorations.drop([partition])
                 self._check_rights(result.why, result.code, [self._state])
             return False
-        self._restorations.drop([partition])
         if is_served := self._member.serve(partition, restored.start):
+            self._restorations.drop([partition])
             self._lane.hold(partition, refold.store, end=restored.events_end)
             self._served[partition] = Served(
                 restored.start, restored.left, state_start=restored.state_start, known=restored.known

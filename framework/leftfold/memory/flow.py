@@ -15,7 +15,7 @@ from leftfold.engine.batch import Batch, Outgoing
 from leftfold.engine.batch_lane import BatchLane
 from leftfold.engine.lane import Lane
 from leftfold.engine.process_lane import ProcessLane
-from leftfold.engine.router import Router
+from leftfold.engine.router import Router, Unusable
 from leftfold.engine.timer_order import SetTimer
 from leftfold.errors import ConfigurationError
 from leftfold.memory.log import MemoryLog, MemoryLogReader
@@ -133,7 +133,12 @@ class Flow:
     def _routed(self) -> bool:
         for router, reader, name in self._routes:
             for record in reader.poll(1000, 0.0):
-                routed = router.route(record)
+                try:
+                    routed = router.route(record)
+                except Unusable as error:
+                    self._write(names.dead(name), error.letter)
+                    _LOGGER.warning("%s: dead-lettered by its router: %s", name, error)
+                    continue
                 if routed is not None:
                     self._waiting.append(self._write(names.commands(name), routed))
         return bool(self._waiting)

@@ -18,6 +18,7 @@ from leftfold.engine.generations import BUCKETS, open_generation, topics_of
 from leftfold.engine.hole import beginning
 from leftfold.engine.query_writer import QueryWriter
 from leftfold.engine.rebuild_removal import abandon, remove, sweep
+from leftfold.engine.same_log import known_ids, other_log
 from leftfold.errors import ConfigurationError, Fenced, ViewNotBuilt
 from leftfold.flush import Generation, Phase
 from leftfold.position import Position
@@ -85,14 +86,17 @@ class QueryStream:
                 the marks say from where.
             ContractError: an event cannot be read, or two groups have one key.
             LogHole: events that it must read are gone from a topic; it reads no archive.
+            ConfigurationError: the live generation was computed from another topic of that name.
             InfrastructureError: the log, the store or Spark is not there.
         """
         run, files = secrets.token_hex(8), self._fingerprints()
         sweep(self._places.store, self._view, self._keep)
         with closing(self._places.open_log()) as log:
             topics = topics_of(self._view, log.partitions)
-            ends = log.stable_ends(topics)
-        batches = self._resumed(run, files, topics, ends) or self._begun(run, files, topics, ends)
+            ends, ids = log.stable_ends(topics), known_ids(log, topics)
+        if why := self._other(ids):
+            raise ConfigurationError(why)
+        batches = self._resumed(run, files, topics, ends) or self._begun(run, files, topics, ends, ids)
         try:
             self._stream(batches, stop)
         except BaseException as error:
@@ -101,6 +105,15 @@ class QueryStream:
             raise
         if batches.writer is None:
             remove(self._places.store, batches.generation)
+
+    def foreign(self) -> str:
+        """Why the live generation does not belong to the topics that are there, and what to type; '' when it does."""
+        with closing(self._places.open_log()) as log:
+            return self._other(known_ids(log, topics_of(self._view, log.partitions)))
+
+    def _other(self, ids: Mapping[str, str]) -> str:
+        live = self._places.store.registry(self._view.name).live_of(self._view.hash)
+        return other_log(live, ids) if live is not None else ""
 
     def checkpoint(self, generation: Generation) -> Checkpoint:
         """Where Spark keeps the sums of a generation."""
@@ -138,11 +151,13 @@ class QueryStream:
         batches.writer = writer
         return batches
 
-    def _begun(self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position) -> StreamBatches:
+    def _begun(
+        self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position, ids: Mapping[str, str]
+    ) -> StreamBatches:
         """A new generation and a fresh checkpoint; its first batch is the whole log."""
         store, view = self._places.store, self._view
         self._reach.check(beginning(topics))
-        generation = open_generation(store, view, topics, Phase.BULK, BUCKETS)
+        generation = open_generation(store, view, topics, Phase.BULK, BUCKETS, ids=ids)
         path = self.checkpoint(generation).begin(run, files)
         batches = self._batches(generation, run, ends, path)
         self._report("stream begins", {"view": view.name, "generation": generation.id})

@@ -1,1 +1,11 @@
-"""A simulated Kafka and Redis on which the shipped code runs under a seeded schedule, where time is a number."""
+"""A simulated Kafka on which an App's shipped workers and clients run under seeded schedules, where time is a number.
+
+`simulate` runs an App under many of them. The parts below: `kafka` (the cluster and its clients), `scheduler` and
+`world` (tasks and time), `takeover` (what is exchanged in the shipped modules), `faults`, `witness`, `deployment`.
+"""
+
+from __future__ import annotations
+
+from leftfold.testing.simulation.schedules import Outcome, Report, Scenario, run, schedules, shrink, simulate
+
+__all__ = ["Outcome", "Report", "Scenario", "run", "schedules", "shrink", "simulate"]

@@ -40,13 +40,14 @@ class Process:
     """What is killed, stopped and started as one: tasks that share a memory, with a clock of their own.
 
     Attributes:
-        skew: seconds that its wall clock is ahead. drift: seconds that it has worked so far, which no wait counts.
+        role: what it is one of, such as "worker". skew: seconds that its wall clock is ahead.
+        drift: seconds that it has worked so far, which no wait counts.
         code: its exit code once it has ended; -9 = killed.
         calls: how many simulated calls it has made. strike: called before each of them with its name.
     """
 
-    def __init__(self, name: str, scheduler: Scheduler) -> None:
-        self.name, self._scheduler = name, scheduler
+    def __init__(self, name: str, scheduler: Scheduler, role: str = "") -> None:
+        self.name, self._scheduler, self.role = name, scheduler, role or name
         self.skew, self.drift, self.calls = 0.0, 0.0, 0
         self.code: int | None = None
         self.is_stopped = False
@@ -128,8 +129,13 @@ class Task:
 
     def wake(self, turn: int, reason: Any = True) -> None:
         """Ends the wait that began at this turn; later ones are left alone."""
-        if turn == self._turn and not self.is_done:
+        if turn != self._turn or self.is_done:
+            return
+        if self._scheduler.current is None:
             self.process.do(lambda: self._resume(turn, reason))
+        else:
+            # Another task holds the baton, or it has not begun to wait.
+            self._scheduler.call_later(0.0, lambda: self.wake(turn, reason))
 
     def unwind(self) -> None:
         """Ends it where it stands."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import atexit as real_atexit
 import importlib
+import io
+import logging
 import os as real_os
 import pkgutil
 import queue as real_queue
 import random as real_random
 import secrets as real_secrets
+import sys as real_sys
 import threading as real_threading
 import time as real_time
 import uuid
@@ -20,12 +23,12 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import admin as real_admin
 
-from leftfold.testing.simulation import threads
 from leftfold.testing.simulation.kafka.admin import AdminClient
 from leftfold.testing.simulation.kafka.cluster import BORN
 from leftfold.testing.simulation.kafka.consumer import Consumer
 from leftfold.testing.simulation.kafka.producer import Producer
-from leftfold.testing.simulation.threads import Module
+from leftfold.testing.simulation.stand_ins import threads
+from leftfold.testing.simulation.stand_ins.threads import Module
 from leftfold.testing.simulation.world import active
 
 __all__ = ["PACKAGES", "simulated", "taken_over"]
@@ -115,6 +118,7 @@ _os = Module(
     real_os, urandom=_token_bytes, _exit=_exit, getpid=lambda: 1000 + active().processes.index(active().process)
 )
 _random = _Random()
+_sys = Module(real_sys, stderr=io.StringIO())
 _atexit = Module(real_atexit, register=lambda function, *args, **more: function, unregister=lambda function: None)
 
 
@@ -139,6 +143,7 @@ def _stand_ins() -> list[tuple[Any, Any]]:
         (real_secrets, _secrets),
         (uuid.uuid4, _uuid4),
         (real_os, _os),
+        (real_sys, _sys),
         (real_atexit, _atexit),
         (confluent_kafka.Consumer, Consumer),
         (confluent_kafka.Producer, Producer),
@@ -167,11 +172,16 @@ def taken_over(packages: Sequence[str] = PACKAGES, more: Sequence[tuple[Any, Any
     """
     pairs = {id(real): (real, stand_in) for real, stand_in in [*_stand_ins(), *more]}
     undo: list[Callable[[], None]] = []
+    # What clients say of thousands of broken connections is no news here; workers report what matters.
+    log = logging.getLogger("leftfold")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
     try:
         for module in simulated(packages):
             _exchange(module, pairs, undo)
         yield
     finally:
+        log.setLevel(level)
         for action in reversed(undo):
             action()
 

@@ -48,9 +48,9 @@ class World:
             raise RuntimeError("a simulated client is used outside a simulated process")
         return task.process
 
-    def start(self, name: str, function: Callable[[], Any]) -> Task:
-        """A new process with its first task."""
-        process = Process(name, self.scheduler)
+    def start(self, name: str, function: Callable[[], Any], role: str = "") -> Task:
+        """A new process with its first task; one that is started again has the name of the one before."""
+        process = Process(name, self.scheduler, role)
         self.processes.append(process)
         return self.scheduler.spawn(process, function)
 

@@ -183,7 +183,7 @@ class _Reader(Client):
             # A rebalance that the application has not met is overtaken by this one.
             self._queue.clear()
             if owned := sorted(self.membership.owned):
-                self._call(consumer, False, owned, False)
+                self._call(consumer, owned, is_assignment=False)
             ended: list[bool] = []
             task, turn = self.scheduler.current, self.scheduler.current.turn if self.scheduler.current else 0
 
@@ -198,11 +198,11 @@ class _Reader(Client):
             self.membership.topics = ()
         self.unassign(None)
 
-    def _rebalance(self, is_assignment: bool, places: list[Place], lost: bool) -> None:
+    def _rebalance(self, is_assignment: bool, places: list[Place]) -> None:
         """Has the application be called where it polls, before or behind the messages that wait."""
 
         def event(consumer: Consumer) -> None:
-            self._call(consumer, is_assignment, places, lost)
+            self._call(consumer, places, is_assignment=is_assignment)
 
         if self.scheduler.random.random() < 0.5:
             self._queue.appendleft(event)
@@ -214,11 +214,13 @@ class _Reader(Client):
         self._queue.append(fetched)
         self.notify()
 
-    def _call(self, consumer: Consumer, is_assignment: bool, places: list[Place], lost: bool) -> None:
+    def _call(self, consumer: Consumer, places: list[Place], *, is_assignment: bool) -> None:
         on_assign, on_revoke, on_lost = self._callbacks
         self._is_handled = False
         partitions = [TopicPartition(*place) for place in places]
-        callback = on_assign if is_assignment else on_lost if lost and on_lost is not None else on_revoke
+        callback = (
+            on_assign if is_assignment else on_lost if self.membership.is_lost and on_lost is not None else on_revoke
+        )
         try:
             if callback is not None:
                 callback(consumer, partitions)

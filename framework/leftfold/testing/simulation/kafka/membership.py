@@ -35,14 +35,15 @@ class Membership:
     """The state machine of librdkafka's consumer groups (rdkafka_cgrp.c), for the classic protocol.
 
     Args:
-        rebalance: puts a rebalance before the application: (is an assignment, partitions, were they lost).
+        rebalance: puts a rebalance before the application: (is an assignment, partitions).
 
     Attributes:
         generation: of the group as this member knows it, -1 = none. It rises with the answer to a join, before the
             application hears of the rebalance. owned: what the application was assigned and has not given up.
+        is_lost: whether the group has given that to others already.
     """
 
-    def __init__(self, client: Client, rebalance: Callable[[bool, list[Place], bool], None]) -> None:
+    def __init__(self, client: Client, rebalance: Callable[[bool, list[Place]], None]) -> None:
         config = client.config
         self._client, self._rebalance = client, rebalance
         self.group = str(config.get("group.id", ""))
@@ -54,7 +55,7 @@ class Membership:
         self.topics: tuple[str, ...] = ()
         self.owned: set[Place] = set()
         self.polled = self._confirmed = client.scheduler.now
-        self._is_in = self._is_called = self._is_rejoining = self._is_leaving = False
+        self._is_in = self._is_rejoining = self._is_leaving = self.is_lost = False
         self._asked: tuple[bool, list[Place]] | None = None
         self._next: list[Place] | None = None
         self._round = 0
@@ -78,6 +79,7 @@ class Membership:
             self.owned |= set(places)
         else:
             self.owned -= set(places)
+            self.is_lost = False
         if self._is_leaving:
             return
         if self._next is not None:
@@ -176,14 +178,15 @@ class Membership:
         else:
             self._call(added, is_assignment=True)
 
-    def _call(self, places: list[Place], *, is_assignment: bool, lost: bool = False) -> None:
+    def _call(self, places: list[Place], *, is_assignment: bool) -> None:
         self._asked = is_assignment, places
-        self._rebalance(is_assignment, places, lost)
+        self._rebalance(is_assignment, places)
 
     def _lose(self, *, forget: bool) -> None:
         """The group goes on without this member: what it owns is lost."""
         self._round += 1
         self._is_in, self.generation, self._next = False, -1, None
+        self.is_lost = bool(self.owned)
         if forget:
             self.member = ""
         if self._asked is not None and not self._asked[0]:
@@ -191,7 +194,7 @@ class Membership:
         self._asked = None
         if self.owned:
             self._is_rejoining = True
-            self._call(sorted(self.owned), is_assignment=False, lost=True)
+            self._call(sorted(self.owned), is_assignment=False)
         else:
             self._join()
 

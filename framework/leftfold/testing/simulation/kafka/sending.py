@@ -58,7 +58,7 @@ class Sender(Client):
         self._sending: dict[Place, list[_Parcel]] = {}
         self._sequences: dict[Place, int] = {}
         self._producer, self._epoch = -1, -1
-        self._is_asking = False
+        self._is_asking = self._is_bumping = False
         self._state = "new"
         self._members: set[Place] = set()
         self._adding: set[Place] = set()
@@ -160,6 +160,12 @@ class Sender(Client):
         if self._is_idempotent and self._producer < 0:
             self._identify()
             return
+        if self._is_bumping:
+            if self._sending:
+                return
+            self._is_bumping = False
+            self._epoch += 1
+            self._sequences.clear()
         waiting = [place for place, queue in self._queues.items() if queue and place not in self._sending]
         if not waiting:
             return
@@ -293,6 +299,9 @@ class Sender(Client):
             self._refused(code, "Produce")
         elif self.id:
             self._abortable = self._abortable or failure(code, "a record was not delivered", abort=True)
+        elif code in (KafkaError._MSG_TIMED_OUT, KafkaError._TRANSPORT) and self._is_idempotent:
+            # It may stand there: sequences begin again under another epoch once nothing is on its way.
+            self._is_bumping = True
         elif code == OUT_OF_ORDER:
             self._die(failure(code, "sequences are out of order", fatal=True))
 

@@ -1,0 +1,179 @@
+"""An App at work in a simulated world: its workers under a supervisor, and clients that send it commands."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from leftfold.app import App
+from leftfold.errors import DomainError, Fenced, InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.kafka import topics
+from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker import Worker
+from leftfold.kafka.workshop import Workshop
+from leftfold.messages import Command
+from leftfold.testing.simulation.faults import Fault, install
+from leftfold.testing.simulation.stand_ins.threads import Event
+from leftfold.testing.simulation.witness import Sent
+from leftfold.testing.simulation.world import World
+
+__all__ = ["Deployment"]
+
+SETTINGS = KafkaSettings(bootstrap_servers="simulated:9092")
+AGAIN_SECONDS = 0.5
+_PATIENCE = 10.0
+
+
+class Deployment:
+    """Workers and clients of one App.
+
+    Args:
+        loads: what each client sends, in its order. workers: per decider. make: makes the clients of a worker.
+        same_ids: whether a command whose outcome is not known is sent again under its id, as it should be.
+
+    Attributes:
+        trace: what workers reported and how processes ended: (seconds, process, what, details).
+        broken: errors that no fault excuses.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        app: App,
+        loads: Sequence[Sequence[Command]],
+        *,
+        workers: int = 2,
+        faults: Sequence[Fault] = (),
+        same_ids: bool = True,
+        make: Callable[..., Workshop] = Workshop,
+    ) -> None:
+        self._world, self._app, self._make, self._same_ids = world, app, make, same_ids
+        self._stops: list[Event] = []
+        self._is_stopping = self.is_over = False
+        self.trace: list[tuple[float, str, str, Any]] = []
+        self.broken: list[str] = []
+        self._successors: list[Worker] = []
+        self.faults = install(world, faults)
+        self.sent: list[Sent] = []
+        self._workers = workers
+        self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
+        self._is_ready = False
+
+    def begin(self) -> None:
+        """Makes the topics, then starts everything."""
+        self._keep("setup", "setup", self._set_up)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether every client has all its answers."""
+        return self._is_ready and all(one.answer is not None for one in self.sent)
+
+    def end(self) -> None:
+        """Has the workers stop in order."""
+        self._is_stopping = True
+        for stop in self._stops:
+            stop.set()
+
+    def restart(self) -> None:
+        """Starts one more worker for each decider, which restores what the others have left."""
+        self._is_stopping = False
+        self._stops.clear()
+        for decider in self._app.deciders:
+            self._keep(f"{decider.name} successor", "successor", lambda d=decider.name: self._work(d, last=True))  # type: ignore[misc]
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the workers of `restart` serve every partition."""
+        every = frozenset(range(self._app.partitions))
+        return len(self._successors) == len(self._app.deciders) and all(w.served == every for w in self._successors)
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing runs any more."""
+        return all(task.is_done or task.process.code is not None for p in self._world.processes for task in p.tasks)
+
+    def _sent(self, command: Command) -> Sent:
+        spec = command.__leftfold__
+        one = Sent([f"c{len(self.sent)}"], str(getattr(command, spec.key)), spec.category)
+        self.sent.append(one)
+        return one
+
+    def _set_up(self) -> None:
+        topics.ensure(self._app, SETTINGS)
+        if self._is_ready:
+            return
+        self._is_ready = True
+        for decider in self._app.deciders:
+            for number in range(self._workers):
+                self._keep(f"{decider.name} worker {number + 1}", "worker", lambda d=decider.name: self._work(d))  # type: ignore[misc]
+        for number, load in enumerate(self._loads):
+            self._keep(f"client {number + 1}", "client", lambda mine=load: self._send(mine))  # type: ignore[misc]
+
+    def _keep(self, name: str, role: str, function: Callable[[], None]) -> None:
+        """Runs a process, and runs it again when it ends by a kill or an error that a new start may cure."""
+        world = self._world
+
+        def run() -> None:
+            process = world.process
+            self.faults.watch(process)
+            try:
+                function()
+            except (Fenced, InfrastructureError) as error:
+                self._note("ended", error)
+                process.end(75)
+            except Exception as error:  # noqa: BLE001  # as a process that ends with a traceback, and is started again
+                self._note("broke", repr(error))
+                self.broken.append(f"broke: {name}: {error!r}")
+                process.end(1)
+
+        task = world.start(name, run, role)
+
+        def ended() -> None:
+            code = task.process.code
+            if self.is_over:
+                return
+            self.broken += [f"broke: {name}/{one.name}: {one.error!r}" for one in task.process.tasks if one.error]
+            self.trace.append((world.scheduler.now, name, "exit", code))
+            if not self._is_stopping and code is not None:
+                world.scheduler.call_later(AGAIN_SECONDS, lambda: self._keep(name, role, function))
+
+        task.process.at_end.append(ended)
+
+    def _note(self, what: str, details: Any) -> None:
+        self.trace.append((self._world.scheduler.now, self._world.process.name, what, details))
+
+    def _work(self, category: str, *, last: bool = False) -> None:
+        stop = Event()
+        self._stops.append(stop)
+        if self._is_stopping:
+            return
+        stopped: Any = stop
+        worker = Worker(self._app, category, self._make(SETTINGS), stop=stopped, report=self._note)
+        if last:
+            self._successors.append(worker)
+        worker.run()
+
+    def _send(self, load: Sequence[tuple[Sent, Command]]) -> None:
+        """Sends one after the other, each until its outcome is known."""
+        chance = random.Random(self._world.seed)  # nothing secret
+        with KafkaClient(self._app.name, SETTINGS) as client:
+            for one, command in load:
+                if one.answer is not None:
+                    continue
+                if chance.random() < 0.3:
+                    self._world.scheduler.wait(chance.random())
+                while True:
+                    try:
+                        one.answer = client.send(command, id=one.id, timeout=_PATIENCE)
+                    except (OutcomeUnknown, InfrastructureError) as unknown:
+                        if not self._same_ids:
+                            one.ids.append(f"{one.ids[0]}.{len(one.ids)}")
+                        self._note("asks again", f"{one.ids[0]}: {unknown}")
+                        self._world.scheduler.wait(AGAIN_SECONDS)
+                        continue
+                    except (DomainError, LeftfoldError) as error:
+                        one.answer = error
+                        self._note("refused", error)
+                    break

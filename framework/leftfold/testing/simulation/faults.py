@@ -1,0 +1,232 @@
+"""What strikes a simulated world, drawn from a seed: kills, pauses, lost and late requests, cuts, restarts, clocks."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from leftfold.testing.simulation.kafka.cluster import Broker, Fate
+from leftfold.testing.simulation.scheduler import Process
+from leftfold.testing.simulation.world import World
+
+__all__ = ["KINDS", "Fault", "draw", "install"]
+
+CALLS = (
+    "", "", "", "poll", "consume", "produce", "flush", "begin_transaction", "send_offsets_to_transaction",
+    "commit_transaction", "commit_transaction", "commit_transaction", "commit_transaction", "init_transactions",
+    "commit", "seek", "committed", "close", "get_watermark_offsets",
+)  # fmt: skip
+"""Where a process may be struck; "" = at any call."""
+REQUESTS = (
+    "produce", "produce", "add partitions", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "EndTxn", "EndTxn",
+    "EndTxn", "init producer",
+    "offset commit", "offset fetch", "list offsets", "fetch", "join", "sync", "heartbeat", "leave", "metadata",
+)  # fmt: skip
+_LENGTHS = (0.2, 1.0, 3.0, 7.0, 8.0, 10.0, 12.0, 20.0)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One strike.
+
+    Attributes:
+        kind: what happens. target: a role ("worker", "client" …) or a broker's number. at: a call or a request by
+            name, whose `number`-th time it is; or the seconds that have passed. seconds: how long it lasts.
+    """
+
+    kind: str
+    target: str = ""
+    at: str = ""
+    number: int = 0
+    after: float = 0.0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        when = f"call {self.number} of {self.at or 'any kind'}" if self.number else f"{self.after:.1f} s"
+        how_long = f" for {self.seconds:.1f} s" if self.seconds else ""
+        return f"{self.kind} {self.target} at {when}{how_long}"
+
+
+def _length(chance: random.Random) -> float:
+    return chance.choice(_LENGTHS) * (0.5 + chance.random())
+
+
+def _at_call(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
+        at = chance.choice(CALLS)
+        number = 1 + int(chance.expovariate(1 / 150) if not at else chance.expovariate(1 / 6))
+        return Fault(kind, chance.choice(roles), at, number, seconds=_length(chance))
+
+    return drawn
+
+
+def _at_request(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
+        number = 1 + int(chance.expovariate(1 / 6))
+        return Fault(kind, chance.choice(roles), chance.choice(REQUESTS), number, seconds=_length(chance))
+
+    return drawn
+
+
+def _at_time(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
+        is_of_broker = kind in ("restart broker", "slow broker")
+        target = str(chance.randrange(brokers) + 1) if is_of_broker else chance.choice(roles)
+        return Fault(kind, target, after=horizon * chance.random(), seconds=_length(chance))
+
+    return drawn
+
+
+KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]] = {
+    "kill": _at_call("kill"),
+    "stop": _at_call("stop"),
+    "kill later": _at_time("kill later"),
+    "lost": _at_request("lost"),
+    "unanswered": _at_request("unanswered"),
+    "late": _at_request("late"),
+    "cut to": _at_time("cut to"),
+    "cut from": _at_time("cut from"),
+    "cut": _at_time("cut"),
+    "restart broker": _at_time("restart broker"),
+    "slow broker": _at_time("slow broker"),
+    "move coordinators": _at_time("move coordinators"),
+    "clock": _at_time("clock"),
+}
+_WEIGHTS = {"kill": 4, "stop": 2, "lost": 2, "unanswered": 3, "late": 3, "restart broker": 2, "move coordinators": 2}
+
+
+def draw(
+    seed: int, roles: Sequence[str], brokers: int, horizon: float, kinds: Sequence[str] = tuple(KINDS)
+) -> list[Fault]:
+    """The faults of a seed: none to six of them."""
+    chance = random.Random(seed * 7919 + 13)  # nothing secret
+    weights = [_WEIGHTS.get(kind, 1) for kind in kinds]
+    chosen = chance.choices(kinds, weights, k=chance.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6)))
+    return [KINDS[kind](chance, roles, brokers, horizon) for kind in chosen]
+
+
+def install(world: World, faults: Sequence[Fault]) -> _Installed:
+    """Has the faults strike as the world goes on."""
+    return _Installed(world, faults)
+
+
+class _Installed:
+    """Faults of a running world; `until` is when the last one that has struck is over."""
+
+    def __init__(self, world: World, faults: Sequence[Fault]) -> None:
+        self._world, self._scheduler, self._cluster = world, world.scheduler, world.cluster
+        self.struck: list[tuple[float, Fault]] = []
+        self.until = 0.0
+        self._left = [fault for fault in faults if fault.number]
+        self._counts = Counter[tuple[str, str]]()
+        self._cluster.fate = self._fate
+        self._cluster.pause = self._pause
+        self._cluster.forgets = lambda: self._scheduler.random.random() < 0.25
+        for fault in faults:
+            if not fault.number:
+                self._scheduler.call_later(fault.after, lambda f=fault: self._strike(f))  # type: ignore[misc]
+
+    def watch(self, process: Process) -> None:
+        """Has faults strike at the calls of a process, too."""
+        process.strike = self._called
+
+    def stop(self) -> None:
+        """No fault strikes any more."""
+        self._left.clear()
+
+    def _note(self, fault: Fault, seconds: float = 0.0) -> None:
+        now = self._scheduler.now
+        self.struck.append((now, fault))
+        self.until = max(self.until, now + seconds)
+
+    def _called(self, process: Process, what: str) -> None:
+        role = process.role
+        for at in (what, ""):
+            self._counts[role, at] += 1
+            count = self._counts[role, at]
+            for fault in self._left:
+                if fault.kind in ("kill", "stop") and (fault.target, fault.at, fault.number) == (role, at, count):
+                    self._left.remove(fault)
+                    self._strike_process(process, fault)
+                    break
+
+    def _strike_process(self, process: Process, fault: Fault) -> None:
+        if fault.kind == "stop":
+            self._note(fault, fault.seconds)
+            self._scheduler.call_later(fault.seconds, process.go_on)
+            process.stop()
+            self._scheduler.wait(0.0)  # it goes on behind its stop
+        else:
+            self._note(fault)
+            process.end(-9)
+
+    def _fate(self, api: str, process: Process) -> Fate | None:
+        key = f"request of {process.role}", api
+        self._counts[key] += 1
+        for fault in self._left:
+            if (fault.target, fault.at, fault.number) == (process.role, api, self._counts[key]):
+                if fault.kind in ("lost", "unanswered"):
+                    self._left.remove(fault)
+                    self._note(fault)
+                    return Fate("lost" if fault.kind == "lost" else "unanswered")
+                if fault.kind == "late":
+                    self._left.remove(fault)
+                    self._note(fault, fault.seconds)
+                    return Fate("late", fault.seconds)
+        return None
+
+    def _pause(self) -> float:
+        """How long a coordinator takes to reach a partition: mostly not at all, now and then half a second."""
+        chance = self._scheduler.random
+        return chance.random() * 0.5 if chance.random() < 0.1 else 0.0
+
+    def _strike(self, fault: Fault) -> None:
+        cluster, later = self._cluster, self._scheduler.call_later
+        if fault.kind in ("restart broker", "slow broker"):
+            broker = cluster.brokers[int(fault.target) - 1]
+            if not broker.is_up:
+                return
+            self._note(fault, fault.seconds)
+            if fault.kind == "slow broker":
+                broker.slow_until = self._scheduler.now + fault.seconds
+            else:
+                cluster.kill(broker)
+                later(fault.seconds, lambda: cluster.start(broker))
+        elif fault.kind == "move coordinators":
+            self._note(fault)
+            for key in cluster.known_homes():
+                if key[0] in ("group", "transaction") and self._scheduler.random.random() < 0.7:
+                    cluster.move(key)
+        else:
+            for process in self._targets(fault):
+                self._strike_one(process, fault)
+
+    def _strike_one(self, process: Process, fault: Fault) -> None:
+        if fault.kind == "kill later":
+            self._note(fault)
+            process.end(-9)
+        elif fault.kind == "clock":
+            self._note(fault, fault.seconds)
+            process.skew += (jump := self._scheduler.random.choice((-3600.0, -5.0, 5.0, 3600.0)))
+            self._scheduler.call_later(fault.seconds, lambda: _turn_back(process, jump))
+        else:
+            self._note(fault, fault.seconds)
+            self._cut(process, fault)
+
+    def _cut(self, process: Process, fault: Fault) -> None:
+        directions = {"cut to": ("to",), "cut from": ("from",), "cut": ("to", "from")}[fault.kind]
+        brokers: list[Broker] = self._cluster.brokers
+        chosen = brokers if self._scheduler.random.random() < 0.5 else [self._scheduler.random.choice(brokers)]
+        links = {(process.name, broker.number, direction) for broker in chosen for direction in directions}
+        self._cluster.cut |= links
+        self._scheduler.call_later(fault.seconds, lambda: self._cluster.cut.difference_update(links))
+
+    def _targets(self, fault: Fault) -> list[Process]:
+        running = [p for p in self._world.processes if p.role == fault.target and p.code is None]
+        return [self._scheduler.random.choice(running)] if running else []
+
+
+def _turn_back(process: Process, jump: float) -> None:
+    process.skew -= jump

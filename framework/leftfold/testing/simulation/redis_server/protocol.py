@@ -1,0 +1,187 @@
+"""The Redis protocol, RESP2 and RESP3: commands from bytes, and replies to bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = [
+    "NULL_ARRAY",
+    "OK",
+    "CommandReader",
+    "Failure",
+    "ProtocolError",
+    "Push",
+    "Reply",
+    "Status",
+    "encode",
+    "number",
+]
+
+_HEADER = re.compile(rb"[*$](0|[1-9]\d{0,8})\r\n")
+_MOST_BULK = 512 * 1024 * 1024
+_MOST_PARTS = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Status:
+    """A simple string, such as OK."""
+
+    text: bytes
+
+
+class Failure(Exception):
+    """An error reply; its text begins with the code, such as ERR or WRONGTYPE."""
+
+
+class ProtocolError(Exception):
+    """Bytes that are no command; the server answers with an error and closes the connection."""
+
+
+class Push(list["Reply"]):
+    """A message of a subscription: an array in RESP2, a push in RESP3."""
+
+
+class _NullArray:
+    """What EXEC answers when a watched key has changed."""
+
+
+NULL_ARRAY = _NullArray()
+OK = Status(b"OK")
+
+Reply: TypeAlias = (
+    int | float | bytes | Status | Failure | list["Reply"] | set[bytes] | dict[bytes, "Reply"] | _NullArray | None
+)
+"""A reply before it is encoded; a dict is a map, a set a set, None the null bulk string."""
+
+
+class CommandReader:
+    """Cuts the bytes of one connection into commands; keeps what is not complete yet."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, data: bytes) -> Iterator[list[bytes]]:
+        """The commands that are complete with these bytes.
+
+        Raises:
+            ProtocolError: the bytes are no command.
+        """
+        buffer = self._buffer + data if self._buffer else data
+        at = 0
+        try:
+            while at < len(buffer):
+                found = _inline(buffer, at) if buffer[at] != 42 else _command(buffer, at)
+                if found is None:
+                    break
+                at, parts = found
+                if parts:
+                    yield parts
+        finally:
+            self._buffer = buffer[at:]
+
+
+def _inline(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
+    end = buffer.find(b"\n", at)
+    return None if end < 0 else (end + 1, buffer[at:end].split())
+
+
+def _command(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
+    """The end and the parts of the command that begins here; None while it is incomplete."""
+    header = _header(buffer, at, 42, _MOST_PARTS, "invalid multibulk length")
+    if header is None:
+        return None
+    count, at = header
+    parts: list[bytes] = []
+    for _ in range(count):
+        header = _header(buffer, at, 36, _MOST_BULK, "invalid bulk length")
+        if header is None:
+            return None
+        size, start = header
+        at = start + size + 2
+        if at > len(buffer):
+            return None
+        parts.append(buffer[start : at - 2])
+    return at, parts
+
+
+def _header(buffer: bytes, at: int, mark: int, most: int, message: str) -> tuple[int, int] | None:
+    """The number behind a mark, and where what it counts begins."""
+    found = _HEADER.match(buffer, at)
+    if found is not None and buffer[at] == mark and (value := int(found[1])) <= most:
+        return value, found.end()
+    end = buffer.find(b"\r\n", at)
+    if end < 0:
+        return None
+    if buffer[at] != mark:
+        raise ProtocolError(f"expected '{chr(mark)}', got '{chr(buffer[at])}'")
+    number_ = number(buffer[at + 1 : end])
+    if number_ is None or number_ > most or (mark == 36 and number_ < 0):
+        raise ProtocolError(message)
+    return number_, end + 2
+
+
+def number(text: bytes) -> int | None:
+    """An integer of 64 bits as Redis reads it; None for anything else: no spaces, no plus, no leading zeros."""
+    digits = text.removeprefix(b"-")
+    if not digits.isdigit() or len(digits) > 19 or (digits[0] == 48 and len(text) > 1):
+        return None
+    value = int(text)
+    return value if -(1 << 63) <= value < 1 << 63 else None
+
+
+def encode(reply: Reply, version: int = 2) -> bytes:
+    """A reply as bytes.
+
+    Args:
+        version: of the protocol, 2 or 3.
+    """
+    parts: list[bytes] = []
+    _encode(reply, version == 3, parts)
+    return b"".join(parts)
+
+
+def _encode(reply: Reply, is_three: bool, parts: list[bytes]) -> None:
+    match reply:
+        case bytes():
+            parts.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
+        case int():
+            parts.append(b":%d\r\n" % reply)
+        case float():
+            text = double(reply)
+            parts.append(b",%b\r\n" % text if is_three else b"$%d\r\n%b\r\n" % (len(text), text))
+        case Status():
+            parts.append(b"+%b\r\n" % reply.text)
+        case Failure():
+            line = str(reply).encode(errors="surrogateescape").replace(b"\r", b" ").replace(b"\n", b" ")
+            parts.append(b"-%b\r\n" % line)
+        case dict() | set() | list():
+            _encode_several(reply, is_three, parts)
+        case _ if is_three:
+            parts.append(b"_\r\n")
+        case _:
+            parts.append(b"$-1\r\n" if reply is None else b"*-1\r\n")
+
+
+def _encode_several(
+    reply: Push | list[Reply] | set[bytes] | dict[bytes, Reply], is_three: bool, parts: list[bytes]
+) -> None:
+    values: Iterable[Reply]
+    match reply:
+        case dict():
+            mark, values = b"%", [each for item in reply.items() for each in item]
+        case set():
+            mark, values = b"~", sorted(reply)
+        case _:
+            mark, values = b">" if isinstance(reply, Push) else b"*", reply
+    size = len(reply) * (2 if isinstance(reply, dict) and not is_three else 1)
+    parts.append(b"%b%d\r\n" % (mark if is_three else b"*", size))
+    for value in values:
+        _encode(value, is_three, parts)
+
+
+def double(value: float) -> bytes:
+    """A double as Redis writes it."""
+    return b"%.17g" % value

@@ -1,0 +1,210 @@
+"""Runs an App under schedules that a seed decides, judges each, and shrinks what fails to the fewest faults."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from leftfold.app import App
+from leftfold.kafka import reach
+from leftfold.messages import Command
+from leftfold.testing.simulation.commands import drawn_load
+from leftfold.testing.simulation.deployment import Deployment
+from leftfold.testing.simulation.faults import KINDS, Fault, draw
+from leftfold.testing.simulation.scheduler import Stuck
+from leftfold.testing.simulation.takeover import taken_over
+from leftfold.testing.simulation.witness import Check, violations
+from leftfold.testing.simulation.world import World
+
+__all__ = ["Outcome", "Report", "Scenario", "run", "schedules", "shrink", "simulate"]
+
+LIVENESS_SECONDS = 120.0
+_HORIZON = 15.0
+_COMMANDS = 8
+_WIDTH = 200
+"""Characters of a line of a trace."""
+_REAL_NETWORK: list[tuple[Any, Any]] = [
+    (reach.check_reachable, lambda settings: None),
+    (reach.trouble, lambda settings, seconds=1.0: ""),
+]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is run.
+
+    Args:
+        load: draws what each client sends. workers: of each decider. kinds: of faults that may strike.
+        horizon: virtual seconds within which they do. same_ids: see `simulate`. check: what the domain promises.
+    """
+
+    app: App
+    load: Callable[[random.Random], Sequence[Sequence[Command]]]
+    workers: int = 2
+    brokers: int = 2
+    kinds: tuple[str, ...] = tuple(KINDS)
+    horizon: float = _HORIZON
+    same_ids: bool = True
+    check: Check | None = None
+
+    def faults(self, seed: int) -> list[Fault]:
+        """What strikes under a seed."""
+        return draw(seed, ("worker", "client", "worker"), self.brokers, self.horizon, self.kinds)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one schedule; `wrong` is empty when every promise was kept."""
+
+    seed: int
+    faults: tuple[Fault, ...]
+    wrong: tuple[str, ...]
+    trace: tuple[tuple[float, str, str, Any], ...]
+    seconds: float
+    events: int
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {'; '.join(self.wrong) or 'well'}"]
+        lines += [f"  fault: {fault}" for fault in self.faults]
+        for (name, what, details), found in groupby(self.trace, key=_line):
+            times = [at for at, *_ in found]
+            often = f" ({len(times)} times until {times[-1]:.3f})" if len(times) > 1 else ""
+            lines.append(f"  {times[0]:9.3f} {name}: {what} {details}{often}")
+        return "\n".join(lines)
+
+
+def _line(entry: tuple[float, str, str, Any]) -> tuple[str, str, str]:
+    _, name, what, details = entry
+    return name, what, str(details)[:_WIDTH]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of many schedules: how many were run, and the first that failed, shrunk to the fewest faults."""
+
+    app: str
+    first: int
+    count: int
+    virtual_seconds: float
+    failure: Outcome | None = None
+
+    def __str__(self) -> str:
+        if self.failure is None:
+            return (
+                f"{self.app}: {self.count:,} schedules from seed {self.first} kept every promise "
+                f"({self.virtual_seconds / 3600:.1f} virtual hours)"
+            )
+        return f"{self.app}: schedule {self.count} broke a promise\n{self.failure}"
+
+
+def simulate(
+    app: App,
+    *,
+    commands: Callable[[random.Random], Sequence[Sequence[Command]]] | None = None,
+    check: Check | None = None,
+    schedules: int = 100,
+    seed: int = 0,
+    workers: int = 2,
+    clients: int = 2,
+    same_ids: bool = True,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Report:
+    """Runs an App's workers and clients under seeded schedules with faults, until one breaks a promise.
+
+    Args:
+        commands: draws what each client sends, in its order; by default commands are made from their classes.
+        check: given the events of each stream by key, says what breaks a promise of the domain.
+        schedules: how many, one for each seed from `seed` on. workers: of each decider.
+        same_ids: whether clients send a command whose outcome they do not know under its id again, as they should;
+            False sends it as a new command, as a user does who presses a button twice.
+        progress: called with how many schedules are done.
+
+    Raises:
+        ConfigurationError: no commands can be drawn from their classes.
+    """
+    load = commands or drawn_load(app, clients, _COMMANDS)
+    scenario = Scenario(app, load, workers, same_ids=same_ids, check=check)
+    seconds = 0.0
+    with taken_over(more=_REAL_NETWORK):
+        for number in range(schedules):
+            outcome = run(scenario, seed + number)
+            seconds += outcome.seconds
+            if outcome.wrong:
+                return Report(app.name, seed, number + 1, seconds, shrink(scenario, outcome))
+            progress(number + 1)
+    return Report(app.name, seed, schedules, seconds)
+
+
+def schedules() -> AbstractContextManager[None]:
+    """A block within which schedules are run; what is simulated is taken over once for all of them."""
+    return taken_over(more=_REAL_NETWORK)
+
+
+def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
+    """Runs one schedule, within `schedules()`.
+
+    Args:
+        faults: instead of those of the seed.
+    """
+    chosen = scenario.faults(seed) if faults is None else list(faults)
+    world = World(seed, scenario.brokers)
+    with world.activated():
+        loads = scenario.load(random.Random(seed))  # nothing secret
+        deployment = Deployment(
+            world, scenario.app, loads, workers=scenario.workers, faults=chosen, same_ids=scenario.same_ids
+        )
+        wrong: list[str] = []
+        try:
+            deployment.begin()
+            _live(world, deployment, wrong)
+            if not wrong:
+                wrong = violations(world.cluster, scenario.app, deployment.sent, scenario.check)
+        except Stuck as stuck:
+            wrong.append(f"stuck: {stuck}")
+        finally:
+            struck = [(at, "fault", str(fault), "") for at, fault in deployment.faults.struck]
+            deployment.is_over = True
+            with suppress(Stuck):
+                world.close()
+    trace = sorted([*deployment.trace, *struck], key=lambda line: line[0])
+    return Outcome(seed, tuple(chosen), tuple(wrong), tuple(trace), world.scheduler.now, world.scheduler.events)
+
+
+def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
+    """Lets the world go on until all is answered, stopped, restored once more, and settled."""
+    scheduler = world.scheduler
+    while not world.run(lambda: deployment.is_answered or bool(deployment.broken), 1.0):
+        if scheduler.now > max(deployment.faults.until, _HORIZON) + LIVENESS_SECONDS:
+            waiting = [one.id for one in deployment.sent if one.answer is None]
+            wrong.append(f"not answered within {LIVENESS_SECONDS:.0f} s: {waiting}")
+            return
+    deployment.faults.stop()
+    # What was struck is over before the workers are stopped.
+    world.run(lambda: scheduler.now > deployment.faults.until, _HORIZON)
+    for part in ("stop", "serve what was left", "stop again"):
+        if part == "serve what was left":
+            deployment.restart()
+            is_there = world.run(lambda: deployment.is_serving, LIVENESS_SECONDS)
+        else:
+            deployment.end()
+            is_there = world.run(lambda: deployment.is_ended, LIVENESS_SECONDS)
+        if not is_there and not deployment.broken:
+            wrong.append(f"workers do not {part} within {LIVENESS_SECONDS:.0f} s")
+            return
+    world.run(lambda: not world.cluster.coordinator.open(), LIVENESS_SECONDS)
+    wrong += deployment.broken
+
+
+def shrink(scenario: Scenario, outcome: Outcome) -> Outcome:
+    """The same seed with the fewest faults that still fail."""
+    faults = list(outcome.faults)
+    for fault in outcome.faults:
+        fewer = [one for one in faults if one is not fault]
+        tried = run(scenario, outcome.seed, fewer)
+        if tried.wrong:
+            faults, outcome = fewer, tried
+    return outcome

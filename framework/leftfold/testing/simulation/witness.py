@@ -1,0 +1,183 @@
+"""Judges a simulated run from its topics alone, with no code of the engine: what was promised must be there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from leftfold.app import App
+from leftfold.decider import Decider
+from leftfold.envelope import Receipt
+from leftfold.errors import DomainError
+from leftfold.partitioner import partition_of
+from leftfold.testing.simulation.kafka.cluster import Cluster
+from leftfold.testing.simulation.kafka.partitions import Record
+
+__all__ = ["Check", "Sent", "violations"]
+
+Check: TypeAlias = Callable[[Mapping[str, Sequence[Any]]], Iterable[str]]
+"""A promise of the domain: given the events of each stream by key, says in a sentence each what is wrong."""
+
+
+@dataclass
+class Sent:
+    """A command of a client, under which ids it was sent, and the answer to the last of them; None = none so far."""
+
+    ids: list[str]
+    key: str
+    category: str
+    answer: Receipt | Exception | None = None
+
+    @property
+    def id(self) -> str:
+        """Under which it was sent last."""
+        return self.ids[-1]
+
+
+class _Fact(NamedTuple):
+    key: str
+    version: int
+    command: str
+    k: int
+    n: int
+    partition: int
+    record: Record
+
+
+def violations(cluster: Cluster, app: App, sent: Sequence[Sent], check: Check | None = None) -> list[str]:
+    """Everything that is wrong once all is quiet; empty when nothing is."""
+    found: list[str] = []
+    for decider in app.deciders:
+        facts = list(_facts(cluster, decider.name))
+        mine = [one for one in sent if one.category == decider.name]
+        found += _sequences(facts)
+        found += _decisions(facts)
+        found += _outcomes(facts, mine)
+        found += _misplaced(facts, app.partitions)
+        found += _states(cluster, decider, facts)
+        found += _progress(cluster, app.name, decider)
+        if check is not None:
+            found += check(_streams(decider, facts))
+    return found + _open(cluster)
+
+
+def _facts(cluster: Cluster, category: str) -> Iterator[_Fact]:
+    for partition in cluster.topics[f"{category}.events"].partitions:
+        for record in partition.committed():
+            if record.key == b"@":
+                continue
+            headers = {name: value or b"" for name, value in record.headers or ()}
+            k, n = headers["ce_decision"].split(b"/")
+            yield _Fact(
+                (record.key or b"").decode(),
+                int(headers["ce_sequence"]),
+                headers["ce_causationid"].decode(),
+                int(k),
+                int(n),
+                partition.number,
+                record,
+            )
+
+
+def _sequences(facts: Iterable[_Fact]) -> list[str]:
+    """Versions of each stream go from 1 to n without a gap."""
+    wrong, last = [], dict[str, int]()
+    for fact in facts:
+        if fact.version != last.get(fact.key, 0) + 1:
+            wrong.append(f"fork: {fact.key} goes from version {last.get(fact.key, 0)} to {fact.version}")
+        last[fact.key] = fact.version
+    return wrong
+
+
+def _decisions(facts: Iterable[_Fact]) -> list[str]:
+    """Each decision is there once, whole and in one piece."""
+    parts: dict[str, list[_Fact]] = defaultdict(list)
+    for fact in facts:
+        parts[fact.command].append(fact)
+    wrong = []
+    for command, group in parts.items():
+        if [fact.k for fact in group] != list(range(1, group[0].n + 1)):
+            kind = "torn" if len(group) < group[0].n else "doubled"
+            wrong.append(f"{kind}: {command} has parts {[f'{f.k}/{f.n}@{f.version}' for f in group]}")
+    return wrong
+
+
+def _outcomes(facts: Sequence[_Fact], sent: Sequence[Sent]) -> list[str]:
+    """What clients heard is what happened."""
+    written, last = Counter(f.command for f in facts), {f.command: f.version for f in facts}
+    wrong = [f"unasked: {command}" for command in written.keys() - {id_ for one in sent for id_ in one.ids}]
+    for one in sent:
+        answer, events = one.answer, written[one.id]
+        if answer is None:
+            wrong.append(f"unanswered: {one.id}")
+        elif isinstance(answer, Receipt):
+            if answer.events != events:
+                wrong.append(f"lost: {one.id} was acknowledged with {answer.events} events and has {events}")
+            elif events and answer.version != last[one.id]:
+                wrong.append(f"misled: {one.id} was acknowledged at {answer.version} and is at {last[one.id]}")
+        elif isinstance(answer, DomainError) and events:
+            wrong.append(f"refused but written: {one.id} {answer!r}")
+        elif not isinstance(answer, DomainError):
+            wrong.append(f"failed: {one.id} {answer!r}")
+    return wrong
+
+
+def _misplaced(facts: Iterable[_Fact], count: int) -> list[str]:
+    found = [(fact.key, fact.partition, partition_of(fact.key.encode(), count)) for fact in facts]
+    return [f"misplaced: {key} is in partition {at}, not {home}" for key, at, home in found if at != home]
+
+
+def _streams(decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> dict[str, list[Any]]:
+    """The events of each stream, as the user's classes."""
+    types: dict[str, Any] = {cls.__leftfold__.type: cls for cls in decider.events}
+    streams: dict[str, list[Any]] = defaultdict(list)
+    for fact in facts:
+        type_ = (dict(fact.record.headers or ())["ce_type"] or b"").decode()
+        streams[fact.key].append(types[type_].model_validate_json(fact.record.value or b""))
+    return streams
+
+
+def _states(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> list[str]:
+    """The state of each stream is the fold of its events."""
+    streams = _streams(decider, facts)
+    found: dict[str, Mapping[str, Any]] = {}
+    for partition in cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions:
+        for record in partition.committed():
+            if record.key not in (b"@", None) and record.value is not None:
+                found[(record.key or b"").decode()] = json.loads(record.value)
+    wrong = []
+    for key, events in streams.items():
+        state, version = found.get(key), len(events)
+        if state is None or state["version"] != version:
+            wrong.append(f"behind: the state of {key} is at {state and state['version']}, its events at {version}")
+        elif decider.state.decode(json.dumps(state["state"])) != decider.fold(decider.initial_state, events):
+            wrong.append(f"unfolded: the state of {key} at {version} is {state['state']}")
+    return wrong + [
+        f"unfounded: a state of {key} without events" for key, s in found.items() if s["version"] and key not in streams
+    ]
+
+
+def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any]) -> list[str]:
+    """Everything that was sent is taken, as the group or the last `@` says: workers begin at the later of the two."""
+    group = cluster.groups.get(f"leftfold.{app}.{decider.name}")
+    wrong = []
+    for partition in cluster.topics[f"{decider.name}.commands"].partitions:
+        last = max((record.offset for record in partition.records if record.outcome is None), default=-1)
+        committed = group.committed.get((partition.topic.name, partition.number)) if group else None
+        state = cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions[partition.number]
+        marks = [json.loads(record.value or b"{}") for record in state.committed() if record.key == b"@"]
+        taken = max(committed.offset if committed else 0, marks[-1]["commands"] if marks else 0)
+        if taken <= last:
+            wrong.append(f"undecided: {partition} is taken to {taken} of {last + 1}")
+    return wrong
+
+
+def _open(cluster: Cluster) -> list[str]:
+    """No transaction is open for ever."""
+    wrong = [f"open: {one.id} in {one.state.name}" for one in cluster.coordinator.open()]
+    for topic in cluster.topics.values():
+        wrong += [f"open: {p} is stable to {p.stable_end} of {p.end}" for p in topic.partitions if p.stable_end < p.end]
+    return wrong

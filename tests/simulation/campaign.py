@@ -1,0 +1,67 @@
+"""`make simulate`: many schedules of the write path, then each planted bug until a schedule finds it; prints tables."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+
+from leftfold.testing.simulation.schedules import Scenario, run, schedules, shrink
+from tests.simulation.planted import PLANTED, planted
+from tests.simulation.purse import PURSE
+
+__all__ = ["main"]
+
+_MOST = 2000
+"""Schedules within which a planted bug must be found."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the campaign; 1 when a promise is broken, or a planted bug stays hidden."""
+    parser = argparse.ArgumentParser(prog="make simulate")
+    parser.add_argument("--seeds", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--bugs", nargs="*", default=list(PLANTED), choices=list(PLANTED))
+    chosen = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    with schedules():
+        broken = _clean(PURSE, chosen.first, chosen.seeds)
+        hidden = [bug for bug in chosen.bugs if not _found(PURSE, bug)]
+    if hidden:
+        print(f"not found within {_MOST:,} schedules: {', '.join(hidden)}")
+    return 1 if broken or hidden else 0
+
+
+def _clean(scenario: Scenario, first: int, count: int) -> int:
+    began, broken, hours = time.monotonic(), 0, 0.0
+    for seed in range(first, first + count):
+        outcome = run(scenario, seed)
+        hours += outcome.seconds / 3600
+        if outcome.wrong:
+            broken += 1
+            print(shrink(scenario, outcome), flush=True)
+    minutes = (time.monotonic() - began) / 60
+    print(
+        f"{count:,} schedules, {hours:.1f} virtual hours, {broken} broken, {count / max(minutes, 1e-9):,.0f} a minute"
+    )
+    return broken
+
+
+def _found(scenario: Scenario, bug: str) -> bool:
+    began = time.monotonic()
+    with planted(bug):
+        for number in range(_MOST):
+            outcome = run(scenario, number)
+            if outcome.wrong:
+                print(
+                    f"{bug:24} schedule {number + 1:5} {time.monotonic() - began:6.1f} s  {outcome.wrong[0][:90]}",
+                    flush=True,
+                )
+                return True
+    print(f"{bug:24} hidden         {time.monotonic() - began:6.1f} s", flush=True)
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

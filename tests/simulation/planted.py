@@ -1,0 +1,189 @@
+"""Bugs that are planted: each takes one mechanism out of the shipped code, and the simulator must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from leftfold.engine import deciding
+from leftfold.engine.lane import Lane
+from leftfold.kafka import reader
+from leftfold.kafka.hanging import Hanging
+from leftfold.kafka.member import Member
+from leftfold.kafka.restore import Restoration
+from leftfold.kafka.transaction import Committed, Transactions
+from leftfold.kafka.worker import Worker
+
+__all__ = ["PLANTED", "planted"]
+
+Patch = tuple[Any, str, Any]
+
+
+def _restore_order() -> Sequence[Patch]:
+    """The ends of states and events are taken before the stable committed offset is known."""
+    committed, ends = Restoration._committed, Restoration._ends
+
+    def early(self: Any) -> bool:
+        if not hasattr(self, "_early"):
+            self._early = {(t, p): ends(self, t, p) for p in self.found for t in (self._state, self._log_of)}
+        return committed(self)
+
+    def ends_then(self: Any, topic: str, partition: int) -> tuple[int, int]:
+        return getattr(self, "_early", {}).get((topic, partition)) or ends(self, topic, partition)
+
+    return [(Restoration, "_committed", early), (Restoration, "_ends", ends_then)]
+
+
+def _high_watermark() -> Sequence[Patch]:
+    """A restore goes as far as what is committed by now, not as far as what is written."""
+
+    def ends(self: Any, topic: str, partition: int) -> tuple[int, int]:
+        low, high = self._ports.stable.get_watermark_offsets(TopicPartition(topic, partition), timeout=5.0)
+        return low, high
+
+    return [(Restoration, "_ends", ends)]
+
+
+def _offsets_outside() -> Sequence[Patch]:
+    """Offsets are committed behind the transaction, not in it."""
+    run = Transactions.run
+
+    def without(self: Any, writes: Any, offsets: Any, group: Any, *, watch: str = "") -> Any:
+        return run(self, writes, [], group, watch=watch)
+
+    def then(self: Any, writes: Any, offsets: list[TopicPartition]) -> Any:
+        result = run_of_worker(self, writes, offsets)
+        if isinstance(result, Committed):
+            self._member.commit({tp.partition: (tp.offset, tp.metadata) for tp in offsets})
+        return result
+
+    run_of_worker = Worker._run
+    return [(Transactions, "run", without), (Worker, "_run", then)]
+
+
+def _rewind() -> Sequence[Patch]:
+    """Behind an abort the consumer reads on."""
+    return [(Member, "rewind", lambda self, offsets: None)]
+
+
+def _fresh_metadata() -> Sequence[Patch]:
+    """The metadata of the group are those of the first transaction."""
+    metadata = Member.metadata
+
+    def cached(self: Any) -> Any:
+        self._cached = getattr(self, "_cached", None) or metadata(self)
+        return self._cached
+
+    return [(Member, "metadata", cached)]
+
+
+def _read_committed() -> Sequence[Patch]:
+    """A restore reads what was aborted, too."""
+    config = reader.reader_config
+
+    def uncommitted(settings: Any) -> dict[str, Any]:
+        return {**config(settings), "isolation.level": "read_uncommitted"}
+
+    return [(reader, "reader_config", uncommitted)]
+
+
+def _rotation() -> Sequence[Patch]:
+    """A producer that may have a request under way goes on."""
+
+    def refresh(self: Any) -> None:
+        self._producer.poll(0)
+        self.dirty = ""
+
+    return [(Transactions, "refresh", refresh)]
+
+
+def _answered() -> Sequence[Patch]:
+    """What was answered is not remembered."""
+    decide = deciding.decide
+
+    def forgetful(decider: Any, codec: Any, stream: Any, *more: Any) -> Any:
+        stream.answered.clear()
+        return decide(decider, codec, stream, *more)
+
+    return [(_module_of(Lane), "decide", forgetful)]
+
+
+def _mark_first() -> Sequence[Patch]:
+    """`@` is the last record of a transaction."""
+    run = Worker._run
+
+    def later(self: Any, writes: Any, offsets: Any) -> Any:
+        first, *rest = writes
+        return run(self, [*rest, first], offsets)
+
+    return [(Worker, "_run", later)]
+
+
+def _unknown_is_aborted() -> Sequence[Patch]:
+    """A commit of unknown outcome passes for an abort."""
+    return [(Worker, "_resolve", lambda self, batch, nexts, token, ends, why: self._rewind(nexts, why))]
+
+
+def _unknown_is_committed() -> Sequence[Patch]:
+    """A commit of unknown outcome passes for a commit."""
+    return [(Worker, "_resolve", lambda self, batch, nexts, token, ends, why: self._apply(batch, nexts, token, ends))]
+
+
+def _interruption() -> Sequence[Patch]:
+    """Messages are taken though their partition was not held all the while."""
+
+    def usable(self: Any, message: Any) -> bool:
+        return message.error() is None and message.partition() in self._served
+
+    return [(Member, "_usable", usable), (Member, "_forget", lambda self, partitions: None)]
+
+
+def _hanging() -> Sequence[Patch]:
+    """Transactions that brokers forgot are left open."""
+    return [(Hanging, "end", lambda self, mine, **options: []), (Hanging, "await_none", lambda self, *more: None)]
+
+
+def _generation() -> Sequence[Patch]:
+    """A worker that is no member sends its offsets all the same."""
+    return [(Member, "metadata", lambda self: self.consumer.consumer_group_metadata())]
+
+
+def _module_of(cls: type) -> Any:
+    import sys
+
+    return sys.modules[cls.__module__]
+
+
+PLANTED: dict[str, Callable[[], Sequence[Patch]]] = {
+    "restore order": _restore_order,
+    "high watermark": _high_watermark,
+    "offsets outside": _offsets_outside,
+    "rewind": _rewind,
+    "fresh metadata": _fresh_metadata,
+    "read committed": _read_committed,
+    "rotation": _rotation,
+    "answered": _answered,
+    "mark first": _mark_first,
+    "unknown is aborted": _unknown_is_aborted,
+    "unknown is committed": _unknown_is_committed,
+    "interruption": _interruption,
+    "hanging": _hanging,
+    "generation": _generation,
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """The bug is there within the block."""
+    patches = PLANTED[name]()
+    before = [(where, attribute, getattr(where, attribute)) for where, attribute, _ in patches]
+    for where, attribute, value in patches:
+        setattr(where, attribute, value)
+    try:
+        yield
+    finally:
+        for where, attribute, value in before:
+            setattr(where, attribute, value)

@@ -1,0 +1,138 @@
+"""The shipped adapter of Redis on the simulated one: its contract, rivals for a bucket, and time that is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import cast
+
+import pytest
+
+from leftfold.contracts import ViewStoreContract
+from leftfold.contracts.buckets import flush_of, mark, new_generation, row
+from leftfold.flush import BucketFlush, Generation
+from leftfold.ports import ViewStore
+from leftfold.redis import RedisSettings
+from leftfold.redis.flusher import Flusher
+from leftfold.redis.packing import UNWATCH
+from tests.simulation.redis_world import RedisWorld, StoreInWorld, redis_world
+
+_SEEDS = 25
+
+
+class TestRedisViewStore(ViewStoreContract):
+    """The contract in virtual time."""
+
+    @pytest.fixture
+    def store(self, request: pytest.FixtureRequest) -> Iterator[ViewStore]:
+        """A store in a world of its own."""
+        with redis_world(seed=sum(request.node.name.encode())) as world:
+            store = StoreInWorld(world)
+            yield cast(ViewStore, store)
+            store.close()
+            world.pass_time(1.0)
+            assert not world.redis.sessions
+
+
+def _in_process(test: Callable[..., None]) -> Callable[..., None]:
+    @wraps(test)
+    def run(self: object, store: StoreInWorld, **fixtures: object) -> None:
+        store.world.do(lambda: test(self, store=store, **fixtures))
+
+    return run
+
+
+for _name in dir(ViewStoreContract):
+    if _name.startswith("test_"):
+        setattr(TestRedisViewStore, _name, _in_process(getattr(ViewStoreContract, _name)))
+
+
+class Unfenced(Flusher):
+    """Trusts WATCH alone."""
+
+    def still_mine(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
+        """Does not compare tokens."""
+        return True
+
+
+class Unwatched(Flusher):
+    """Trusts the comparison of tokens alone."""
+
+    def at_once(self, commands: list[bytes]) -> list[bytes]:
+        """Gives the WATCH up."""
+        return [UNWATCH, *super().at_once(commands)]
+
+
+def _started(world: RedisWorld) -> Generation:
+    generation = new_generation(buckets=1)
+    assert world.do(lambda: world.store().create_marks(generation, {0: mark("", 0)}))
+    return generation
+
+
+def _race(world: RedisWorld, made: type[Flusher]) -> tuple[dict[str, bool], list[tuple[str, str]], list[str]]:
+    """Two processes flush one bucket at once: who says it has, what was sent, and the rows that are there."""
+    generation, sent = _started(world), list[tuple[str, str]]()
+    world.network.fate = lambda what, process: sent.append((process.name, what))
+
+    def flush(name: str) -> bool:
+        flusher = made(RedisSettings(url="redis://redis:6379/0"))
+        return flusher.flush([flush_of(generation, 0, "", name, row(name))])
+
+    won = world.together({"a": lambda: flush("a"), "b": lambda: flush("b")})
+    return won, sent, world.do(lambda: world.store().keys(generation, 0, "", 9), "reader")
+
+
+def test_of_two_processes_that_flush_a_bucket_one_loses() -> None:
+    by_watch = by_token = 0
+    for seed in range(_SEEDS):
+        with redis_world(seed) as world:
+            won, sent, keys = _race(world, Flusher)
+        (winner,) = [name for name in won if won[name]]
+        (loser,) = [name for name in won if not won[name]]
+        assert keys == [winner]
+        by_watch += (loser, "redis MULTI") in sent
+        by_token += (loser, "redis MULTI") not in sent
+    assert by_watch, "no schedule had both processes see the same token"
+    assert by_token, "no schedule had one process flush before the other looked"
+
+
+def test_twin_without_watch_both_processes_say_that_they_have_flushed() -> None:
+    winners = set[int]()
+    for seed in range(_SEEDS):
+        with redis_world(seed) as world:
+            winners.add(sum(_race(world, Unwatched)[0].values()))
+    assert winners == {1, 2}
+
+
+@pytest.mark.parametrize("how", ["lost seconds", "saved"])
+def test_a_flusher_notices_that_redis_went_back_in_time(how: str) -> None:
+    with redis_world(seed=3) as world:
+        generation = _started(world)
+        store = StoreInWorld(world)
+        assert store.flush([flush_of(generation, 0, "", "t1", row("a"), at=1)])
+        world.pass_time(5.0)
+        saved = world.redis.saved()
+        assert store.flush([flush_of(generation, 0, "t1", "t2", row("b"), at=2)])
+        world.pass_time(1.0)
+        world.redis.restart(**({"lost_seconds": 3.0} if how == "lost seconds" else {"saved": saved}))
+        for _ in range(3):
+            assert not store.flush([flush_of(generation, 0, "t2", "t3", row("c"), at=3)])
+        assert store.marks(generation) == {0: mark("t1", 1)}
+        assert store.keys(generation, 0, "", 9) == ["a"]
+        assert store.flush([flush_of(generation, 0, "t1", "t2'", row("b"), at=2)])
+        assert store.flush([flush_of(generation, 0, "t2'", "t3'", row("c"), at=3)])
+        assert store.keys(generation, 0, "", 9) == ["a", "b", "c"]
+
+
+def test_twin_without_tokens_a_flush_lands_behind_what_was_lost() -> None:
+    with redis_world(seed=3) as world:
+        generation = _started(world)
+        flusher = Unfenced(RedisSettings(url="redis://redis:6379/0"))
+        assert world.do(lambda: flusher.flush([flush_of(generation, 0, "", "t1", row("a"))]), "tail")
+        saved = world.redis.saved()
+        assert world.do(lambda: flusher.flush([flush_of(generation, 0, "t1", "t2", row("b"))]), "tail")
+        world.redis.restart(saved=saved)
+        flush = [flush_of(generation, 0, "t2", "t3", row("c"))]
+        assert not world.do(lambda: flusher.flush(flush), "tail"), "the connection is lost, and nothing else is known"
+        assert world.do(lambda: flusher.flush(flush), "tail")
+        assert StoreInWorld(world).keys(generation, 0, "", 9) == ["a", "c"]
