@@ -226,16 +226,15 @@ class Membership:
 
     def _lose(self, *, forget: bool) -> None:
         """The group goes on without this member, whose name or generation is forgotten: what it owns is lost."""
-        self._round += 1
-        self._is_in, self._next = False, None
-        self.is_lost = bool(self.owned)
         if forget:
             self.member = ""
         else:
             self.generation = -1
-        if self._asked is not None and not self._asked[0]:
-            return  # it is giving up already, and joins behind that
-        self._asked = None
+        if self._asked is not None:
+            return  # a rebalance that the application has not met comes first; the next heartbeat is refused again
+        self._round += 1
+        self._is_in, self._next = False, None
+        self.is_lost = bool(self.owned)
         if self.owned:
             self._is_rejoining = True
             self._call(sorted(self.owned), is_assignment=False)
