@@ -83,7 +83,7 @@ class Sender(Client):
 
     def _failed(self, code: int) -> bool:
         """A batch was refused for good; whether its records are sent once more."""
-        if code == OUT_OF_ORDER or code == KafkaError._MSG_TIMED_OUT:
+        if code in (OUT_OF_ORDER, KafkaError._MSG_TIMED_OUT):
             # It may stand there: sequences begin again under another epoch once nothing is on its way.
             self._is_bumping = self._is_idempotent
         return code == OUT_OF_ORDER
