@@ -26,6 +26,10 @@ def hear(event: Rang, delivery: Delivery) -> None:
         heard.write(f"{event.bell}\n")
 
 
+def fail(event: Rang, delivery: Delivery) -> None:
+    raise RuntimeError(f"{event.bell} is not heard")
+
+
 def count(row: Times | None, event: Wound) -> Times:
     return Times(row.times + 1 if row else 1)
 
@@ -36,6 +40,9 @@ app = App(
     deciders=[bells],
     processes=[alarm_called("watch")],
     views=[FoldView("wound", events=Wound, row=Times, evolve=count)],
-    reactions=[Reaction("herald", events=Rang, act=hear)],
+    reactions=[
+        Reaction("herald", events=Rang, act=hear),
+        Reaction("mute", events=Rang, act=fail, attempts=1, since="start"),
+    ],
     lateness=timedelta(),
 )

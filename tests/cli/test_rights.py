@@ -6,7 +6,8 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from confluent_kafka import Producer
 from pydantic import SecretStr
 
 from leftfold import names
-from leftfold.errors import ConfigurationError
+from leftfold.errors import ConfigurationError, OutcomeUnknown
 from leftfold.kafka.acls import Acls
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
@@ -24,6 +25,7 @@ from leftfold.local import LocalSettings, Servers, embedded
 from leftfold.rights import ADMIN, ROLES, redis_rules, rights_of
 from tests.cli.guild import HEARD, app
 from tests.cli.shell import ROOT, Shell, Typed
+from tests.process.alarms import Ring, Wind
 from tests.worker.bank import bank
 
 pytestmark = pytest.mark.servers
@@ -51,6 +53,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
                 "send", "Wind", '{"bell": "b", "at": "2020-01-01T00:00:00Z"}', "--app", APP, "--timeout", str(SECONDS)
             )
             assert told.code == 0, told
+            with KafkaClient(app.name, kafka_of(servers, "client")) as client:
+                client.send(Ring(bell="b"), timeout=SECONDS)
         yield servers
 
 
@@ -86,7 +90,8 @@ def test_who_has_no_rights_is_told_so_and_who_has_them_is_served(servers: Server
         ensure(own, kafka_of(servers, "deployer"))
     with Acls(kafka_of(servers, ADMIN)) as acls:
         wanted = {role: rights_of(own, role) for role in ROLES}
-        assert all(acls.missing(wanted).values())
+        missing = acls.missing(wanted)
+        assert {role for role in ROLES if missing[role]} == {role for role in ROLES if wanted[role]}
         acls.grant(wanted)
         assert not any(acls.missing(wanted).values())
         assert not any(acls.besides({role: [*wanted[role], *rights_of(app, role)] for role in ROLES}).values())
@@ -182,62 +187,132 @@ def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_p
     assert denied == []
 
 
-LESS = [
-    # role, what is typed, and the right that is taken: kind, name and operation
-    (
-        "client",
-        f'send Ring {{"bell":"b"}} --timeout 5 --app {APP}',
-        "topic",
-        "bells.commands",
-        "Write",
-    ),
-    (
-        "client",
-        f'send Ring {{"bell":"b"}} --timeout 5 --app {APP}',
-        "topic",
-        "guild.replies",
-        "Read",
-    ),
-    ("console", "events bells", "topic", "bells.events", "Read"),
-    ("console", "dead list bells", "topic", "bells.dead", "Read"),
-    ("deployer", f"topics ensure --app {APP}", "topic", "bells.events", "AlterConfigs"),
-    ("rebuild", f"rebuild wound --engine local --app {APP}", "topic", "bells.events", "Read"),
-    ("worker", f"run bells --app {APP}", "topic", "bells.commands", "Read"),
-    ("worker", f"run bells --app {APP}", "transactional-id", "guild.bells.", "Write"),
-    ("worker", f"run bells --app {APP}", "group", "leftfold.guild.bells", "Read"),
-    ("process", f"run watch --app {APP}", "topic", "watch.commands", "Read"),
-    ("process", f"run watch --app {APP}", "topic", "watch.commands", "Write"),
-    ("process", f"run watch --app {APP}", "topic", "watch.time", "Write"),
-    ("process", f"run watch --app {APP}", "group", names.routing("guild", "watch"), "Read"),
-    ("process", f"run watch --app {APP}", "topic", "bells.events", "Read"),
-    ("reaction", f"run herald --app {APP}", "topic", "bells.events", "Read"),
-    ("reaction", f"run herald --app {APP}", "group", names.reacting("guild", "herald"), "Read"),
-    ("rebuild", f"rebuild wound --engine spark --app {APP}", "topic", "bells.events", "Read"),
-    ("rebuild", "log archive bells --to kept", "topic", "bells.events", "Read"),
-    ("tail", f"run wound --app {APP}", "topic", "bells.events", "Read"),
-]
-
-
-@pytest.mark.parametrize(("role", "words", "kind", "name", "operation"), LESS)
-def test_a_part_with_one_right_less_says_what_is_missing(
-    servers: Servers, tmp_path: Path, role: str, words: str, kind: str, name: str, operation: str
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("role", "words", "code"),
+    [
+        ("rebuild", "plan wound", 0),
+        ("rebuild", "verify wound", 0),
+        ("console", "events bells --json", 0),
+        ("console", "dead list bells --json", 1),  # there are some
+        ("console", "doctor --json", 1),  # nothing decides
+    ],
+)
+def test_what_else_rebuilds_and_the_console_type_is_denied_nothing(
+    servers: Servers, tmp_path: Path, role: str, words: str, code: int
 ) -> None:
+    if role == "rebuild":  # what is verified and planned is a view that is there
+        typed = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))
+        assert typed("rebuild", "wound", "--engine", "local").code == 0
+    log = servers.data / "kafka" / "logs" / "server.log"
+    begin = len(log.read_bytes())
+    told = Shell(tmp_path, HERE | {"LEFTFOLD_APP": APP} | environment(servers, role))(*words.split())
+    said = told.out + told.err
+    assert [line for line in log.read_bytes()[begin:].decode().splitlines() if "is Denied" in line] == []
+    assert not re.search("(?i)authorization ?failed|denies user", said), told
+    assert told.code == code, told
+
+
+@dataclass(frozen=True)
+class Less:
+    """What a part is typed as, the right that is taken from it, and what has to have happened before it is missed.
+
+    Args:
+        provoked: what `provoke` leaves to be done.
+        codes: how it may end. A client says 75 where what it sent may still be decided, and whether its producer hears
+            first that it may not write, or that it gets no id, is Kafka's to say.
+        is_named: False where Kafka names nothing: to a client that may write no topic at all, nor of answers.
+    """
+
+    role: str
+    words: str
+    kind: str
+    name: str
+    operation: str
+    provoked: str = ""
+    codes: tuple[int, ...] = (ConfigurationError.exit_code,)
+    is_named: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.role} ({self.words.partition(' --app')[0]}) without {self.operation} on {self.kind} {self.name}"
+
+
+RUNS = {"worker": "bells", "process": "watch", "reaction": "herald", "tail": "wound"}
+RUN = {role: f"run {name} --app {APP}" for role, name in RUNS.items()}
+SEND = f'send Ring {{"bell":"b"}} --timeout 5 --app {APP}'
+LESS = [
+    Less("client", SEND, "topic", "bells.commands", "Write", codes=(75, 78), is_named=False),
+    Less("client", SEND, "topic", "guild.replies", "Read", codes=(75,), is_named=False),
+    Less("console", "events bells", "topic", "bells.events", "Read"),
+    Less("console", "dead list bells", "topic", "bells.dead", "Read"),
+    Less("deployer", f"topics ensure --app {APP}", "topic", "bells.events", "AlterConfigs"),
+    Less("rebuild", f"rebuild wound --engine local --app {APP}", "topic", "bells.events", "Read"),
+    Less("worker", RUN["worker"], "topic", "bells.commands", "Read"),
+    Less("worker", RUN["worker"], "topic", "bells.events", "Write", "command"),
+    Less("worker", RUN["worker"], "transactional-id", "guild.bells.", "Write"),
+    Less("worker", RUN["worker"], "group", "leftfold.guild.bells", "Read"),
+    Less("process", RUN["process"], "topic", "watch.commands", "Read"),
+    Less("process", RUN["process"], "topic", "watch.commands", "Write"),
+    Less("process", RUN["process"], "topic", "watch.time", "Write"),
+    Less("process", RUN["process"], "group", names.routing("guild", "watch"), "Read"),
+    Less("process", RUN["process"], "topic", "bells.events", "Read"),
+    Less("reaction", RUN["reaction"], "topic", "bells.events", "Read"),
+    Less("reaction", RUN["reaction"], "group", names.reacting("guild", "herald"), "Read"),
+    Less("rebuild", f"rebuild wound --engine spark --app {APP}", "topic", "bells.events", "Read"),
+    Less("rebuild", "log archive bells --to kept", "topic", "bells.events", "Read"),
+    Less("tail", RUN["tail"], "topic", "bells.events", "Read"),
+]
+RARELY = [
+    Less("worker", RUN["worker"], "topic", "bells.state.", "Write", "command"),
+    Less("worker", RUN["worker"], "topic", "bells.dead", "Write", "dead letter"),
+    Less("worker", RUN["worker"], "topic", "guild.replies", "Write", "command"),
+    Less("process", RUN["process"], "topic", "bells.commands", "Write", "timer"),
+    Less("process", RUN["process"], "topic", "watch.state.", "Write", "timer"),
+    Less("process", RUN["process"], "topic", "watch.dead", "Write", "dead input"),
+    Less("process", RUN["process"], "transactional-id", "guild.watch.", "Write"),
+    Less("process", RUN["process"], "group", "leftfold.guild.watch", "Read"),
+    Less("reaction", f"run mute --app {APP}", "topic", "mute.begun", "Write"),
+    Less("reaction", f"run mute --app {APP}", "topic", "mute.dead", "Write"),
+]
+"""What takes longer to show, as part of the campaign of faults."""
+
+
+@pytest.mark.parametrize("less", [*LESS, *(pytest.param(one, marks=pytest.mark.faults) for one in RARELY)], ids=str)
+def test_a_part_with_one_right_less_says_what_is_missing(servers: Servers, tmp_path: Path, less: Less) -> None:
+    provoke(servers, tmp_path, less.provoked)
     with Acls(kafka_of(servers, ADMIN)) as acls:
         # Read and Write grant Describe as well.
-        needed = [right for right in rights_of(app, role) if (right.kind, right.name) == (kind, name)]
-        acls.grant({role: [replace(right, operations=("Describe",)) for right in needed]})
-        taken = [replace(right, operations=(operation,)) for right in needed if operation in right.operations]
+        needed = [right for right in rights_of(app, less.role) if (right.kind, right.name) == (less.kind, less.name)]
+        acls.grant({less.role: [replace(right, operations=("Describe",)) for right in needed]})
+        taken = [replace(right, operations=(less.operation,)) for right in needed if less.operation in right.operations]
         assert taken
-        acls.revoke({role: taken})
+        acls.revoke({less.role: taken})
         try:
-            told = Shell(tmp_path, HERE | environment(servers, role))(*words.split())
+            told = Shell(tmp_path, HERE | environment(servers, less.role))(*less.words.split())
         finally:
-            acls.grant({role: taken})
-    assert told.code != 0, told
+            acls.grant({less.role: taken})
     said = told.out + told.err
     print(said)
     assert re.search("(?i)authorization ?failed", said), told
     assert "ACLs" in said, told
+    assert less.name in said or not less.is_named, told
+    assert told.code in less.codes, told
+
+
+def provoke(servers: Servers, place: Path, what: str) -> None:
+    """Leaves something to be done behind."""
+    if what in {"command", "timer"}:
+        with KafkaClient(app.name, kafka_of(servers, "client")) as client:
+            if what == "timer":
+                with running(servers, place / "worker", "worker", "bells"):
+                    client.send(Wind(bell="b", at=datetime(2020, 1, 1, tzinfo=UTC)), timeout=SECONDS)
+            else:
+                with pytest.raises(OutcomeUnknown):
+                    client.send(Ring(bell="b"), timeout=0.1)
+    elif what:
+        producer = Producer(kafka_of(servers, ADMIN).librdkafka())
+        producer.produce("bells.commands" if what == "dead letter" else "watch.commands", b"no command", b"b")
+        assert producer.flush(SECONDS) == 0
 
 
 LESS_IN_REDIS = [

@@ -120,6 +120,16 @@ def test_a_forged_origin_silences_nobody(bench: LaneBench, changed: dict[str, An
     assert {name: batch.counts[name] for name in ("dead", "accepted")} == {"dead": 1, "accepted": 1}
 
 
+def test_not_promised_an_origin_within_what_inputs_have_reached_silences_true_ones_below_it(bench: LaneBench) -> None:
+    """Writers of commands can forge those of a declared sender (decision 49): the right to write is all that helps."""
+    ahead = bench.record(OPEN, headers={**FROM_CHECKOUT, "origin": b"checkout.commands/0/%d/0" % (END - 1)})
+    assert bench.run(ahead).counts == {"accepted": 1}
+    add = Add(basket_id="b", product="p", price=Decimal(1))
+    assert bench.run(bench.record(add, headers=FROM_CHECKOUT)).counts == {"duplicates": 1}
+    beyond = {**FROM_CHECKOUT, "origin": b"checkout.commands/1/7/0"}
+    assert bench.run(bench.record(add, headers=beyond)).counts == {"accepted": 1}, "of another partition of its inputs"
+
+
 def test_twin_one_that_is_believed_silences_the_true_command() -> None:
     bench = LaneBench()
     bench.lane._end = lambda topic, partition: 2**63

@@ -7,12 +7,15 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 
 from leftfold.engine.batch import Reply
+from leftfold.errors import ConfigurationError
 from leftfold.kafka.replies import ASKED, ASKED_SECONDS, Replies
 
 ANSWER = Reply(b"shop.replies/0", b"id", 0, 1, 1, None)
@@ -84,3 +87,17 @@ def _break(producer: confluent_kafka.Producer) -> None:
     (library,) = [*package.parent.glob("confluent_kafka.libs/librdkafka*"), *package.glob(".dylibs/librdkafka*")][:1]
     handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
     assert ctypes.CDLL(str(library)).rd_kafka_test_fatal_error(handle, 22, b"provoked") == 0
+
+
+def test_answers_that_may_not_be_written_end_a_worker_only_on_its_apps_own_topic(silent: Config) -> None:
+    counts = Counter[str]()
+    replies = Replies(silent, lambda topic: 1, counts, own="shop.replies")
+    denied: Any = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    told: Any = SimpleNamespace(topic=lambda: "others.replies")
+    replies._lost(denied, told)
+    replies.check()
+    told.topic = lambda: "shop.replies"
+    replies._lost(denied, told)
+    with pytest.raises(ConfigurationError, match=r"answering in shop\.replies: .*TOPIC_AUTHORIZATION_FAILED"):
+        replies.check()
+    assert counts["replies_lost"] == 2

@@ -99,7 +99,7 @@ async def start(app: faust.App, stop: threading.Event, failure: asyncio.Future[N
         while not starting.done() and not failure.done() and not stop.is_set():
             await asyncio.wait([starting, failure], timeout=_TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if (refusal := consumer.refusal) is not None:
-                raise translated(refusal, "joining the group")
+                raise translated(refusal, f"joining group {app.conf.id}")
         if starting.done():
             await starting
     finally:

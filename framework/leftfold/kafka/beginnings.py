@@ -186,7 +186,7 @@ class Beginnings:
             raise translated(error, doing=f"asking for the end of {place[0]}[{place[1]}]") from error
 
     def _commit(self, consumer: Consumer, starts: Mapping[Place, int]) -> None:
-        doing = f"beginning reaction {self._reaction.name}"
+        doing = f"beginning reaction {self._reaction.name} on {', '.join(sorted({topic for topic, _ in starts}))}"
         try:
             done = consumer.commit(
                 offsets=[TopicPartition(t, p, offset) for (t, p), offset in starts.items()], asynchronous=False

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
+    AclOperation,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -22,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
     ResourceType,
 )
 
-from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, Unreachable, kafka_error, translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.reach import trouble
@@ -139,6 +140,23 @@ class Cluster:
         """The id of each of these topics, '' from a cluster without ids; one that does not exist is left out."""
         found = {name: str(topic.topic_id) for name, topic in self._described(topics).items()}
         return {name: "" if id_ == _NO_ID else id_ for name, id_ in found.items()}
+
+    def unwritable(self, topics: Iterable[str]) -> list[str]:
+        """Those of these topics that the login may not write; one that does not exist is left out."""
+        return [name for name in dict.fromkeys(topics) if not self._is_writable(name)]
+
+    def _is_writable(self, topic: str) -> bool:
+        asked = self._asked(
+            f"asking for the rights to {topic}",
+            lambda: self._admin.describe_topics(
+                TopicCollection([topic]), include_authorized_operations=True, request_timeout=self._timeout
+            ),
+        )
+        try:
+            found = self._found(topic, asked[topic])
+        except ConfigurationError:
+            return False
+        return found is None or AclOperation.WRITE in (found.authorized_operations or [AclOperation.WRITE])
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> Position:
         """Deletes what lies before these offsets, for ever; where each of the partitions begins then."""

@@ -35,7 +35,7 @@ class Member:
     def __init__(
         self, config: Mapping[str, Any], group: str, topic: str, leave: Callable[[list[int], bool], None]
     ) -> None:
-        self.topic, self._leave = topic, leave
+        self.topic, self._group, self._leave = topic, group, leave
         self.new: set[int] = set()
         self._served: dict[int, int] = {}
         self._assigned_at: dict[int, int] = {}
@@ -177,7 +177,7 @@ class Member:
         if error.code() in _HOLE:
             self._note_hole(*place(message))
         if error.code() in NOT_ALLOWED:
-            raise translated(error, doing=f"reading {self.topic}")
+            raise translated(error, doing=f"reading {self.topic} in group {self._group}")
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{self.topic}: {error.str()}; was the topic deleted? see: leftfold check")
         return False

@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from leftfold.engine.received import now_text
 from leftfold.errors import ContractError, InfrastructureError
+from leftfold.kafka.errors import translated
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
@@ -59,11 +60,11 @@ class RecordedPlaces:
         """Writes these, with the ids of their topics where they are known, and waits for it.
 
         Raises:
-            InfrastructureError: they are not written.
+            InfrastructureError: they are not written. ConfigurationError: this login may not.
         """
         if not offsets:
             return
-        failures: list[str] = []
+        failures: list[KafkaError] = []
         producer = Producer(
             {
                 **self._settings.librdkafka(),
@@ -82,9 +83,10 @@ class RecordedPlaces:
                 value.encode(),
                 f"{topic}/{partition}".encode(),
                 0,
-                on_delivery=lambda error, _: failures.append(error.str()) if error is not None else None,
+                on_delivery=lambda error, _: failures.append(error) if error is not None else None,
             )
-        if producer.flush(_SECONDS + 1.0) or failures:
-            raise InfrastructureError(
-                f"{self._topic}: a place of the reaction is not written: {failures[0] if failures else 'no answer'}"
-            )
+        left = producer.flush(_SECONDS + 1.0)
+        if failures:
+            raise translated(failures[0], doing=f"writing a place of the reaction to {self._topic}")
+        if left:
+            raise InfrastructureError(f"{self._topic}: a place of the reaction is not written: no answer")

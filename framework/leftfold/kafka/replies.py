@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from leftfold.codec import JSON
 from leftfold.engine.batch import Reply
 from leftfold.engine.reply import ack, small
+from leftfold.errors import refused
 from leftfold.kafka.logs import QuietLog
 from leftfold.position import Position
 
@@ -38,6 +39,7 @@ class Replies:
         partitions: how many partitions a topic has, 0 when it does not exist; asked again only for what was not there,
             and not too often.
         report: told when the producer was replaced after a fatal error. clock: seconds that only grow.
+        own: the App's own topic, which it must be able to write; what others name in `reply_to` it need not.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Replies:
         counts: Counter[str],
         report: Callable[[str, Mapping[str, Any]], None] = lambda what, details: None,
         clock: Callable[[], float] = time.monotonic,
+        own: str = "",
     ) -> None:
         self._config = {
             "enable.idempotence": True,
@@ -57,7 +60,9 @@ class Replies:
             "partitioner": "murmur2_random",
             **config,
             "error_cb": self._error,
+            "on_delivery": self._lost,
         }
+        self._own, self._denied = own, ""
         self._fatal = ""
         self._producer = self._new()
         self._partitions, self._counts, self._report = partitions, counts, report
@@ -84,6 +89,16 @@ class Replies:
             if not self._sent(place, value, headers):
                 self._counts["replies_lost"] += 1
         self._poll(0)
+
+    def check(self) -> None:
+        """Hears what became of answers.
+
+        Raises:
+            ConfigurationError: the App's own clients may not be answered.
+        """
+        self._poll(0)
+        if self._denied:
+            raise refused(f"answering in {self._own}: {self._denied}")
 
     def flush(self, timeout: float) -> None:
         """Waits for what is under way."""
@@ -113,6 +128,14 @@ class Replies:
         except (KafkaException, AttributeError, SystemError) as error:
             # A fatal error is raised here; with one pending, confluent-kafka may fail at its last log line instead.
             self._fatal = self._fatal or str(error)
+
+    def _lost(self, error: KafkaError | None, message: Message) -> None:
+        """Only failures are told of."""
+        if error is None:
+            return
+        self._counts["replies_lost"] += 1
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and message.topic() == self._own:
+            self._denied = f"{error.str()} ({error.name()})"
 
     def _error(self, error: KafkaError) -> None:
         if error.fatal() or error.code() == KafkaError._FATAL:

@@ -68,7 +68,7 @@ class SharedLog:
         begin: Callable[[Consumer, Collection[Place]], Mapping[Place, int]],
         leave: Callable[[Collection[Place], bool], None],
     ) -> None:
-        self._begin, self._leave, self._settings = begin, leave, settings
+        self._begin, self._leave, self._settings, self._group = begin, leave, settings, group
         self._new: dict[Place, int] = {}
         self._held: set[Place] = set()
         self._touched: set[Place] = set()
@@ -167,7 +167,7 @@ class SharedLog:
                 f"before this was done. To go on elsewhere: leftfold reactions begin NAME --since TIME"
             )
         if error.code() in NOT_ALLOWED:
-            raise translated(error, doing=f"reading {place[0]}" if place[0] else "joining the group")
+            raise translated(error, doing=f"reading {place[0]}" if place[0] else f"joining group {self._group}")
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise InfrastructureError(f"{place[0]}: {error.str()}; was the topic deleted? see: leftfold check")
         return []

@@ -69,7 +69,7 @@ class Worker:
         self._deciding = Deciding[KafkaMessage](
             self._lane, self._pace, longest, raw, lambda seconds: workshop.within(seconds, f"deciding {self._commands}")
         )
-        self._replies = workshop.replies(self.counts, report)
+        self._replies = workshop.replies(app, self.counts, report)
         self._seldom = Seldom(report, time.monotonic)
         self._times = workshop.times(duty)
         self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
@@ -79,7 +79,8 @@ class Worker:
         """Works until told to stop, then leaves every partition clean; not after an error, which a command may cause.
 
         Raises:
-            Fenced: this process must end and be started again. ConfigurationError: the topics are not as they were.
+            Fenced: this process must end and be started again. ConfigurationError: the topics are not as they were, or
+                this login may not write one of them.
             InfrastructureError: a partition cannot be restored.
         """
         try:
@@ -97,6 +98,7 @@ class Worker:
     def step(self, wait: float = 0.1) -> int:
         """Fetches and decides one batch, and restores new partitions a little further; returns how many commands."""
         self._shop.check_counts(self._app, self._category)
+        self._replies.check()
         small = any(served.small > 0 for served in self._served.values())
         limit = min(self._pace.limit, Served.SMALL) if small else self._pace.limit
         messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
@@ -147,6 +149,7 @@ class Worker:
             result = self._run([(self._state, [mark, *records])], [offset])
             if not isinstance(result, Committed):
                 self._restorations.drop([partition])
+                self._check_rights(result.why, result.code, [self._state])
             return False
         if is_served := self._member.serve(partition, restored.start):
             self._restorations.drop([partition])
@@ -320,10 +323,17 @@ class Worker:
         """What would abort the same transaction for ever is done in another way."""
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._lane.withhold(batch.sent):
             self._report("answers withheld", {"why": why, "to": sorted(batch.sent)})
+        else:
+            self._check_rights(why, code, [*self._duty.writes, self._state, *batch.sent])
         if code in REFUSED:
             self._refused = why
             for partition in nexts.keys() & self._served.keys():
                 self._served[partition].suspect()
+
+    def _check_rights(self, why: str, code: int, topics: Iterable[str]) -> None:
+        """Ends a worker that may not write what it decides: the next try would come to the same."""
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise self._shop.denied(f"deciding {self._commands}", why, topics)
 
     def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str) -> None:
         """Asks the stable committed offsets what became of a commit: others may have left the same token elsewhere."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,7 @@ from leftfold.engine.archive import OpenArchive
 from leftfold.engine.archived_reader import ArchivedReader
 from leftfold.engine.batch_lane import BatchLane
 from leftfold.engine.duty import Duty, duty_of
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, refused
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.errors import translated
 from leftfold.kafka.logs import QuietLog
@@ -94,9 +94,22 @@ class Workshop:
         """A block that must end within `seconds`, or this process ends."""
         return self._watchdog.within(seconds, what)
 
-    def replies(self, counts: Counter[str], report: Report) -> Replies:
+    def replies(self, app: App, counts: Counter[str], report: Report) -> Replies:
         """The sender of answers."""
-        return Replies(self._config, self._partitions, counts, report)
+        return Replies(self._config, self._partitions, counts, report, own=names.replies(app.name))
+
+    def denied(self, doing: str, why: str, topics: Iterable[str]) -> ConfigurationError:
+        """The error for a write that the brokers refuse to this login: which of these topics it may not write.
+
+        A transaction's own error does not say which; all of them are named where nobody can be asked.
+        """
+        topics = list(topics)
+        try:
+            with Cluster(self.settings) as cluster:
+                lacking = cluster.unwritable(topics) or topics
+        except InfrastructureError:
+            lacking = topics
+        return refused(f"{doing}: {why}; this login may not write {', '.join(lacking)}")
 
     def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
         """A membership in a group, and beside it two consumers that only watch."""

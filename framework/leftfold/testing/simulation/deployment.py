@@ -52,6 +52,7 @@ class Deployment:
         self._world, self._app, self._make, self._same_ids = world, app, make, same_ids
         self._stops: list[Event] = []
         self._is_stopping = self.is_over = False
+        self._rounds = 0
         self.trace: list[tuple[float, str, str, Any]] = []
         self.broken: list[str] = []
         self._successors: dict[str, Worker] = {}
@@ -79,6 +80,7 @@ class Deployment:
     def restart(self) -> None:
         """Starts one more worker for each decider, which restores what the others have left."""
         self._is_stopping = False
+        self._rounds += 1
         self._stops.clear()
         for decider in self._app.deciders:
             self._keep(f"{decider.name} successor", "successor", lambda d=decider.name: self._work(d, last=True))  # type: ignore[misc]
@@ -129,7 +131,7 @@ class Deployment:
                 self.broken.append(f"broke: {name}: {error!r}")
                 process.end(1)
 
-        task = world.start(name, run, role)
+        task, current = world.start(name, run, role), self._rounds
 
         def ended() -> None:
             code = task.process.code
@@ -138,7 +140,10 @@ class Deployment:
             self.broken += [f"broke: {name}/{one.name}: {one.error!r}" for one in task.process.tasks if one.error]
             self.trace.append((world.scheduler.now, name, "exit", code))
             if not self._is_stopping and code is not None:
-                world.scheduler.call_later(AGAIN_SECONDS, lambda: self._keep(name, role, function))
+                world.scheduler.call_later(AGAIN_SECONDS, lambda: again() if current == self._rounds else None)
+
+        def again() -> None:
+            self._keep(name, role, function)
 
         task.process.at_end.append(ended)
 

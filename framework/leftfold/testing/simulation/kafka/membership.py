@@ -16,6 +16,8 @@ __all__ = ["Membership", "group_metadata", "read_group_metadata"]
 
 MAGIC = b"CGMDv2:"
 UNKNOWN_TOPIC, ILLEGAL_GENERATION, UNKNOWN_MEMBER, ID_REQUIRED = 3, 22, 25, 79
+_GRACE = 3.0
+"""Seconds that an answer to a sync may take beyond the session."""
 _UNCONFIRMED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 
 
@@ -162,7 +164,9 @@ class Membership:
         def done(value: Any) -> None:
             if current != self._round:
                 return
-            if isinstance(value, Refused):
+            if isinstance(value, Refused) and value.code == ILLEGAL_GENERATION:
+                self._lose(forget=False)
+            elif isinstance(value, Refused):
                 if value.code == UNKNOWN_MEMBER:
                     self.member = ""
                 client.later(0.05, lambda: self._join() if current == self._round else None)
@@ -171,7 +175,11 @@ class Membership:
                 self._sync(value, current)
             else:
                 _, self.member = value
-                self._join()
+                if self.owned:
+                    # Whoever needs a new name was thrown out, and what it owns has gone to others.
+                    self._lose(forget=False)
+                else:
+                    self._join()
 
         client.ask("join", ("group", self.group), work, done, FOREVER)
         self._begin_beats()
@@ -191,15 +199,15 @@ class Membership:
         def done(value: Any) -> None:
             if current != self._round:
                 return
-            if isinstance(value, Refused):
-                if value.code == UNKNOWN_MEMBER:
-                    self.member = ""
+            if isinstance(value, Refused) and value.code in (ILLEGAL_GENERATION, UNKNOWN_MEMBER):
+                self._lose(forget=value.code == UNKNOWN_MEMBER)
+            elif isinstance(value, Refused):
                 self._join()
             else:
                 self._confirmed, self._is_in = client.scheduler.now, True
                 self._take(value)
 
-        client.ask("sync", ("group", self.group), work, done, FOREVER)
+        client.ask("sync", ("group", self.group), work, done, self._session + _GRACE)
 
     def _take(self, assignment: Assignment) -> None:
         """Hands the difference to the application: first what goes, then what comes, then another round."""
@@ -217,15 +225,16 @@ class Membership:
         self._rebalance(is_assignment, places)
 
     def _lose(self, *, forget: bool) -> None:
-        """The group goes on without this member: what it owns is lost."""
-        self._round += 1
-        self._is_in, self.generation, self._next = False, -1, None
-        self.is_lost = bool(self.owned)
+        """The group goes on without this member, whose name or generation is forgotten: what it owns is lost."""
         if forget:
             self.member = ""
-        if self._asked is not None and not self._asked[0]:
-            return  # it is giving up already, and joins behind that
-        self._asked = None
+        else:
+            self.generation = -1
+        if self._asked is not None:
+            return  # a rebalance that the application has not met comes first; the next heartbeat is refused again
+        self._round += 1
+        self._is_in, self._next = False, None
+        self.is_lost = bool(self.owned)
         if self.owned:
             self._is_rejoining = True
             self._call(sorted(self.owned), is_assignment=False)
@@ -243,10 +252,12 @@ class Membership:
         if self._is_leaving or client.is_closed:
             return
         client.later(self._interval, self._beat)
-        if not self._is_in:
-            return
-        if now - self._confirmed > self._session:
+        if now - self._confirmed > self._session and self._is_in:
             self._lose(forget=True)
+            return
+        if not self._is_in:
+            if now - self._confirmed > self._session:
+                self.member = ""
             return
         if now - self.polled > self._patience:
             self._warn(KafkaError._MAX_POLL_EXCEEDED, "the application does not poll")
