@@ -58,20 +58,20 @@ def a_fenced_producer_stays_fenced(bench: Bench) -> None:
 
 
 def pending_offsets_are_still_pending(bench: Bench) -> None:
-    topic, group, writer = bench.topic(2), bench.unique("group"), bench.writer()
+    """Each time by another producer: the second call of one may hang behind a restart (librdkafka#5456)."""
+    topic, group = bench.topic(2), bench.unique("group")
     outside = bench.consumer(group_id=group).consumer_group_metadata()
     places = [TopicPartition(topic, 0, 5, "note"), TopicPartition(topic, 1, 6)]
-    for what, end, seen in (
-        ("commit", writer.commit_transaction, [(5, "note"), (6, None)]),
-        ("abort", writer.abort_transaction, [(5, "note"), (6, None)]),
-    ):
+    for commits in (True, False):
+        writer = bench.writer()
         writer.begin_transaction()
         writer.send_offsets_to_transaction(places, outside, SECONDS)
         bench.restart()
         bench.wait(lambda: bench.count_members(group) == 0, "the group to be loaded")
-        bench.saw(f"unstable, {what}", bench.committed(group, topic, seconds=2), "_TIMED_OUT")
-        bench.saw(what, said(end, SECONDS), "ok")
-        bench.saw(f"committed, {what}", bench.committed(group, topic, (0, 1)), seen)
+        bench.saw(f"unstable, {commits}", bench.committed(group, topic, seconds=2), "_TIMED_OUT")
+        end = writer.commit_transaction if commits else writer.abort_transaction
+        bench.saw(f"end, {commits}", said(end, SECONDS), "ok")
+        bench.saw(f"committed, {commits}", bench.committed(group, topic, (0, 1)), [(5, "note"), (6, None)])
         places = [TopicPartition(topic, 0, 9)]
 
 
