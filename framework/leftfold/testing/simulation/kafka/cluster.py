@@ -36,7 +36,7 @@ class Fate:
     kind: Literal["lost", "unanswered", "late", "held", "silent", "repeated"]
     seconds: float = 0.0
     held: list[Callable[[], None]] = field(default_factory=list)
-    handled: Callable[[], None] = lambda: None
+    handled: Callable[[], None] | None = None
 
 
 class Broker:
@@ -321,7 +321,7 @@ class _Request:
     def _answer(self, value: Any) -> None:
         broker, link, scheduler = self._broker, self._link, self._scheduler
         broker.waiting.pop(self, None)
-        if self._fate is not None:
+        if self._fate is not None and self._fate.handled is not None:
             self._fate.handled()
         if self._is_done:
             return
