@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -11,15 +10,13 @@ from typing import Any
 
 import aiokafka
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaTimeoutError
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread, Producer
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 
 from leftfold import InfrastructureError, LogHole, Recorded
 from leftfold.faust import EventStreams
-from leftfold.faust.transport import CommittedConsumer, CommittedThread, WholeProducer
+from leftfold.faust.transport import CommittedConsumer, CommittedThread
 from leftfold.reading import Views
 from tests.faust.sales import PARTITIONS, Sold, app, expected, lately_of
 from tests.faust.tills import NOW, Program, Tills, by, by_the_document, keeping, running
@@ -111,87 +108,6 @@ def test_what_was_fetched_before_tables_were_restored_and_is_not_committed_is_re
     assert not failures
     first = [sold for sold in seen if sold.offset == 0]
     assert len(first) == (2 if mended else 1) * PARTITIONS
-
-
-@pytest.mark.parametrize(("whole", "version"), [(True, 7), (False, 8)], ids=["ours", "as Faust flushes"])
-def test_events_are_committed_once_the_changes_of_tables_are_written(
-    tills: Tills, whole: bool, version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The brokers refuse the changes of tables, after a while; the next run has only what is written to restore."""
-    asked, refused, committed = threading.Event(), threading.Event(), threading.Event()
-    send, is_written, commit = AIOKafkaProducer.send, WholeProducer.is_written, CommittedConsumer._commit
-    changes: list[asyncio.Future[Any]] = []
-
-    async def lose() -> None:
-        while not refused.is_set():  # noqa: ASYNC110  # another thread sets it
-            await asyncio.sleep(0.005)
-        raise KafkaTimeoutError("no broker answers")
-
-    async def send_or_lose(self: Any, topic: str, *args: Any, **options: Any) -> Any:
-        if "changelog" not in topic:
-            return await send(self, topic, *args, **options)
-        if not changes:
-            changes.append(asyncio.ensure_future(lose()))
-        return changes[0]
-
-    async def is_asked(self: Any) -> bool:
-        if changes:
-            asked.set()
-        return not whole or await is_written(self)
-
-    async def is_committed(self: Any, offsets: Any) -> bool:
-        done = await commit(self, offsets)
-        if any(offsets.values()):
-            committed.set()
-        return done
-
-    with monkeypatch.context() as broken:
-        broken.setattr(AIOKafkaProducer, "send", send_or_lose)
-        broken.setattr(WholeProducer, "is_written", is_asked)
-        broken.setattr(CommittedConsumer, "_commit", is_committed)
-        with running(tills, by(version)) as failures:
-            wait_until(lambda: bool(failures) or (asked if whole else committed).is_set(), "a commit")
-            if whole:
-                assert not failures
-                refused.set()
-                wait_until(lambda: bool(failures), "the end")  # called at once
-    assert bool(failures) is whole
-    assert all("changes of tables are not written" in str(error) for error in failures)
-    assert committed.is_set() is not whole
-    with keeping(tills, by(version), version):
-        tills.write(tills.sales(50))
-        assert (tills.rows(version) == expected(tills.committed)) is whole
-
-
-@pytest.mark.parametrize("whole", [True, False], ids=["ours", "as Faust flushes"])
-def test_a_change_of_a_table_that_cannot_be_sent_ends_the_stream(
-    tills: Tills, whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What `flush` raises in the middle of Faust's stop is kept here: the stream would never end."""
-    flush, raised = WholeProducer.flush if whole else Producer.flush, list[RuntimeError]()
-
-    async def flush_and_keep(self: Any) -> None:
-        try:
-            await flush(self)
-        except RuntimeError as error:
-            raised.append(error)
-
-    def work(tills: Tills, stop: threading.Event) -> None:
-        streams = EventStreams(app, f"large{whole}", tills.kafka.aiokafka(), producer_max_request_size=1000)
-        table = streams.faust.Table("large", default=str, partitions=PARTITIONS)
-
-        async def note(events: AsyncIterator[Recorded[Sold]]) -> None:
-            async for sold in events:
-                table[sold.event.store] = table["other"] = "x" * 1000
-
-        streams.agent(Sold, note)
-        streams.run(stop)
-
-    monkeypatch.setattr(WholeProducer, "flush", flush_and_keep)
-    with running(tills, work) as failures:
-        wait_until(lambda: bool(failures), "the end")  # called at once
-    assert isinstance(failures[0], InfrastructureError)
-    assert bool(raised) is not whole
 
 
 def killed_while_it_counts(tills: Tills, addresses: Addresses, place: Path, version: int) -> None:

@@ -132,7 +132,6 @@ class EventStreams:
 
     async def _until(self, stop: threading.Event, *, once: bool) -> bool:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        producer: Any = self.faust.producer
         transport: Any = self.faust.transport
         transport.sources = frozenset(map(names.events, self.categories))
         revoked: Any = self.faust.on_partitions_revoked
@@ -145,8 +144,6 @@ class EventStreams:
             self._report("streaming", {"stream": self._name, "from": ", ".join(sorted(self.categories))})
             while not stop.is_set() and not self._failure.done() and not is_through:
                 await asyncio.wait([self._failure], timeout=_TICK_SECONDS)
-                if producer.failure is not None:
-                    raise translated(producer.failure, "changes of tables are not written")
                 if self.faust.crash_reason is not None:
                     raise translated(self.faust.crash_reason, "Faust has given up")
                 await self._write()

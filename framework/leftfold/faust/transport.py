@@ -17,7 +17,7 @@ from faust.types import TP
 
 from leftfold.faust.progress import Progress
 
-__all__ = ["CommittedConsumer", "CommittedThread", "CommittedTransport", "WholeProducer"]
+__all__ = ["CommittedConsumer", "CommittedThread", "CommittedTransport"]
 
 
 class CommittedThread(driver.AIOKafkaConsumerThread):
@@ -140,14 +140,6 @@ class CommittedConsumer(driver.Consumer):
         refusal: BaseException | None = self._thread.refusal  # type: ignore[attr-defined]  # a thread of ours
         return refusal
 
-    async def _commit_offsets(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
-        """Commits once the changes of tables are written: a run that restores them would not count events again."""
-        producer: Any = self.app.producer
-        if not await producer.is_written():
-            return False
-        committed: bool = await super()._commit_offsets(offsets, start_new_transaction)
-        return committed
-
     async def starts(self, partitions: set[TP]) -> Mapping[TP, int]:
         """Where these partitions begin by now."""
         consumer = self._thread._ensure_consumer()  # noqa: SLF001  # ours, and its thread is the one to ask
@@ -196,48 +188,8 @@ class CommittedConsumer(driver.Consumer):
         return bool(thread.fetched_after == thread.seeks)
 
 
-class WholeProducer(driver.Producer):
-    """A producer that knows whether what it has taken, changes of tables, is written; `failure` is why it is not."""
-
-    buffer: Any
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self._under_way: set[asyncio.Future[Any]] = set()
-        self.failure: BaseException | None = None
-        super().__init__(*args, **options)
-
-    def send_soon(self, fut: Any) -> None:
-        """Takes a message, which is written later."""
-        self._under_way.add(fut)
-        fut.add_done_callback(self._settled)
-        super().send_soon(fut)
-
-    def _settled(self, message: asyncio.Future[Any]) -> None:
-        self._under_way.remove(message)
-        error = asyncio.CancelledError() if message.cancelled() else message.exception()
-        self.failure = self.failure or error
-
-    async def is_written(self) -> bool:
-        """Whether all that it has taken by now is written: waits until that is known, or the producer has ended.
-
-        Faust's `flush` gives up after 0.1 s without news, and does not look at what has failed.
-        """
-        taken = frozenset(self._under_way)
-        if taken and self.failure is None:
-            await self.buffer.wait(asyncio.wait(taken, return_when=asyncio.FIRST_EXCEPTION))
-        return self.failure is None and taken.isdisjoint(self._under_way)
-
-    async def flush(self) -> None:
-        """Writes what it has taken; once it has crashed nothing, where Faust raises, and stops nothing else of the App.
-
-        Agents that are not stopped begin again as often as asyncio cancels them: the stream would never end.
-        """
-        if not self.buffer.crashed:
-            await super().flush()
-
-
 class CommittedTransport(driver.Transport):
-    """A transport whose consumers read committed records, and whose producers know what they have written.
+    """A transport whose consumers read committed records.
 
     `dialect` is how to reach the brokers, `sources` which topics hold events, None = all that are read. `whole` says
     that every record counts: a partition that nobody has read begins with its first one, and where that, or the next
@@ -245,7 +197,6 @@ class CommittedTransport(driver.Transport):
     """
 
     Consumer: ClassVar[type[CommittedConsumer]] = CommittedConsumer
-    Producer: ClassVar[type[WholeProducer]] = WholeProducer
     dialect: Mapping[str, Any] = {}
     whole: bool = False
     sources: frozenset[str] | None = None
