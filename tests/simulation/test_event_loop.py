@@ -123,7 +123,6 @@ def test_a_lost_connection_is_opened_again() -> None:
         world.do(_looping(work))
 
 
-@pytest.mark.faults
 def test_a_killed_process_takes_its_loop_with_it_and_others_hear_of_flushes(caplog: pytest.LogCaptureFixture) -> None:
     with redis_world(seed=1) as world:
         generation = _generation(world)

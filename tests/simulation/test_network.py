@@ -236,7 +236,6 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
-@pytest.mark.faults
 def test_a_plain_socket_does_what_a_real_one_does() -> None:
     with redis_world(seed=1) as world:
 
