@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,8 +14,9 @@ from typing import Any, TypeVar
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
-from leftfold.testing.simulation.stand_ins import event_loop, sockets, threads
-from leftfold.testing.simulation.world import World, active
+from leftfold.testing.simulation.stand_ins import event_loop, sockets
+from leftfold.testing.simulation.takeover import PACKAGES, taken_over
+from leftfold.testing.simulation.world import World
 
 __all__ = ["RedisWorld", "StoreInWorld", "redis_world"]
 
@@ -91,58 +89,11 @@ class StoreInWorld:
 @contextmanager
 def redis_world(seed: int) -> Iterator[RedisWorld]:
     """A world that is active, and whose time and sockets the adapter and redis-py use, within the block."""
-    pairs = {id(real): stand_in for real, stand_in in _stand_ins()}
-    undo: list[Callable[[], None]] = []
+    network = [(socket, sockets.socket), (select, sockets.select), (asyncio, event_loop.asyncio)]
     found = RedisWorld(seed)
-    try:
-        for module in [module for name, module in sys.modules.items() if _is_simulated(name)]:
-            names = vars(module)
-            for name, value in list(names.items()):
-                if id(value) in pairs:
-                    names[name] = pairs[id(value)]
-                    undo.append(partial(names.__setitem__, name, value))
-        with found.world.activated():
-            yield found
-            found.world.close()
-    finally:
-        for action in undo:
-            action()
-
-
-def _is_simulated(module: str) -> bool:
-    return module.startswith(("leftfold.", "redis.")) and not module.startswith("leftfold.testing.")
-
-
-def _stand_ins() -> list[tuple[Any, Any]]:
-    clock = SimpleNamespace(**{**vars(time), "monotonic": _now, "time": lambda: _START + _now(), "sleep": _sleep})
-    lockers = SimpleNamespace(**{**vars(threading), **vars(threads.threading), "Timer": _Timer})
-    return [
-        (socket, sockets.socket),
-        (select, sockets.select),
-        (asyncio, event_loop.asyncio),
-        (time, clock),
-        (time.monotonic, _now),
-        (time.sleep, _sleep),
-        (threading, lockers),
-        (threading.Lock, threads.Lock),
-        (threading.RLock, threads.RLock),
-    ]
-
-
-class _Timer(threads.Thread):
-    """`threading.Timer`."""
-
-    def __init__(self, interval: float, function: Callable[[], Any]) -> None:
-        def run() -> None:
-            _sleep(interval)
-            function()
-
-        super().__init__(target=run)
-
-
-def _now() -> float:
-    return active().scheduler.now
-
-
-def _sleep(seconds: float) -> None:
-    active().scheduler.wait(seconds)
+    with (
+        taken_over((*PACKAGES, "leftfold.redis", "leftfold.contracts"), network, libraries=["redis"]),
+        found.world.activated(),
+    ):
+        yield found
+        found.world.close()

@@ -277,13 +277,13 @@ def test_messages_come_over_connections_that_have_subscribed() -> None:
             with sockets.socket.create_connection(("redis", 6379), 1.0) as plain:
                 plain.sendall(b"SUBSCRIBE news\r\n")
                 plain.recv(100)
-                return plain.recv(100)
+                return bytes(plain.recv(100))
 
         def say() -> bytes:
             with sockets.socket.create_connection(("redis", 6379), 1.0) as plain:
                 while True:
                     plain.sendall(b"PUBLISH news x\r\n")
-                    if (count := plain.recv(100)) != b":0\r\n":
+                    if (count := bytes(plain.recv(100))) != b":0\r\n":
                         return count
 
         heard = world.together({"hears": hear, "says": say})

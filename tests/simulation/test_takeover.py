@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import inspect
+import threading
+import time
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from leftfold.kafka import watchdog
 from leftfold.testing.simulation import takeover
+from leftfold.testing.simulation.world import World
 
 _STANDS_IN = {
     "atexit", "os", "queue", "random", "secrets", "sys", "threading", "time", "uuid",
@@ -71,3 +76,25 @@ def test_within_the_block_nothing_real_is_left_and_afterwards_everything_is_back
                 assert not any(value is thing for value in defaults for thing in real), function.__qualname__
     after = {(m.__name__, name): value for m in takeover.simulated() for name, value in vars(m).items()}
     assert all(after[place] is value for place, value in before.items())
+
+
+def test_threads_beside_the_simulation_get_the_real_things() -> None:
+    """An App that a session of tests keeps at work goes on while schedules run."""
+    seen: dict[str, list[bool]] = {}
+
+    def look(where: str) -> None:
+        used: Any = watchdog
+        started = used.threading.Thread(target=lambda: None)
+        seen[where] = [isinstance(started, threading.Thread), used.time.monotonic() == pytest.approx(time.monotonic())]
+
+    def within() -> None:
+        neighbour = threading.Thread(target=look, args=["beside"])
+        neighbour.start()
+        neighbour.join()
+        look("within")
+
+    world = World(1)
+    with takeover.taken_over(), world.activated():
+        world.start("one", within)
+        world.run(lambda: len(seen) == 2, 1.0)
+    assert seen == {"beside": [True, True], "within": [False, False]}

@@ -29,7 +29,7 @@ from leftfold.testing.simulation.kafka.consumer import Consumer
 from leftfold.testing.simulation.kafka.producer import Producer
 from leftfold.testing.simulation.stand_ins import threads
 from leftfold.testing.simulation.stand_ins.threads import Module
-from leftfold.testing.simulation.world import active
+from leftfold.testing.simulation.world import active, is_simulated
 
 __all__ = ["PACKAGES", "simulated", "taken_over"]
 
@@ -90,11 +90,11 @@ def _exit(code: int) -> None:
     active().process.end(code)
 
 
-class _Random:
-    """The functions of `random`, by the seed of the world."""
+class _Random(Module):
+    """`random`, by the seed of the world."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(active().random, name) if name != "Random" else real_random.Random
+        return getattr(active().random if is_simulated() and name != "Random" else real_random, name)
 
 
 _time = Module(
@@ -117,7 +117,7 @@ _secrets = Module(
 _os = Module(
     real_os, urandom=_token_bytes, _exit=_exit, getpid=lambda: 1000 + active().processes.index(active().process)
 )
-_random = _Random()
+_random = _Random(real_random)
 _sys = Module(real_sys, stderr=io.StringIO())
 _atexit = Module(real_atexit, register=lambda function, *args, **more: function, unregister=lambda function: None)
 
@@ -151,39 +151,55 @@ def _stand_ins() -> list[tuple[Any, Any]]:
     ]
 
 
-def simulated(packages: Sequence[str] = PACKAGES) -> list[ModuleType]:
-    """The modules that run simulated, all of them imported."""
+def simulated(packages: Sequence[str] = PACKAGES, libraries: Sequence[str] = ()) -> list[ModuleType]:
+    """The modules that run simulated: all of some packages, and those of libraries that are loaded."""
     found = []
     for package in packages:
         module = importlib.import_module(package)
         inside = pkgutil.walk_packages(module.__path__, f"{package}.")
         found += [module, *(importlib.import_module(info.name) for info in inside)]
-    return found + [importlib.import_module(name) for name in MODULES]
+    found += [importlib.import_module(name) for name in MODULES]
+    loaded = tuple(f"{name}." for name in libraries)
+    return found + [module for name, module in real_sys.modules.items() if name.startswith(loaded)]
 
 
 @contextmanager
-def taken_over(packages: Sequence[str] = PACKAGES, more: Sequence[tuple[Any, Any]] = ()) -> Iterator[None]:
+def taken_over(
+    packages: Sequence[str] = PACKAGES, more: Sequence[tuple[Any, Any]] = (), libraries: Sequence[str] = ()
+) -> Iterator[None]:
     """Within the block, simulated modules use stand-ins for whatever has to do with time, chance and the network.
 
-    Their globals, and the defaults of their functions, are exchanged wherever they are one of the real things.
+    Their globals, and the defaults of their functions, are exchanged wherever they are one of the real things. Threads
+    that run beside the simulation, such as those of an App that a session of tests keeps at work, get the real things.
 
     Args:
-        more: further pairs of something real and what stands for it.
+        packages, libraries: see `simulated`. more: further pairs of something real and what stands for it.
     """
-    pairs = {id(real): (real, stand_in) for real, stand_in in [*_stand_ins(), *more]}
+    pairs = {id(real): (real, _inside(real, stand_in)) for real, stand_in in [*_stand_ins(), *more]}
     undo: list[Callable[[], None]] = []
     # What clients say of thousands of broken connections is no news here; workers report what matters.
     log = logging.getLogger("leftfold")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
     try:
-        for module in simulated(packages):
+        for module in simulated(packages, libraries):
             _exchange(module, pairs, undo)
         yield
     finally:
         log.setLevel(level)
         for action in reversed(undo):
             action()
+
+
+def _inside(real: Any, stand_in: Any) -> Any:
+    """What is the stand-in within the world, and the real thing elsewhere."""
+    if isinstance(stand_in, Module):
+        return stand_in
+
+    def chosen(*args: Any, **more: Any) -> Any:
+        return (stand_in if is_simulated() else real)(*args, **more)
+
+    return chosen
 
 
 def _exchange(module: ModuleType, pairs: dict[int, tuple[Any, Any]], undo: list[Callable[[], None]]) -> None:

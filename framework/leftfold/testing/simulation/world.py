@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from leftfold.testing.simulation.kafka.cluster import Cluster
 from leftfold.testing.simulation.scheduler import Process, Scheduler, Task
 
-__all__ = ["World", "active"]
+__all__ = ["World", "active", "is_simulated"]
 
 _active: list[World] = []
 
@@ -28,6 +29,7 @@ class World:
         self.random = random.Random(seed ^ 0x5EED)  # what the simulated code draws; nothing secret
         self.cluster = Cluster(self.scheduler, brokers)
         self.processes: list[Process] = []
+        self.thread = threading.get_ident()
         self.parts: dict[str, Any] = {}
         """What other parts of the simulation keep here, such as the network of sockets."""
 
@@ -69,3 +71,8 @@ def active() -> World:
     if not _active:
         raise RuntimeError("no simulated world is active")
     return _active[-1]
+
+
+def is_simulated() -> bool:
+    """Whether the code that asks runs in the active world; other threads of the test's process do not."""
+    return bool(_active) and threading.get_ident() == _active[-1].thread

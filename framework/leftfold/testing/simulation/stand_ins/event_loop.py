@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 from leftfold.testing.simulation.scheduler import Killed, Process, Task
 from leftfold.testing.simulation.stand_ins.sockets import Socket
-from leftfold.testing.simulation.stand_ins.threads import Event
+from leftfold.testing.simulation.stand_ins.threads import Event, Module
 from leftfold.testing.simulation.world import active
 
-__all__ = ["AsyncioModule", "EventLoop", "asyncio"]
+__all__ = ["EventLoop", "asyncio"]
 
 T = TypeVar("T")
 
@@ -254,26 +254,13 @@ class _Result:
         self._task.add_done_callback(lambda _: self._is_done.set())
 
 
-class AsyncioModule:
-    """`asyncio`: tasks, futures and locks are the real ones; loops, and what threads ask of them, are simulated."""
-
-    new_event_loop = EventLoop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(real_asyncio, name)
-
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """As of `asyncio`."""
-        loop = EventLoop()
-        try:
-            return loop.run_until_complete(main)
-        finally:
-            if not loop.is_closed():
-                _end(loop)
-
-    def run_coroutine_threadsafe(self, coro: Coroutine[Any, Any, T], loop: real_asyncio.AbstractEventLoop) -> _Result:
-        """As of `asyncio`."""
-        return _Result(coro, loop)
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    loop = EventLoop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        if not loop.is_closed():
+            _end(loop)
 
 
 def _end(loop: EventLoop) -> None:
@@ -287,4 +274,4 @@ def _end(loop: EventLoop) -> None:
     loop.close()
 
 
-asyncio = AsyncioModule()
+asyncio = Module(real_asyncio, new_event_loop=EventLoop, run=_run, run_coroutine_threadsafe=_Result)

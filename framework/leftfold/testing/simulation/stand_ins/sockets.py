@@ -11,9 +11,10 @@ from typing import Any, Self, TypeAlias
 
 from leftfold.testing.simulation.network import Address, Link, Network, name_of
 from leftfold.testing.simulation.scheduler import Task
+from leftfold.testing.simulation.stand_ins.threads import Module
 from leftfold.testing.simulation.world import active
 
-__all__ = ["Poll", "SelectModule", "Socket", "SocketModule", "select", "socket"]
+__all__ = ["Poll", "Socket", "select", "socket"]
 
 _Bytes: TypeAlias = bytes | bytearray | memoryview
 _CONNECT_SECONDS = 127.0
@@ -249,43 +250,25 @@ class Socket:
             self._scheduler.wake_later(task, turn)
 
 
-class SocketModule:
-    """`socket`: constants and exceptions are the real ones, sockets are simulated."""
+def _create_connection(address: tuple[str, int], timeout: Any = None, source_address: Any = None, **_: Any) -> Socket:
+    made = Socket()
+    try:
+        made.settimeout(timeout if isinstance(timeout, int | float) else None)
+        made.connect(address)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
-    socket = SocketType = Socket
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(real_socket, name)
-
-    def create_connection(
-        self, address: tuple[str, int], timeout: Any = None, source_address: Any = None, **_: Any
-    ) -> Socket:
-        """As of `socket`."""
-        made = Socket()
-        try:
-            made.settimeout(timeout if isinstance(timeout, int | float) else None)
-            made.connect(address)
-        except BaseException:
-            made.close()
-            raise
-        return made
-
-    def getaddrinfo(
-        self, host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
-    ) -> list[tuple[Any, ...]]:
-        """As of `socket`: one address, for names of hosts that listen somewhere, or did, and for numbers.
-
-        Raises:
-            socket.gaierror: there is no such host.
-        """
-        names = {address[0] for address in _network().hosts if not isinstance(address, str)}
-        if host not in names and not str(host).replace(".", "").isdigit():
-            raise real_socket.gaierror(real_socket.EAI_NONAME, "Name or service not known")
-        return [(real_socket.AF_INET, type or real_socket.SOCK_STREAM, real_socket.IPPROTO_TCP, "", (host, int(port)))]
-
-    def gethostname(self) -> str:
-        """The same on every machine."""
-        return "simulated"
+def _getaddrinfo(
+    host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+) -> list[tuple[Any, ...]]:
+    """One address, for names of hosts that listen somewhere, or did, and for numbers."""
+    names = {address[0] for address in _network().hosts if not isinstance(address, str)}
+    if host not in names and not str(host).replace(".", "").isdigit():
+        raise real_socket.gaierror(real_socket.EAI_NONAME, "Name or service not known")
+    return [(real_socket.AF_INET, type or real_socket.SOCK_STREAM, real_socket.IPPROTO_TCP, "", (host, int(port)))]
 
 
 class Poll:
@@ -331,14 +314,12 @@ class Poll:
         return found
 
 
-class SelectModule:
-    """`select`: only `poll`, which is what redis-py uses, is simulated."""
-
-    poll = Poll
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(real_select, name)
-
-
-socket = SocketModule()
-select = SelectModule()
+socket = Module(
+    real_socket,
+    socket=Socket,
+    SocketType=Socket,
+    create_connection=_create_connection,
+    getaddrinfo=_getaddrinfo,
+    gethostname=lambda: "simulated",
+)
+select = Module(real_select, poll=Poll)

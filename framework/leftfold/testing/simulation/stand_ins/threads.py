@@ -9,9 +9,21 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from leftfold.testing.simulation.scheduler import Task
-from leftfold.testing.simulation.world import active
+from leftfold.testing.simulation.world import active, is_simulated
 
-__all__ = ["Condition", "Event", "Lock", "Module", "RLock", "SimpleQueue", "Thread", "get_ident", "queue", "threading"]
+__all__ = [
+    "Condition",
+    "Event",
+    "Lock",
+    "Module",
+    "RLock",
+    "SimpleQueue",
+    "Thread",
+    "Timer",
+    "get_ident",
+    "queue",
+    "threading",
+]
 
 _OUTSIDE = object()
 
@@ -228,6 +240,23 @@ class Thread:
         return None if self._task is None else id(self._task)
 
 
+class Timer(Thread):
+    """`threading.Timer`."""
+
+    def __init__(self, interval: float, function: Callable[..., Any], args: Any = None, kwargs: Any = None) -> None:
+        super().__init__(target=function, args=args or (), kwargs=kwargs)
+        self._interval, self._cancelled = interval, Event()
+
+    def run(self) -> None:
+        """As of `threading.Timer`."""
+        if not self._cancelled.wait(self._interval):
+            super().run()
+
+    def cancel(self) -> None:
+        """As of `threading.Timer`."""
+        self._cancelled.set()
+
+
 def get_ident() -> int:
     """As of `threading`: one number for each task."""
     return id(_here())
@@ -270,17 +299,24 @@ class SimpleQueue:
 
 
 class Module:
-    """A module whose other names are those of the real one."""
+    """A module some of whose names are simulated; in threads outside the world, all are those of the real one."""
 
     def __init__(self, real: Any, **names: Any) -> None:
-        self._real = real
-        self.__dict__.update(names)
+        self._real, self._names = real, names
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        found = self._names.get(name, _OUTSIDE)
+        return found if found is not _OUTSIDE and is_simulated() else getattr(self._real, name)
 
 
 threading = Module(
-    real_threading, Thread=Thread, Lock=Lock, RLock=RLock, Condition=Condition, Event=Event, get_ident=get_ident
+    real_threading,
+    Thread=Thread,
+    Timer=Timer,
+    Lock=Lock,
+    RLock=RLock,
+    Condition=Condition,
+    Event=Event,
+    get_ident=get_ident,
 )
 queue = Module(real_queue, SimpleQueue=SimpleQueue)
