@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 
-from leftfold.testing.simulation.schedules import Scenario, run, schedules, shrink
+from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
 
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bugs", nargs="*", default=list(PLANTED), choices=list(PLANTED))
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    with schedules():
+    with scheduled(PURSE.app):
         broken = _clean(PURSE, chosen.first, chosen.seeds)
         hidden = [bug for bug in chosen.bugs if not _found(PURSE, bug)]
     if hidden:

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from leftfold.messages import Command
 from leftfold.testing.simulation.schedules import Scenario
-from tests.worker.bank import bank
+from tests.worker.bank import Bank, bank
 
-__all__ = ["PURSE"]
+__all__ = ["PURSE", "load_of"]
 
 _BANK = bank("purse", partitions=3)
 _ACCOUNTS, _CLIENTS, _COMMANDS = 5, 2, 8
 
 
-def _load(chance: random.Random) -> Sequence[Sequence[Command]]:
-    return [[_command(chance) for _ in range(_COMMANDS)] for _ in range(_CLIENTS)]
+def load_of(bank: Bank) -> Callable[[random.Random], Sequence[Sequence[Command]]]:
+    """What draws the commands of each client."""
+
+    def command(chance: random.Random) -> Command:
+        account = f"a{chance.randrange(_ACCOUNTS)}"
+        return chance.choice(
+            [
+                bank.deposit(account, chance.randrange(9) + 1),
+                bank.deposit(account, 2, parts=chance.randrange(3) + 1),
+                bank.withdraw(account, 3),
+                bank.look(account),
+            ]
+        )
+
+    return lambda chance: [[command(chance) for _ in range(_COMMANDS)] for _ in range(_CLIENTS)]
 
 
-def _command(chance: random.Random) -> Command:
-    account = f"a{chance.randrange(_ACCOUNTS)}"
-    return chance.choice(
-        [
-            _BANK.deposit(account, chance.randrange(9) + 1),
-            _BANK.deposit(account, 2, parts=chance.randrange(3) + 1),
-            _BANK.withdraw(account, 3),
-            _BANK.look(account),
-        ]
-    )
-
-
-PURSE = Scenario(_BANK.app, _load)
+PURSE = Scenario(_BANK.app, load_of(_BANK))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold.testing.simulation.schedules import run, schedules, shrink
+from leftfold.testing.simulation.schedules import run, scheduled, shrink
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
 
@@ -17,7 +17,7 @@ _QUICK = {"answered": 40, "fresh metadata": 10, "read committed": 150, "unknown 
 
 @pytest.fixture(scope="module", autouse=True)
 def _simulated() -> Iterator[None]:
-    with schedules():
+    with scheduled(PURSE.app):
         yield
 
 

@@ -12,31 +12,33 @@ from typing import Any
 import pytest
 
 from leftfold.kafka import watchdog
-from leftfold.testing.simulation import takeover
+from leftfold.testing.simulation import projections, takeover
 from leftfold.testing.simulation.world import World
 
 _STANDS_IN = {
-    "atexit", "os", "queue", "random", "secrets", "sys", "threading", "time", "uuid",
+    "asyncio", "atexit", "os", "queue", "random", "secrets", "select", "socket", "sys", "threading", "time",
+    "uuid",
     "confluent_kafka", "confluent_kafka.admin",
 }  # fmt: skip
 """Imported modules with a stand-in, or of which single names have one."""
 _HARMLESS = {
-    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "difflib", "enum",
-    "functools", "hashlib", "heapq", "itertools", "json", "leftfold", "logging", "math", "operator", "pathlib",
-    "pydantic", "pydantic_core", "pydantic_settings", "re", "struct", "traceback", "types", "typing",
+    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "difflib", "enum",
+    "functools", "hashlib", "heapq", "hiredis", "itertools", "json", "leftfold", "logging", "math", "operator", "pathlib",
+    "pydantic", "pydantic_core", "pydantic_settings", "re", "redis", "ssl", "struct", "traceback", "types", "typing",
     "typing_extensions", "urllib", "warnings", "zlib",
 }  # fmt: skip
+"""What neither waits nor draws; redis-py is taken over with its loaded modules, and nothing is encrypted in a world."""
 _NOT_YET = {
-    "leftfold.kafka.reach": {"socket", "ssl"},
-    "leftfold.kafka.settings": {"ssl"},
     "leftfold.kafka.cluster": {"concurrent.futures"},
-    "leftfold.kafka.client": {"asyncio"},
-    "leftfold.bells": {"asyncio"},
-    "leftfold.engine.at_work": {"socket"},
+    "leftfold.supervisor": {"signal", "subprocess"},
 }
-"""What is left real, and why: `reach` as a whole has a stand-in; futures come from the simulated admin client; the
-asyncio half of a client, and the name of the host, are not run.
+"""What is left real, and why: futures come from the simulated admin client; of the
+supervisor only its pauses are used.
 """
+
+
+def _simulated() -> list[ModuleType]:
+    return takeover.simulated((*takeover.PACKAGES, *projections.PACKAGES))
 
 
 def _imported(tree: ast.AST) -> set[str]:
@@ -49,14 +51,14 @@ def _imported(tree: ast.AST) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("module", takeover.simulated(), ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", _simulated(), ids=lambda module: module.__name__)
 def test_a_simulated_module_imports_nothing_that_is_real(module: ModuleType) -> None:
     imported = _imported(ast.parse(inspect.getsource(module)))
     left = {name for name in imported if name not in _STANDS_IN and name.split(".")[0] not in _HARMLESS}
     assert left <= _NOT_YET.get(module.__name__, set())
 
 
-@pytest.mark.parametrize("module", takeover.simulated(), ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", _simulated(), ids=lambda module: module.__name__)
 def test_a_simulated_module_asks_no_other_clock(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -65,16 +67,16 @@ def test_a_simulated_module_asks_no_other_clock(module: ModuleType) -> None:
 
 
 def test_within_the_block_nothing_real_is_left_and_afterwards_everything_is_back() -> None:
-    real = [thing for thing, _ in takeover._stand_ins()]
-    before = {(m.__name__, name): value for m in takeover.simulated() for name, value in vars(m).items()}
-    with takeover.taken_over():
-        for module in takeover.simulated():
+    real = [thing for thing, _ in [*takeover._stand_ins(), *projections.NETWORK]]
+    before = {(m.__name__, name): value for m in _simulated() for name, value in vars(m).items()}
+    with takeover.taken_over((*takeover.PACKAGES, *projections.PACKAGES), projections.NETWORK):
+        for module in _simulated():
             left = {name for name, value in vars(module).items() if any(value is thing for thing in real)}
             assert not left, f"{module.__name__} still has {left}"
             for function in (f for value in vars(module).values() for f in takeover._functions(value, module.__name__)):
                 defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
                 assert not any(value is thing for value in defaults for thing in real), function.__qualname__
-    after = {(m.__name__, name): value for m in takeover.simulated() for name, value in vars(m).items()}
+    after = {(m.__name__, name): value for m in _simulated() for name, value in vars(m).items()}
     assert all(after[place] is value for place, value in before.items())
 
 

@@ -49,22 +49,27 @@ class Deployment:
         same_ids: bool = True,
         make: Callable[..., Workshop] = Workshop,
     ) -> None:
-        self._world, self._app, self._make, self._same_ids = world, app, make, same_ids
-        self._stops: list[Event] = []
-        self._is_stopping = self.is_over = False
+        self._world, self.app, self._make, self._same_ids = world, app, make, same_ids
+        self.stops: list[Event] = []
+        self.is_stopping = self.is_over = False
         self._rounds = 0
         self.trace: list[tuple[float, str, str, Any]] = []
         self.broken: list[str] = []
         self._successors: dict[str, Worker] = {}
-        self.faults = install(world, faults)
         self.sent: list[Sent] = []
         self._workers = workers
         self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
         self._is_ready = False
+        self.projections: Projections | None = None
+        if any(view.folded for view in app.views):
+            from leftfold.testing.simulation.projections import Projections
+
+            self.projections = Projections(self, world, SETTINGS)
+        self.faults = install(world, faults)
 
     def begin(self) -> None:
         """Makes the topics, then starts everything."""
-        self._keep("setup", "setup", self._set_up)
+        self.keep("setup", "setup", self._set_up)
 
     @property
     def is_answered(self) -> bool:
@@ -73,24 +78,27 @@ class Deployment:
 
     def end(self) -> None:
         """Has the workers stop in order."""
-        self._is_stopping = True
-        for stop in self._stops:
+        self.is_stopping = True
+        for stop in self.stops:
             stop.set()
 
     def restart(self) -> None:
         """Starts one more worker for each decider, which restores what the others have left."""
-        self._is_stopping = False
+        self.is_stopping = False
         self._rounds += 1
-        self._stops.clear()
-        for decider in self._app.deciders:
-            self._keep(f"{decider.name} successor", "successor", lambda d=decider.name: self._work(d, last=True))  # type: ignore[misc]
+        self.stops.clear()
+        for decider in self.app.deciders:
+            self.keep(f"{decider.name} successor", "successor", lambda d=decider.name: self._work(d, last=True))  # type: ignore[misc]
+        if self.projections is not None:
+            self.projections.restart()
 
     @property
     def is_serving(self) -> bool:
         """Whether the workers of `restart` serve every partition."""
-        every = frozenset(range(self._app.partitions))
+        every = frozenset(range(self.app.partitions))
         found = self._successors
-        return len(found) == len(self._app.deciders) and all(worker.served == every for worker in found.values())
+        is_served = len(found) == len(self.app.deciders) and all(worker.served == every for worker in found.values())
+        return is_served and (self.projections is None or self.projections.is_audited)
 
     @property
     def is_ended(self) -> bool:
@@ -104,17 +112,19 @@ class Deployment:
         return one
 
     def _set_up(self) -> None:
-        topics.ensure(self._app, SETTINGS)
+        topics.ensure(self.app, SETTINGS)
         if self._is_ready:
             return
         self._is_ready = True
-        for decider in self._app.deciders:
+        for decider in self.app.deciders:
             for number in range(self._workers):
-                self._keep(f"{decider.name} worker {number + 1}", "worker", lambda d=decider.name: self._work(d))  # type: ignore[misc]
+                self.keep(f"{decider.name} worker {number + 1}", "worker", lambda d=decider.name: self._work(d))  # type: ignore[misc]
         for number, load in enumerate(self._loads):
-            self._keep(f"client {number + 1}", "client", lambda mine=load: self._send(mine))  # type: ignore[misc]
+            self.keep(f"client {number + 1}", "client", lambda mine=load: self._send(mine))  # type: ignore[misc]
+        if self.projections is not None:
+            self.projections.begin()
 
-    def _keep(self, name: str, role: str, function: Callable[[], None]) -> None:
+    def keep(self, name: str, role: str, function: Callable[[], None]) -> None:
         """Runs a process, and runs it again when it ends by a kill or an error that a new start may cure."""
         world = self._world
 
@@ -124,10 +134,10 @@ class Deployment:
             try:
                 function()
             except (Fenced, InfrastructureError) as error:
-                self._note("ended", error)
+                self.note("ended", error)
                 process.end(75)
             except Exception as error:  # noqa: BLE001  # as a process that ends with a traceback, and is started again
-                self._note("broke", repr(error))
+                self.note("broke", repr(error))
                 self.broken.append(f"broke: {name}: {error!r}")
                 process.end(1)
 
@@ -139,24 +149,25 @@ class Deployment:
                 return
             self.broken += [f"broke: {name}/{one.name}: {one.error!r}" for one in task.process.tasks if one.error]
             self.trace.append((world.scheduler.now, name, "exit", code))
-            if not self._is_stopping and code is not None:
+            if not self.is_stopping and code is not None:
                 world.scheduler.call_later(AGAIN_SECONDS, lambda: again() if current == self._rounds else None)
 
         def again() -> None:
-            self._keep(name, role, function)
+            self.keep(name, role, function)
 
         task.process.at_end.append(ended)
 
-    def _note(self, what: str, details: Any) -> None:
+    def note(self, what: str, details: Any) -> None:
+        """Writes into the trace what the process that runs reports."""
         self.trace.append((self._world.scheduler.now, self._world.process.name, what, details))
 
     def _work(self, category: str, *, last: bool = False) -> None:
         stop = Event()
-        self._stops.append(stop)
-        if self._is_stopping:
+        self.stops.append(stop)
+        if self.is_stopping:
             return
         stopped: Any = stop
-        worker = Worker(self._app, category, self._make(SETTINGS), stop=stopped, report=self._note)
+        worker = Worker(self.app, category, self._make(SETTINGS), stop=stopped, report=self.note)
         if last:
             self._successors[category] = worker
         worker.run()
@@ -164,7 +175,7 @@ class Deployment:
     def _send(self, load: Sequence[tuple[Sent, Command]]) -> None:
         """Sends one after the other, each until its outcome is known."""
         chance = random.Random(self._world.seed)  # nothing secret
-        with KafkaClient(self._app.name, SETTINGS) as client:
+        with KafkaClient(self.app.name, SETTINGS) as client:
             for one, command in load:
                 if one.answer is not None:
                     continue
@@ -176,10 +187,10 @@ class Deployment:
                     except (OutcomeUnknown, InfrastructureError) as unknown:
                         if not self._same_ids:
                             one.ids.append(f"{one.ids[0]}.{len(one.ids)}")
-                        self._note("asks again", f"{one.ids[0]}: {unknown}")
+                        self.note("asks again", f"{one.ids[0]}: {unknown}")
                         self._world.scheduler.wait(AGAIN_SECONDS)
                         continue
                     except (DomainError, LeftfoldError) as error:
                         one.answer = error
-                        self._note("refused", error)
+                        self.note("refused", error)
                     break

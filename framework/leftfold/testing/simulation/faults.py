@@ -6,12 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from leftfold.testing.simulation.kafka.cluster import Broker, Fate
+from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.scheduler import Process
 from leftfold.testing.simulation.world import World
 
-__all__ = ["KINDS", "Fault", "draw", "install"]
+__all__ = ["KINDS", "REDIS_KINDS", "Fault", "draw", "install"]
 
 CALLS = (
     "", "", "", "poll", "consume", "produce", "flush", "begin_transaction", "send_offsets_to_transaction",
@@ -24,6 +26,8 @@ REQUESTS = (
     "EndTxn", "init producer",
     "offset commit", "offset fetch", "list offsets", "fetch", "join", "sync", "heartbeat", "leave", "metadata",
 )  # fmt: skip
+REDIS = "redis"
+"""Any request to Redis, where it stands for a request."""
 _LENGTHS = (0.2, 1.0, 3.0, 7.0, 8.0, 10.0, 12.0, 20.0)
 
 
@@ -64,8 +68,10 @@ def _at_call(kind: str) -> Callable[[random.Random, Sequence[str], int, float], 
 
 def _at_request(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
     def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
-        number = 1 + int(chance.expovariate(1 / 6))
-        return Fault(kind, chance.choice(roles), chance.choice(REQUESTS), number, seconds=_length(chance))
+        role = chance.choice(roles)
+        at = REDIS if role in REDIS_ROLES and chance.random() < 0.8 else chance.choice(REQUESTS)
+        number = 1 + int(chance.expovariate(1 / (60 if at == REDIS else 6)))
+        return Fault(kind, role, at, number, seconds=_length(chance))
 
     return drawn
 
@@ -79,6 +85,16 @@ def _at_time(kind: str) -> Callable[[random.Random, Sequence[str], int, float], 
     return drawn
 
 
+def _of_redis(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+    def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
+        lost = chance.choice(("", "", "0.5", "2.0"))
+        return Fault(kind, lost, after=horizon * chance.random(), seconds=_length(chance))
+
+    return drawn
+
+
+REDIS_ROLES = ("tail", "rebuild", "reader")
+"""Who speaks with Redis."""
 KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]] = {
     "kill": _at_call("kill"),
     "stop": _at_call("stop"),
@@ -94,7 +110,23 @@ KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]]
     "move coordinators": _at_time("move coordinators"),
     "clock": _at_time("clock"),
 }
-_WEIGHTS = {"kill": 4, "stop": 2, "lost": 2, "unanswered": 3, "late": 3, "restart broker": 2, "move coordinators": 2}
+REDIS_KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]] = {
+    "restart redis": _of_redis("restart redis"),
+    "stop redis": _of_redis("stop redis"),
+    "wipe redis": _of_redis("wipe redis"),
+}
+"""What strikes where an App has views; the target says how many seconds of writes are lost."""
+_ALL = {**KINDS, **REDIS_KINDS}
+_WEIGHTS = {
+    "restart redis": 2,
+    "kill": 4,
+    "stop": 2,
+    "lost": 2,
+    "unanswered": 3,
+    "late": 3,
+    "restart broker": 2,
+    "move coordinators": 2,
+}
 
 
 def draw(
@@ -104,7 +136,7 @@ def draw(
     chance = random.Random(seed * 7919 + 13)  # nothing secret
     weights = [_WEIGHTS.get(kind, 1) for kind in kinds]
     chosen = chance.choices(kinds, weights, k=chance.choice((0, 1, 1, 2, 2, 3, 3, 4, 5, 6)))
-    return [KINDS[kind](chance, roles, brokers, horizon) for kind in chosen]
+    return [_ALL[kind](chance, roles, brokers, horizon) for kind in chosen]
 
 
 def install(world: World, faults: Sequence[Fault]) -> _Installed:
@@ -123,6 +155,10 @@ class _Installed:
         self._counts = Counter[tuple[str, str]]()
         self._cluster.fate = self._fate
         self._cluster.pause = self._pause
+        self._network: Network | None = world.parts.get("network")
+        if self._network is not None:
+            self._network.fate = self._fate
+            self._network.torn = lambda size: self._scheduler.random.randrange(size + 1)
         self._cluster.forgets = lambda: self._scheduler.random.random() < 0.25
         for fault in faults:
             if not fault.number:
@@ -163,6 +199,7 @@ class _Installed:
             process.end(-9)
 
     def _fate(self, api: str, process: Process) -> Fate | None:
+        api = REDIS if api.startswith(f"{REDIS} ") else api
         key = f"request of {process.role}", api
         self._counts[key] += 1
         for fault in self._left:
@@ -184,7 +221,9 @@ class _Installed:
 
     def _strike(self, fault: Fault) -> None:
         cluster, later = self._cluster, self._scheduler.call_later
-        if fault.kind in ("restart broker", "slow broker"):
+        if fault.kind in REDIS_KINDS:
+            self._strike_redis(fault)
+        elif fault.kind in ("restart broker", "slow broker"):
             broker = cluster.brokers[int(fault.target) - 1]
             if not broker.is_up:
                 return
@@ -202,6 +241,30 @@ class _Installed:
         else:
             for process in self._targets(fault):
                 self._strike_one(process, fault)
+
+    def _strike_redis(self, fault: Fault) -> None:
+        """Ends the server for a while, stops it, or empties it; a restart may go back in time."""
+        host = next(iter(self._network.hosts.values())) if self._network is not None else None
+        if host is None:
+            return
+        server: Any = host.service
+        if not host.is_up or host.is_stopped:
+            return
+        self._note(fault, fault.seconds)
+        if fault.kind == "stop redis":
+            host.is_stopped = True
+            self._scheduler.call_later(fault.seconds, lambda: setattr(host, "is_stopped", False))
+            return
+
+        def start() -> None:
+            if fault.kind == "wipe redis":
+                server.wipe()
+            else:
+                server.restart(lost_seconds=fault.seconds + float(fault.target) if fault.target else 0.0)
+            host.start()
+
+        host.kill()
+        self._scheduler.call_later(fault.seconds, start)
 
     def _strike_one(self, process: Process, fault: Fault) -> None:
         if fault.kind == "kill later":
@@ -222,6 +285,11 @@ class _Installed:
         links = {(process.name, broker.number, direction) for broker in chosen for direction in directions}
         self._cluster.cut |= links
         self._scheduler.call_later(fault.seconds, lambda: self._cluster.cut.difference_update(links))
+        network = self._network
+        if network is not None and self._scheduler.random.random() < 0.7:
+            ways = {(process.name, host.name, way) for host in network.hosts.values() for way in directions}
+            network.cut |= ways
+            self._scheduler.call_later(fault.seconds, lambda: network.cut.difference_update(ways))
 
     def _targets(self, fault: Fault) -> list[Process]:
         running = [p for p in self._world.processes if p.role == fault.target and p.code is None]

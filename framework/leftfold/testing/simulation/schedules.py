@@ -14,13 +14,13 @@ from leftfold.kafka import reach
 from leftfold.messages import Command
 from leftfold.testing.simulation.commands import drawn_load
 from leftfold.testing.simulation.deployment import Deployment
-from leftfold.testing.simulation.faults import KINDS, Fault, draw
+from leftfold.testing.simulation.faults import KINDS, REDIS_KINDS, Fault, draw
 from leftfold.testing.simulation.scheduler import Stuck
-from leftfold.testing.simulation.takeover import taken_over
+from leftfold.testing.simulation.takeover import PACKAGES, taken_over
 from leftfold.testing.simulation.witness import Check, violations
 from leftfold.testing.simulation.world import World
 
-__all__ = ["Outcome", "Report", "Scenario", "run", "schedules", "shrink", "simulate"]
+__all__ = ["Outcome", "Report", "Scenario", "run", "scheduled", "shrink", "simulate"]
 
 LIVENESS_SECONDS = 120.0
 _HORIZON = 15.0
@@ -38,7 +38,7 @@ class Scenario:
     """What is run.
 
     Args:
-        load: draws what each client sends. workers: of each decider. kinds: of faults that may strike.
+        load: draws what each client sends. workers: of each decider. kinds: of faults that may strike; () = all.
         horizon: virtual seconds within which they do. same_ids: see `simulate`. check: what the domain promises.
     """
 
@@ -46,14 +46,18 @@ class Scenario:
     load: Callable[[random.Random], Sequence[Sequence[Command]]]
     workers: int = 2
     brokers: int = 2
-    kinds: tuple[str, ...] = tuple(KINDS)
+    kinds: tuple[str, ...] = ()
     horizon: float = _HORIZON
     same_ids: bool = True
     check: Check | None = None
 
     def faults(self, seed: int) -> list[Fault]:
         """What strikes under a seed."""
-        return draw(seed, ("worker", "client", "worker"), self.brokers, self.horizon, self.kinds)
+        roles: tuple[str, ...] = ("worker", "client", "worker")
+        kinds = tuple(KINDS)
+        if self.app.views:
+            roles, kinds = (*roles, "tail", "tail", "rebuild", "reader"), (*kinds, *REDIS_KINDS)
+        return draw(seed, roles, self.brokers, self.horizon, self.kinds or kinds)
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ def simulate(
     load = commands or drawn_load(app, clients, _COMMANDS)
     scenario = Scenario(app, load, workers, same_ids=same_ids, check=check)
     seconds = 0.0
-    with taken_over(more=_REAL_NETWORK):
+    with scheduled(app):
         for number in range(schedules):
             outcome = run(scenario, seed + number)
             seconds += outcome.seconds
@@ -139,9 +143,14 @@ def simulate(
     return Report(app.name, seed, schedules, seconds)
 
 
-def schedules() -> AbstractContextManager[None]:
-    """A block within which schedules are run; what is simulated is taken over once for all of them."""
-    return taken_over(more=_REAL_NETWORK)
+def scheduled(app: App) -> AbstractContextManager[None]:
+    """A block within which schedules of an App are run; what is simulated is taken over once for all of them."""
+    if not app.views:
+        return taken_over(more=_REAL_NETWORK)
+    from leftfold.testing.simulation import projections
+
+    packages = (*PACKAGES, *projections.PACKAGES)
+    return taken_over(packages, [*_REAL_NETWORK, *projections.NETWORK], projections.LIBRARIES)
 
 
 def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
@@ -163,6 +172,8 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
             _live(world, deployment, wrong)
             if not wrong:
                 wrong = violations(world.cluster, scenario.app, deployment.sent, scenario.check)
+                if deployment.projections is not None:
+                    wrong += deployment.projections.violations(world.cluster)
         except Stuck as stuck:
             wrong.append(f"stuck: {stuck}")
         finally:

@@ -33,9 +33,11 @@ from leftfold.testing.simulation.world import active, is_simulated
 
 __all__ = ["PACKAGES", "simulated", "taken_over"]
 
-PACKAGES = ("leftfold.kafka", "leftfold.engine")
-"""Packages whose modules run simulated, with everything in them."""
-MODULES = ("leftfold.client", "leftfold.memory.states", "leftfold.bells", "leftfold.waiters")
+PACKAGES = (
+    "leftfold.kafka", "leftfold.engine", "leftfold.client", "leftfold.memory.states", "leftfold.bells",
+    "leftfold.waiters",
+)  # fmt: skip
+"""Packages and modules that run simulated, with everything in them."""
 _TICK = 2e-6
 """Seconds that a look at the clock takes at most: work takes time, though no more than the simulator says."""
 
@@ -156,9 +158,8 @@ def simulated(packages: Sequence[str] = PACKAGES, libraries: Sequence[str] = ())
     found = []
     for package in packages:
         module = importlib.import_module(package)
-        inside = pkgutil.walk_packages(module.__path__, f"{package}.")
+        inside = pkgutil.walk_packages(getattr(module, "__path__", ()), f"{package}.")
         found += [module, *(importlib.import_module(info.name) for info in inside)]
-    found += [importlib.import_module(name) for name in MODULES]
     loaded = tuple(f"{name}." for name in libraries)
     return found + [module for name, module in real_sys.modules.items() if name.startswith(loaded)]
 

@@ -1,0 +1,218 @@
+"""The read side of a simulated App: tails, rebuilds and readers over one simulated Redis, and a judge of their rows."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leftfold.cli.following import follow
+from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.envelope import Receipt
+from leftfold.errors import InfrastructureError, LeftfoldError, StaleViewError, ViewNotBuilt
+from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.position import Position
+from leftfold.reading.reader import Reader
+from leftfold.reading.views import Views
+from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.testing.simulation.kafka.cluster import BORN, Cluster
+from leftfold.testing.simulation.network import Network
+from leftfold.testing.simulation.redis_server import RedisServer
+from leftfold.testing.simulation.stand_ins import event_loop, sockets
+from leftfold.testing.simulation.stand_ins.threads import Event
+from leftfold.testing.simulation.world import World
+from leftfold.view import View
+
+if TYPE_CHECKING:
+    from leftfold.testing.simulation.deployment import Deployment
+
+__all__ = ["LIBRARIES", "NETWORK", "PACKAGES", "Projections"]
+
+PACKAGES = (
+    "leftfold.redis",
+    "leftfold.reading",
+    "leftfold.cli.following",
+    "leftfold.cli.trouble",
+    "leftfold.supervisor",
+)
+LIBRARIES = ("redis",)
+NETWORK: list[tuple[Any, Any]] = [
+    (socket, sockets.socket),
+    (select, sockets.select),
+    (asyncio, event_loop.asyncio),
+]
+"""What is taken over besides where Apps have views."""
+SETTINGS = RedisSettings(url="redis://redis:6379/0", timeout=2.0)
+_CODE = "simulated code"
+_LOOK_SECONDS = 0.05
+_AUDIT_SECONDS = 100.0
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What a reader found: the row of a stream's key, behind a receipt."""
+
+    view: View[Any, Any]
+    key: str
+    version: int
+    row: Any
+
+
+class Projections:
+    """Tails, rebuilds and readers of an App's views.
+
+    Attributes:
+        rows: by view, what an auditor read once everything was folded in.
+    """
+
+    def __init__(self, deployment: Deployment, world: World, kafka: KafkaSettings, *, tails: int = 2) -> None:
+        self._deployment, self._world, self._kafka, self._tails = deployment, world, kafka, tails
+        self.views: Sequence[View[Any, Any]] = [view for view in deployment.app.views if view.folded]
+        self.network = Network(world)
+        self.redis = RedisServer(lambda: BORN + world.scheduler.now)
+        self.host = self.network.listen(("redis", 6379), self.redis)
+        self.rows: dict[str, Mapping[Any, Any]] = {}
+        self._reads: list[_Read] = []
+
+    def begin(self) -> None:
+        """Starts the tails, a reader, and what rebuilds each view now and then."""
+        for number in range(self._tails):
+            self._deployment.keep(f"tail {number + 1}", "tail", partial(self._follow, f"tail {number + 1}"))
+        self._deployment.keep("reader", "reader", self._read)
+        for view in self.views:
+            self._deployment.keep(f"rebuild of {view.name}", "rebuild", partial(self._rebuild, view))
+
+    def restart(self) -> None:
+        """Starts one more tail, and an auditor who reads every row behind the end of the log."""
+        self.rows.clear()
+        self._deployment.keep("tail successor", "successor", partial(self._follow, "tail successor"))
+        self._deployment.keep("auditor", "successor", self._audit)
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether the auditor has read every view."""
+        return len(self.rows) == len(self.views)
+
+    def violations(self, cluster: Cluster) -> list[str]:
+        """Rows that are not the fold of the events of their keys, and reads that saw less than was promised."""
+        found: list[str] = []
+        for view in self.views:
+            history = _history(cluster, view)
+            expected = {view.keys.decode(key): rows[-1] for key, rows in history.items() if rows[-1] is not None}
+            got = self.rows.get(view.name, {})
+            found += [
+                f"misfolded: {view.name} {key}: {got.get(key)!r}, not {expected.get(key)!r}"
+                for key in sorted(expected.keys() | got.keys(), key=str)
+                if expected.get(key) != got.get(key)
+            ]
+            if view.stream_keyed:
+                reads = [read for read in self._reads if read.view is view]
+                found += [
+                    f"stale read: {view.name} {read.key} behind version {read.version}: {read.row!r}"
+                    for read in reads
+                    if read.row not in history.get(read.key, [None])[read.version :]
+                ]
+        return found
+
+    def _follow(self, member: str) -> None:
+        stop: Any = Event()
+        self._deployment.stops.append(stop)
+        if not self._deployment.is_stopping:
+            folds = {view.name: _CODE for view in self.views}
+            options = {"member": member, "folds": folds}
+            follow(self.views, self._kafka, SETTINGS, stop, self._deployment.note, options=options)
+
+    def _rebuild(self, view: View[Any, Any]) -> None:
+        """Rebuilds a view at some time, as often as that takes."""
+        chance = self._world.random
+        self._world.scheduler.wait(chance.random() * 10.0)
+        store = RedisViewStore(SETTINGS)
+        options = RebuildOptions(cores=1, buckets=3, keep=chance.choice((0.0, 5.0, 600.0)), fold=_CODE)
+        rebuild = Rebuild(
+            view,
+            store,
+            open_log=partial(KafkaBulkLog, self._kafka),
+            open_reader=partial(KafkaLogReader, self._kafka),
+            open_sink=partial(BulkSink, SETTINGS),
+            options=options,
+        )
+        result = rebuild.run()
+        self._deployment.note("rebuilt", f"{view.name}: {str(result).splitlines()[0]}")
+        store.close()
+
+    def _read(self) -> None:
+        """Reads what commands wrote, behind their receipts."""
+        store = RedisViewStore(SETTINGS)
+        views, done = Views(store), set[int]()
+        keyed = [view for view in self.views if view.stream_keyed]
+        while len(done) < len(self._deployment.sent) and not self._deployment.is_stopping:
+            self._world.scheduler.wait(_LOOK_SECONDS)
+            for number, one in enumerate(self._deployment.sent):
+                if one.answer is None or number in done:
+                    continue
+                done.add(number)
+                for view in keyed:
+                    if isinstance(one.answer, Receipt) and one.category in view.categories:
+                        self._read_one(views, view, one.key, one.answer)
+        store.close()
+
+    def _read_one(self, views: Views, view: View[Any, Any], key: str, receipt: Receipt) -> None:
+        try:
+            row = views[view].get(key, after=receipt.position, timeout=5.0)
+        except (StaleViewError, ViewNotBuilt, InfrastructureError) as error:
+            self._deployment.note("not read", error)
+        else:
+            self._reads.append(_Read(view, key, receipt.version, row))
+
+    def _audit(self) -> None:
+        """Waits until everything is folded in, then reads every row."""
+        try:
+            log = KafkaBulkLog(self._kafka)
+            ends = log.stable_ends({f"{category}.events" for view in self.views for category in view.categories})
+            log.close()
+            store = RedisViewStore(SETTINGS)
+            for view in self.views:
+                reader = Views(store)[view]
+                self._await(reader, ends.only({f"{category}.events" for category in view.categories}))
+                self.rows[view.name] = dict(reader.items())
+            store.close()
+        except InfrastructureError:
+            raise
+        except LeftfoldError as error:
+            self._deployment.broken.append(f"unread: {error}")
+
+    def _await(self, reader: Reader[Any, Any], position: Position) -> None:
+        end = self._world.scheduler.now + _AUDIT_SECONDS
+        while True:
+            try:
+                return reader.wait_reached(position, timeout=5.0)
+            except (StaleViewError, ViewNotBuilt) as error:
+                if self._world.scheduler.now > end:
+                    raise
+                self._deployment.note("waits for rows", error)
+                self._world.scheduler.wait(_LOOK_SECONDS)
+
+
+def _history(cluster: Cluster, view: View[Any, Any]) -> dict[str, list[Any]]:
+    """By encoded key, the row after each event, from None before the first."""
+    rows: dict[str, list[Any]] = defaultdict(lambda: [None])
+    for key, item in _items(cluster, view):
+        rows[key].append(view.evolve_row(rows[key][-1], item))
+    return rows
+
+
+def _items(cluster: Cluster, view: View[Any, Any]) -> Iterator[tuple[str, Any]]:
+    types: dict[bytes, Any] = {cls.__leftfold__.type.encode(): cls for cls in view.events}
+    for category in view.categories:
+        for partition in cluster.topics[f"{category}.events"].partitions:
+            for record in partition.committed():
+                cls = types.get(dict(record.headers or ()).get("ce_type") or b"")
+                if record.key != b"@" and cls is not None:
+                    yield from view.touches(cls.model_validate_json(record.value or b""), (record.key or b"").decode())

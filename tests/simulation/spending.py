@@ -1,0 +1,43 @@
+"""The scenario of the read path: the purse with a row for each account, and rows that meet from all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Union
+
+from leftfold.app import App
+from leftfold.messages import Event
+from leftfold.testing.simulation.schedules import Scenario
+from leftfold.view import FoldView, View
+from tests.simulation.purse import load_of
+from tests.worker.bank import bank
+
+__all__ = ["SPENDING"]
+
+_BANK = bank("spending", partitions=3)
+_EVENTS: Any = Union[_BANK.app.deciders[0].events]  # noqa: UP007  # made at run time
+
+
+@dataclass(frozen=True)
+class Balance:
+    """What an account holds, and behind how many events."""
+
+    units: int
+    events: int
+
+
+def _balance(row: Balance | None, event: Event) -> Balance:
+    units, events = (row.units, row.events) if row else (0, 0)
+    sign = -1 if type(event).__name__ == "Withdrawn" else 1
+    return Balance(units + sign * getattr(event, "amount", 0), events + 1)
+
+
+def _amount(event: Event) -> int:
+    return int(getattr(event, "amount", 0))
+
+
+balances: View[Balance, str] = FoldView("balances", events=_EVENTS, row=Balance, evolve=_balance)
+amounts: View[Balance, int] = FoldView("amounts", events=_EVENTS, row=Balance, key=_amount, evolve=_balance)
+SPENDING = Scenario(
+    App("spending", partitions=3, deciders=_BANK.app.deciders, views=[balances, amounts]), load_of(_BANK)
+)
