@@ -1,4 +1,4 @@
-"""`make simulate`: many schedules of the write path, then each planted bug until a schedule finds it; prints tables."""
+"""`make simulate`: many schedules of each path, and each planted bug until one finds it; prints tables."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
+from tests.simulation.spending import SPENDING
 
 __all__ = ["main"]
 
@@ -25,15 +26,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bugs", nargs="*", default=list(PLANTED), choices=list(PLANTED))
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
-    with scheduled(PURSE.app):
-        broken = _clean(PURSE, chosen.first, chosen.seeds)
-        hidden = [bug for bug in chosen.bugs if not _found(PURSE, bug)]
+    broken, hidden = 0, []
+    for name, scenario in (("write path", PURSE), ("read path", SPENDING)):
+        with scheduled(scenario.app):
+            broken += _clean(name, scenario, chosen.first, chosen.seeds)
+            mine = [bug for bug in chosen.bugs if PLANTED[bug].scenario is scenario]
+            hidden += [bug for bug in mine if not _found(scenario, bug)]
     if hidden:
         print(f"not found within {_MOST:,} schedules: {', '.join(hidden)}")
     return 1 if broken or hidden else 0
 
 
-def _clean(scenario: Scenario, first: int, count: int) -> int:
+def _clean(name: str, scenario: Scenario, first: int, count: int) -> int:
     began, broken, hours = time.monotonic(), 0, 0.0
     for seed in range(first, first + count):
         outcome = run(scenario, seed)
@@ -42,9 +46,8 @@ def _clean(scenario: Scenario, first: int, count: int) -> int:
             broken += 1
             print(shrink(scenario, outcome), flush=True)
     minutes = (time.monotonic() - began) / 60
-    print(
-        f"{count:,} schedules, {hours:.1f} virtual hours, {broken} broken, {count / max(minutes, 1e-9):,.0f} a minute"
-    )
+    pace = count / max(minutes, 1e-9)
+    print(f"{name}: {count:,} schedules, {hours:.1f} virtual hours, {broken} broken, {pace:,.0f} a minute")
     return broken
 
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from leftfold.engine import deciding
+from leftfold.engine import deciding, rebuild_attempt, rebuild_removal
 from leftfold.engine.lane import Lane
-from leftfold.kafka import reader
+from leftfold.engine.rebuild import Begun, Rebuild
+from leftfold.engine.rebuild_catchup import CatchUp
+from leftfold.kafka import bulk, reader
 from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.member import Member
 from leftfold.kafka.restore import Restoration
 from leftfold.kafka.transaction import Committed, Transactions
 from leftfold.kafka.worker import Worker
+from leftfold.reading.lookup import Lookup
+from leftfold.redis.flusher import Flusher
+from leftfold.redis.packing import EXEC, MULTI
+from leftfold.testing.simulation.schedules import Scenario
+from tests.simulation.purse import PURSE
+from tests.simulation.spending import SPENDING
 
 __all__ = ["PLANTED", "planted"]
 
@@ -151,34 +160,102 @@ def _generation() -> Sequence[Patch]:
     return [(Member, "metadata", lambda self: self.consumer.consumer_group_metadata())]
 
 
+def _flush_token() -> Sequence[Patch]:
+    """A flush is sent whoever wrote its buckets last."""
+    return [(Flusher, "still_mine", lambda self, flushes, tokens: True)]
+
+
+def _marks_apart() -> Sequence[Patch]:
+    """Rows and marks are written in two transactions."""
+
+    def apart(self: Any, commands: list[bytes]) -> list[bytes]:
+        first, rest = commands[: len(commands) // 2], commands[len(commands) // 2 :]
+        return [MULTI, *first, EXEC, MULTI, *rest, EXEC]
+
+    return [(Flusher, "at_once", apart)]
+
+
+def _read_your_writes() -> Sequence[Patch]:
+    """Readers wait for no position."""
+    row = Lookup.row
+    return [(Lookup, "row", lambda self, key, after, timeout: row(self, key, None, timeout))]
+
+
+def _late_seal() -> Sequence[Patch]:
+    """A rebuild notes where the log ends when it is done, not where it stopped reading."""
+    seal = Rebuild.seal
+
+    def late(self: Any, begun: Begun, results: Any) -> None:
+        ends = self._stable_ends(begun.plan)
+        seal(self, replace(begun, plan=replace(begun.plan, ends=ends)), results)
+
+    return [(Rebuild, "seal", late)]
+
+
+def _catch_up() -> Sequence[Patch]:
+    """A rebuild goes live before it has caught up with the rows that readers see."""
+    return [(CatchUp, "wait", lambda self, *more, **options: None)]
+
+
+def _attempt() -> Sequence[Patch]:
+    """A rebuild that was taken for dead goes on with what another one fills."""
+    there = lambda registry, generation: generation.id in registry.generations  # noqa: E731
+    return [(module, "is_of_attempt", there) for module in (rebuild_attempt, rebuild_removal)]
+
+
+def _bulk_committed() -> Sequence[Patch]:
+    """A rebuild reads what was aborted, too."""
+    config = reader.reader_config
+
+    def uncommitted(settings: Any) -> dict[str, Any]:
+        return {**config(settings), "isolation.level": "read_uncommitted"}
+
+    return [(bulk, "reader_config", uncommitted)]
+
+
 def _module_of(cls: type) -> Any:
     import sys
 
     return sys.modules[cls.__module__]
 
 
-PLANTED: dict[str, Callable[[], Sequence[Patch]]] = {
-    "restore order": _restore_order,
-    "high watermark": _high_watermark,
-    "offsets outside": _offsets_outside,
-    "rewind": _rewind,
-    "fresh metadata": _fresh_metadata,
-    "read committed": _read_committed,
-    "rotation": _rotation,
-    "answered": _answered,
-    "mark first": _mark_first,
-    "unknown is aborted": _unknown_is_aborted,
-    "unknown is committed": _unknown_is_committed,
-    "interruption": _interruption,
-    "hanging": _hanging,
-    "generation": _generation,
+@dataclass(frozen=True)
+class Bug:
+    """What is patched, and the scenario that must show it."""
+
+    patches: Callable[[], Sequence[Patch]]
+    scenario: Scenario = PURSE
+
+
+PLANTED = {
+    "restore order": Bug(_restore_order),
+    "high watermark": Bug(_high_watermark),
+    "offsets outside": Bug(_offsets_outside),
+    "rewind": Bug(_rewind),
+    "fresh metadata": Bug(_fresh_metadata),
+    "read committed": Bug(_read_committed),
+    "rotation": Bug(_rotation),
+    "answered": Bug(_answered),
+    "mark first": Bug(_mark_first),
+    "unknown is aborted": Bug(_unknown_is_aborted),
+    "unknown is committed": Bug(_unknown_is_committed),
+    "interruption": Bug(_interruption),
+    "hanging": Bug(_hanging),
+    "generation": Bug(_generation),
+    "flush token": Bug(_flush_token, SPENDING),
+    "marks apart": Bug(_marks_apart, SPENDING),
+    "read your writes": Bug(_read_your_writes, SPENDING),
+    "late seal": Bug(_late_seal, SPENDING),
+    "catch up": Bug(_catch_up, SPENDING),
+    "attempt": Bug(_attempt, SPENDING),
+    "bulk committed": Bug(_bulk_committed, SPENDING),
 }
 
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     """The bug is there within the block."""
-    patches = PLANTED[name]()
+    patches = PLANTED[name].patches()
     before = [(where, attribute, getattr(where, attribute)) for where, attribute, _ in patches]
     for where, attribute, value in patches:
         setattr(where, attribute, value)

@@ -22,8 +22,9 @@ _STANDS_IN = {
 }  # fmt: skip
 """Imported modules with a stand-in, or of which single names have one."""
 _HARMLESS = {
-    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "difflib", "enum",
-    "functools", "hashlib", "heapq", "hiredis", "itertools", "json", "leftfold", "logging", "math", "operator", "pathlib",
+    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "difflib",
+    "enum", "functools", "hashlib", "heapq", "hiredis", "itertools", "json", "leftfold", "logging", "math", "operator",
+    "pathlib",
     "pydantic", "pydantic_core", "pydantic_settings", "re", "redis", "ssl", "struct", "traceback", "types", "typing",
     "typing_extensions", "urllib", "warnings", "zlib",
 }  # fmt: skip

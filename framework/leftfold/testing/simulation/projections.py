@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -51,13 +52,15 @@ NETWORK: list[tuple[Any, Any]] = [
 """What is taken over besides where Apps have views."""
 SETTINGS = RedisSettings(url="redis://redis:6379/0", timeout=2.0)
 _CODE = "simulated code"
-_LOOK_SECONDS = 0.05
+_REBUILD_SECONDS = (0.5, 2.0, 10.0)
+"""Within how many seconds a rebuild begins: while commands come, while they end, or behind them."""
+_LOOK_SECONDS = 0.1
 _AUDIT_SECONDS = 100.0
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What a reader found: the row of a stream's key, behind a receipt."""
+    """What a reader found: the row of a stream's key; behind a receipt, or since it asked before (version 0)."""
 
     view: View[Any, Any]
     key: str
@@ -82,12 +85,14 @@ class Projections:
         self._reads: list[_Read] = []
 
     def begin(self) -> None:
-        """Starts the tails, a reader, and what rebuilds each view now and then."""
+        """Starts the tails, a reader, and two rebuilds of each view, which may meet."""
         for number in range(self._tails):
             self._deployment.keep(f"tail {number + 1}", "tail", partial(self._follow, f"tail {number + 1}"))
         self._deployment.keep("reader", "reader", self._read)
         for view in self.views:
-            self._deployment.keep(f"rebuild of {view.name}", "rebuild", partial(self._rebuild, view))
+            for number in range(2):
+                name = f"rebuild {number + 1} of {view.name}"
+                self._deployment.keep(name, "rebuild", partial(self._rebuild, view))
 
     def restart(self) -> None:
         """Starts one more tail, and an auditor who reads every row behind the end of the log."""
@@ -113,12 +118,23 @@ class Projections:
                 if expected.get(key) != got.get(key)
             ]
             if view.stream_keyed:
-                reads = [read for read in self._reads if read.view is view]
-                found += [
-                    f"stale read: {view.name} {read.key} behind version {read.version}: {read.row!r}"
-                    for read in reads
-                    if read.row not in history.get(read.key, [None])[read.version :]
-                ]
+                found += self._stale(history, [read for read in self._reads if read.view is view])
+        return found
+
+    def _stale(self, history: Mapping[str, Sequence[Any]], reads: Sequence[_Read]) -> list[str]:
+        """Reads that saw less than their receipt says, or, where Redis has lost nothing, than a read before."""
+        found, seen = list[str](), Counter[str]()
+        is_monotonic = not any(
+            fault.kind in ("restart redis", "wipe redis") for _, fault in self._deployment.faults.struck
+        )
+        for read in reads:
+            rows = history.get(read.key, [None])
+            least = max(read.version, seen[read.key] if is_monotonic else 0)
+            versions = [version for version in range(least, len(rows)) if rows[version] == read.row]
+            if not versions:
+                found.append(f"stale read: {read.view.name} {read.key} behind version {least}: {read.row!r}")
+            else:
+                seen[read.key] = versions[0]
         return found
 
     def _follow(self, member: str) -> None:
@@ -132,9 +148,15 @@ class Projections:
     def _rebuild(self, view: View[Any, Any]) -> None:
         """Rebuilds a view at some time, as often as that takes."""
         chance = self._world.random
-        self._world.scheduler.wait(chance.random() * 10.0)
+        self._world.scheduler.wait(chance.random() * chance.choice(_REBUILD_SECONDS))
         store = RedisViewStore(SETTINGS)
-        options = RebuildOptions(cores=1, buckets=3, keep=chance.choice((0.0, 5.0, 600.0)), fold=_CODE)
+        options = RebuildOptions(
+            cores=1,
+            buckets=3,
+            keep=chance.choice((0.0, 5.0, 600.0)),
+            swap_anyway=chance.random() < 0.5,
+            fold=_CODE,
+        )
         rebuild = Rebuild(
             view,
             store,
@@ -153,7 +175,9 @@ class Projections:
         views, done = Views(store), set[int]()
         keyed = [view for view in self.views if view.stream_keyed]
         while len(done) < len(self._deployment.sent) and not self._deployment.is_stopping:
-            self._world.scheduler.wait(_LOOK_SECONDS)
+            self._world.scheduler.wait(self._world.random.random() * _LOOK_SECONDS)
+            for view in keyed:
+                self._look(views, view, self._world.random.choice(self._deployment.sent).key)
             for number, one in enumerate(self._deployment.sent):
                 if one.answer is None or number in done:
                     continue
@@ -170,6 +194,11 @@ class Projections:
             self._deployment.note("not read", error)
         else:
             self._reads.append(_Read(view, key, receipt.version, row))
+
+    def _look(self, views: Views, view: View[Any, Any], key: str) -> None:
+        """Reads what is there now, which may be old, though never older than what was read before."""
+        with suppress(ViewNotBuilt, InfrastructureError):
+            self._reads.append(_Read(view, key, 0, views[view].get(key)))
 
     def _audit(self) -> None:
         """Waits until everything is folded in, then reads every row."""
