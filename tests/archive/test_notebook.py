@@ -25,7 +25,7 @@ from services.baskets.app import app
 from services.baskets.history import history
 from services.baskets.truth import truth
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "notebooks" / "archive.ipynb"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.shell import Shell
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 Wait = Callable[[Callable[[], object], str], None]
 ADD = '{{"cart_id": "{}", "product_id": "tea", "quantity": 1, "price": "1.00"}}'

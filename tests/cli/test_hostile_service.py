@@ -22,7 +22,7 @@ from tests.cli.guild import HEARD, app
 from tests.cli.shell import ROOT, Shell, serving
 from tests.hostility import worsened
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 Wait = Callable[[Callable[[], object], str], None]
 CASES = 300

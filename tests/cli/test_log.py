@@ -236,6 +236,7 @@ def test_statements_are_typed_one_after_another_on_a_terminal(project: Shell) ->
     assert json.dumps({"n": opened}, separators=(",", ":")) in out
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 def test_a_question_that_kills_spark_is_not_the_last_one(project: Shell, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()

@@ -106,6 +106,7 @@ def test_an_answer_shows_brackets_and_json_is_exact(board: Shell) -> None:
     assert board("events", "notices", "--json").rows()[0]["event"]["text"] == HOSTILE
 
 
+@pytest.mark.faults
 @pytest.mark.servers
 def test_an_amount_that_fits_no_column_is_passed_over_and_named(board: Shell, place: Path) -> None:
     """Runs behind the other questions."""

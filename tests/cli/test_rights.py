@@ -154,6 +154,7 @@ def running(servers: Servers, place: Path, role: str, *words: str, **more: str) 
         process.wait(SECONDS)
 
 
+@pytest.mark.faults
 def test_each_part_has_all_it_needs_and_asks_for_no_more(servers: Servers, tmp_path: Path, wait_until: Wait) -> None:
     log = servers.data / "kafka" / "logs" / "server.log"
 

@@ -27,6 +27,7 @@ def lines() -> list[str]:
     return str(block).replace("baskets", "carts").splitlines()
 
 
+@pytest.mark.faults
 def test_servers_are_secured_and_a_worker_runs_with_its_rights_alone(tmp_path: Path, wait_until: Wait) -> None:
     assert Shell(tmp_path)("new", "shop").code == 0
     place = tmp_path / "shop"

@@ -90,6 +90,7 @@ def running(tmp_path: Path) -> Iterator[Shell]:
     assert process.returncode == 130
 
 
+@pytest.mark.faults
 @pytest.mark.servers
 @pytest.mark.slow
 def test_apps_that_react_to_each_other_run_by_one_command(

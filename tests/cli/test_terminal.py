@@ -106,6 +106,7 @@ def test_an_order_about_a_timer_is_given_once_it_is_agreed(tower: Shell, action:
     assert bell not in set_for(tower)
 
 
+@pytest.mark.faults
 @pytest.mark.servers
 def test_a_long_rebuild_shows_how_far_it_is_and_ends_quietly_by_ctrl_c(tower: Shell) -> None:
     with typing(tower, "rebuild", "wound", "--engine", "local") as terminal:
@@ -137,6 +138,7 @@ def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, own: Servers)
     assert "nothing is gone" in tower(*words).err
 
 
+@pytest.mark.faults
 @pytest.mark.servers
 def test_ctrl_c_while_servers_are_being_made_is_no_failure_of_theirs(tmp_path: Path) -> None:
     """It reaches their Java, too, whose end was told as an error."""

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.shell import Shell
 from tests.cli.test_view_care import ADD, FOLD, SLIP, fold, items
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 Wait = Callable[[Callable[[], object], str], None]
 CARTS = "bcdef"

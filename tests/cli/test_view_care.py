@@ -109,6 +109,7 @@ def test_a_view_as_of_a_time_is_found_by_the_log(at_work: Shell, place: str) -> 
     assert (told.code, told.rows()[0]["only_other"]) == (3, 3)
 
 
+@pytest.mark.faults
 def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(
     at_work: Shell, place: str, wait_until: Wait
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(
     assert at_work("drop", "cart_summary", "live").code == 2
 
 
+@pytest.mark.faults
 def test_parked_rows_are_freed_once_the_fold_is_mended(
     served: Shell, run: subprocess.Popen[bytes], wait_until: Wait
 ) -> None:

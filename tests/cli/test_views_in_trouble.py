@@ -21,7 +21,7 @@ from tests.cli.shell import ROOT, Shell
 from tests.cli.test_run_faults import TEA, Running
 from tests.cli.test_two_tails import Beside, items
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 Wait = Callable[[Callable[[], object], str], None]
 Started = Callable[[Shell, Sequence[str]], subprocess.Popen[bytes]]

@@ -102,6 +102,7 @@ def test_who_waits_takes_over_from_who_is_killed_and_every_event_counts_once(
     assert "streaming" in second.said()
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 def test_a_rebuild_goes_through_the_log_once_more_and_whoever_keeps_the_view_goes_on_with_that(
     tills: Tills, addresses: Addresses, tmp_path: Path
@@ -124,6 +125,7 @@ def test_a_rebuild_goes_through_the_log_once_more_and_whoever_keeps_the_view_goe
         assert tills.live(14) == result["generation"]
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 def test_a_rebuild_loses_nothing_of_what_is_sold_meanwhile_and_run_goes_on_by_itself(
     tills: Tills, addresses: Addresses, tmp_path: Path
@@ -150,6 +152,7 @@ def test_a_rebuild_loses_nothing_of_what_is_sold_meanwhile_and_run_goes_on_by_it
         assert tills.rows(17) == expected(tills.committed), keeper.said()
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 def test_a_rebuild_finds_rows_that_are_wrong_and_shows_other_ones_only_when_told_to(
     tills: Tills, addresses: Addresses, tmp_path: Path

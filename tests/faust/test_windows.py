@@ -123,6 +123,7 @@ def killed_while_it_counts(tills: Tills, addresses: Addresses, place: Path, vers
         assert program.end(kill=True) == -signal.SIGKILL
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 def test_who_is_killed_is_gone_on_with_and_nothing_is_counted_twice(
     tills: Tills, addresses: Addresses, tmp_path: Path

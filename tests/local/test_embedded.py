@@ -36,6 +36,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("words", [("alone", "kafka", "redis"), ("forks", "redis")])
 def test_nothing_is_left_when_the_parent_is_killed(
     words: tuple[str, ...],

@@ -76,6 +76,7 @@ def test_java_reads_the_certificates_that_python_trusts(tmp_path: Path) -> None:
     assert told.count("trustedCertEntry") == len(trusted)
 
 
+@pytest.mark.faults
 @pytest.mark.servers
 def test_spark_starts_on_the_wheels_java(tmp_path: Path, script_environment: dict[str, str]) -> None:
     home = jre_home(tmp_path)

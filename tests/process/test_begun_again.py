@@ -30,7 +30,7 @@ from tests.core.trade import (
 )
 from tests.process.trading import Trading
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 SECOND = timedelta(seconds=1)
 
 

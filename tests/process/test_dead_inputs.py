@@ -20,7 +20,7 @@ from tests.process.faulty import KILLS, RAISES, UNDECIDABLE, WRONG, app, mended
 from tests.process.trading import Trading, committed
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 HOME = partition_of(KILLS.encode(), 4)
 AROUND = [f"n{n}" for n in range(200) if partition_of(f"n{n}".encode(), 4) == HOME][:6]

@@ -18,7 +18,7 @@ from tests.process.test_begun_again import raised
 from tests.process.trading import Trading, committed
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 
 def forget(settings: KafkaSettings) -> None:

@@ -21,7 +21,7 @@ from tests.process.effects import inputs, states
 from tests.process.trading import Trading
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 
 def keep_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

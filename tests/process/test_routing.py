@@ -151,6 +151,7 @@ def acknowledged(settings: KafkaSettings, partition: int) -> int:
         consumer.close()
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("ours", [True, False])
 def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
     ours: bool, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
@@ -189,6 +190,7 @@ def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
     assert passed is not ours
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("remembers", [True, False])
 def test_what_is_routed_again_is_done_once_because_its_origin_is_remembered(
     remembers: bool, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

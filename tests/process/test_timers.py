@@ -68,6 +68,7 @@ def bells(settings: KafkaSettings) -> KafkaSettings:
     return settings
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 def test_thousands_of_timers_that_are_due_at_once_fire_once_each_across_kills(
     bells: KafkaSettings, start: StartChild

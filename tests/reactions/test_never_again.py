@@ -24,7 +24,7 @@ from tests.reactions.shell import Shell
 from tests.redis.server import RedisServer
 from tests.worker.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 VISITS = [f"v{number}" for number in range(6)]
 POSTED = (b"visits.Paid.v1", b"thanks.Thanked.v1")

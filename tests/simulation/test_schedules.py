@@ -1,4 +1,4 @@
-"""The write path under seeded schedules: workers and clients keep every promise, whatever strikes."""
+"""Both paths under seeded schedules: workers, clients, tails, rebuilds and readers keep every promise."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold.testing.simulation.schedules import run, scheduled, shrink
+from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
+from tests.simulation.spending import SPENDING
 
-_CHUNK, _CHUNKS = 50, 20
-_QUICK = {"answered": 40, "fresh metadata": 10, "read committed": 150, "unknown is committed": 150}
+_CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 20, 3
+_QUICK = {
+    "answered": 40,
+    "fresh metadata": 10,
+    "read committed": 150,
+    "unknown is committed": 150,
+    "read your writes": 10,
+    "marks apart": 20,
+}
 """Planted bugs that few schedules find, and how many that are at most; `make simulate` looks for all of them."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _simulated() -> Iterator[None]:
-    with scheduled(PURSE.app):
+    with scheduled(SPENDING.app):
         yield
 
 
@@ -28,20 +36,28 @@ def test_every_promise_is_kept(chunk: int) -> None:
         assert not outcome.wrong, str(shrink(PURSE, outcome))
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
-    first, second = run(PURSE, 7), run(PURSE, 7)
+@pytest.mark.parametrize("chunk", range(_CHUNKS_OF_VIEWS))
+def test_every_promise_of_views_is_kept(chunk: int) -> None:
+    for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
+        outcome = run(SPENDING, seed)
+        assert not outcome.wrong, str(shrink(SPENDING, outcome))
+
+
+@pytest.mark.parametrize("scenario", [PURSE, SPENDING], ids=["write path", "read path"])
+def test_the_same_seed_gives_the_same_run(scenario: Scenario) -> None:
+    first, second = run(scenario, 7), run(scenario, 7)
     assert (first.events, first.seconds, first.wrong) == (second.events, second.seconds, second.wrong)
     assert [str(line) for line in first.trace] == [str(line) for line in second.trace]
 
 
 @pytest.mark.parametrize("bug", _QUICK)
 def test_a_planted_bug_is_found(bug: str) -> None:
+    scenario = PLANTED[bug].scenario
     with planted(bug):
-        found = next((one for one in (run(PURSE, seed) for seed in range(_QUICK[bug])) if one.wrong), None)
+        found = next((one for one in (run(scenario, seed) for seed in range(_QUICK[bug])) if one.wrong), None)
         assert found is not None, f"{bug} was not found"
-        shrunk = shrink(PURSE, found)
+        shrunk = shrink(scenario, found)
         assert shrunk.wrong
         for fault in shrunk.faults:
-            assert not run(PURSE, found.seed, [one for one in shrunk.faults if one is not fault]).wrong
-    assert bug in PLANTED
-    assert not run(PURSE, found.seed).wrong, "it fails without the bug, too"
+            assert not run(scenario, found.seed, [one for one in shrunk.faults if one is not fault]).wrong
+    assert not run(scenario, found.seed).wrong, "it fails without the bug, too"

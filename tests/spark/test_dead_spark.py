@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.faults
+
 SCRIPT = """
 import os, sys
 from pathlib import Path

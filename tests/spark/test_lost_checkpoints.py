@@ -16,7 +16,7 @@ from tests.spark.test_streams import _nothing_left, agreement, caught_up, move, 
 from tests.spark.trusting_stream import Trusting
 from tests.worker.waiting import wait_until
 
-pytestmark = [pytest.mark.servers, pytest.mark.slow]
+pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 
 
 def drop(file: Path) -> None:

@@ -84,6 +84,7 @@ def test_without_spark_a_query_view_cannot_be_computed(shop: Shop) -> None:
     assert "view owner_sums is computed by Spark; leave --engine local out" in done.stderr
 
 
+@pytest.mark.faults
 def test_check_judges_the_sql_of_every_view(shop: Shop) -> None:
     done = leftfold(shop, "check", redis=False)
     assert "view balances is kept by batch and swap: it has WITH" in done.stderr
@@ -96,6 +97,7 @@ def test_check_judges_the_sql_of_every_view(shop: Shop) -> None:
     assert "no column total for OwnerSums.total" in done.stdout
 
 
+@pytest.mark.faults
 def test_run_keeps_views_by_a_stream_or_again_and_again(shop: Shop, tmp_path: Path) -> None:
     checkpoints, log = tmp_path / "checkpoints", tmp_path / "run.log"
     words = command(shop, "run", "still_open", "owner_frame", "owner_sums", "--every", "1s", "--json-logs")

@@ -93,6 +93,7 @@ def test_a_stream_and_a_tail_of_one_view_do_no_harm(start: Start, shop: Shop) ->
     streams.assert_equal_to_the_log()
 
 
+@pytest.mark.faults
 def test_two_drivers_of_one_view_do_no_harm(start: Start) -> None:
     one, other = start(by_owner, summary), start(by_owner, summary)
     for seed in (51, 52, 53):

@@ -30,6 +30,7 @@ def part_of(supervisor: int) -> psutil.Process:
     return found
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 def test_views_are_folded_until_ctrl_c_whatever_dies(
     start: Callable[..., Streams], shop: Shop, redis: RedisServer, tmp_path: Path

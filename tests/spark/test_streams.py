@@ -124,6 +124,7 @@ def put_back(shop: Shop, keys: dict[bytes, bytes]) -> None:
         pipe.execute()
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     ("kind", "expected"), [(Streaming, Agreement.EQUAL), (Trusting, Agreement.DIFFERENT)], ids=["marks", "twin"]
 )
@@ -145,6 +146,7 @@ def test_a_redis_that_went_back_is_noticed_and_only_the_marks_can_tell(
     assert agreement(shop) is expected
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("flushed", [False, True], ids=["rolled back", "flushed"])
 def test_a_redis_that_loses_what_was_written_ends_the_run_and_the_next_begins_anew(
     shop: Shop, tmp_path: Path, flushed: bool
@@ -231,6 +233,7 @@ def test_a_query_that_no_stream_can_keep_is_refused(shop: Shop, tmp_path: Path) 
         streaming(shop, tmp_path, balances)
 
 
+@pytest.mark.faults
 def test_a_stream_does_not_go_on_with_the_rows_of_another_topic(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

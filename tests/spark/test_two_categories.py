@@ -201,6 +201,7 @@ def command(shop: Shop, *words: str, redis: bool = True) -> list[str]:
     return [sys.executable, "-m", "leftfold.cli", *words, "--app=tests.spark.kin:app", *places]
 
 
+@pytest.mark.faults
 def test_the_shell_builds_it_and_says_how_it_is_kept(kin: Kin) -> None:
     done = subprocess.run(
         command(kin.shop, "rebuild", "region_sums", "--json", "--keep", "0"),

@@ -46,6 +46,7 @@ def plant(broker: Broker, one: Bank, headers: Sequence[tuple[str, bytes]] = ()) 
     return f"{topic}[{HIT}]@{before}"
 
 
+@pytest.mark.faults
 def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
     broker: Broker, one: Bank, typed: Typing
 ) -> None:

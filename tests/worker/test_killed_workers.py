@@ -14,7 +14,7 @@ from tests.worker.points import TRANSACTION, Point
 from tests.worker.process import Circumstances
 from tests.worker.processes import Start
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 
 @pytest.mark.faults

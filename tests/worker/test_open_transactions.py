@@ -34,7 +34,7 @@ from tests.worker.proxy import Api, Proxy
 from tests.worker.running import Running
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 ACCOUNT = "account"
 HOME = partition_of(ACCOUNT.encode(), PARTITIONS)

@@ -64,6 +64,7 @@ def test_a_command_that_kills_its_process_is_buried_after_three_lonely_deaths(
     assert b"died 3 times" in dict(broker.records(names.dead(bank.name))[0].headers)["dead_reason"]
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("marks", [True, False])
 def test_a_command_that_ends_its_worker_is_buried_only_because_work_is_marked_before_it_begins(
     broker: Broker, bank: Bank, marks: bool
@@ -78,6 +79,7 @@ def test_a_command_that_ends_its_worker_is_buried_only_because_work_is_marked_be
     assert (lives, len(dead)) == ((5, 1) if marks else (6, 0))
 
 
+@pytest.mark.faults
 def test_a_command_whose_transaction_fails_again_and_again_is_not_taken_for_a_killer(
     broker: Broker, bank: Bank
 ) -> None:
@@ -90,6 +92,7 @@ def test_a_command_whose_transaction_fails_again_and_again_is_not_taken_for_a_ki
     assert [fact.command for fact in facts(broker.records(names.events(bank.name)))] == ["n0", "n1", "n2"]
 
 
+@pytest.mark.faults
 def test_a_suspect_partition_is_decided_one_by_one_and_then_in_full_batches(broker: Broker, bank: Bank) -> None:
     _post(broker, bank, [good(bank, f"n{n}", bank.deposit(f"account-{n % 9}")) for n in range(12_000)])
     broker.leave(bank, dict.fromkeys(range(4), (0, "s")))

@@ -75,6 +75,7 @@ def test_without_a_share_of_time_no_transaction_ends_in_time_and_the_next_life_t
     assert broker.settled(names.events(bank.name)) == []
 
 
+@pytest.mark.faults
 def test_what_was_put_back_stays_with_the_worker_only_as_long_as_its_partition(broker: Broker) -> None:
     bank, haste = broker.bank(), Haste(session=CALM.session, transaction=60_000, longest=4.0)
     accounts = [f"account-{n % 9}" for n in range(120)]

@@ -21,7 +21,7 @@ from tests.worker.running import Running
 from tests.worker.shop import Haste
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 ACCOUNT = "account"
 HASTY = Haste(socket=2000, call=6.0, transaction=60_000, session=30_000)

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.servers
 ACCOUNT = "account"
 
 
+@pytest.mark.faults
 def test_old_and_new_workers_alternate_and_agree_on_every_answer(broker: Broker) -> None:
     old = broker.bank()
     new = broker.opened(bank(old.name, version=2))

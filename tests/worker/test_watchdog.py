@@ -19,6 +19,7 @@ from tests.worker.waiting import wait_until
 pytestmark = pytest.mark.servers
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("at", ["before flush", "before commit_transaction"])
 def test_a_worker_whose_call_hangs_ends_to_be_restarted(broker: Broker, start: Start, at: str) -> None:
     bank = broker.bank()

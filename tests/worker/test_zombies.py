@@ -20,7 +20,7 @@ from tests.worker.process import Circumstances
 from tests.worker.processes import Start, WorkerProcess
 from tests.worker.waiting import wait_until
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 
 @pytest.mark.parametrize("at", ["fetched", "half produced", "before commit_transaction"])

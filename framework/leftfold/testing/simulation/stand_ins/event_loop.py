@@ -93,7 +93,8 @@ class EventLoop(base_events.BaseEventLoop):
         socket, opened = Socket(), self.create_future()
 
         def done(is_open: bool) -> None:
-            self.call_soon_threadsafe(lambda: None if opened.done() else opened.set_result(is_open))
+            if not self.is_closed():
+                self.call_soon_threadsafe(lambda: None if opened.done() else opened.set_result(is_open))
 
         try:
             socket.begin_connect(address, done)
