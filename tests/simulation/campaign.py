@@ -10,7 +10,7 @@ import time
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
-from tests.simulation.spending import SPENDING
+from tests.simulation.spending import DEPLOY, SPENDING
 
 __all__ = ["main"]
 
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     broken, hidden = 0, []
-    for name, scenario in (("write path", PURSE), ("read path", SPENDING)):
+    for name, scenario in (("write path", PURSE), ("read path", SPENDING), ("deploy", DEPLOY)):
         with scheduled(scenario.app):
             broken += _clean(name, scenario, chosen.first, chosen.seeds)
             mine = [bug for bug in chosen.bugs if PLANTED[bug].scenario is scenario]

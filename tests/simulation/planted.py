@@ -13,6 +13,7 @@ from leftfold.engine import deciding, rebuild_attempt, rebuild_removal
 from leftfold.engine.lane import Lane
 from leftfold.engine.rebuild import Begun, Rebuild
 from leftfold.engine.rebuild_catchup import CatchUp
+from leftfold.engine.tail import Tail
 from leftfold.kafka import bulk, reader
 from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.member import Member
@@ -24,7 +25,7 @@ from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import EXEC, MULTI
 from leftfold.testing.simulation.schedules import Scenario
 from tests.simulation.purse import PURSE
-from tests.simulation.spending import SPENDING
+from tests.simulation.spending import DEPLOY, SPENDING
 
 __all__ = ["PLANTED", "planted"]
 
@@ -213,6 +214,12 @@ def _bulk_committed() -> Sequence[Patch]:
     return [(bulk, "reader_config", uncommitted)]
 
 
+def _other_code() -> Sequence[Patch]:
+    """A tail folds whatever has its view's schema, also what was made by other code."""
+    init = Tail.__init__
+    return [(Tail, "__init__", lambda self, *more, **options: init(self, *more, **{**options, "folds": {}}))]
+
+
 def _module_of(cls: type) -> Any:
     import sys
 
@@ -249,6 +256,7 @@ PLANTED = {
     "catch up": Bug(_catch_up, SPENDING),
     "attempt": Bug(_attempt, SPENDING),
     "bulk committed": Bug(_bulk_committed, SPENDING),
+    "other code": Bug(_other_code, DEPLOY),
 }
 
 

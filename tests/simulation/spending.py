@@ -1,4 +1,4 @@
-"""The scenario of the read path: the purse with a row for each account, and rows that meet from all of them."""
+"""The scenarios of the read path: the purse with a row for each account and rows that meet, and a deploy of folds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leftfold.view import FoldView, View
 from tests.simulation.purse import load_of
 from tests.worker.bank import bank
 
-__all__ = ["SPENDING"]
+__all__ = ["DEPLOY", "SPENDING"]
 
 _BANK = bank("spending", partitions=3)
 _EVENTS: Any = Union[_BANK.app.deciders[0].events]  # noqa: UP007  # made at run time
@@ -38,6 +38,20 @@ def _amount(event: Event) -> int:
 
 balances: View[Balance, str] = FoldView("balances", events=_EVENTS, row=Balance, evolve=_balance)
 amounts: View[Balance, int] = FoldView("amounts", events=_EVENTS, row=Balance, key=_amount, evolve=_balance)
-SPENDING = Scenario(
-    App("spending", partitions=3, deciders=_BANK.app.deciders, views=[balances, amounts]), load_of(_BANK)
-)
+
+
+def _doubled(row: Balance | None, event: Event) -> Balance:
+    """Another fold of the same rows: each event counts twice."""
+    units, events = (row.units, row.events) if row else (0, 0)
+    return Balance(units, events + 2)
+
+
+newer: View[Balance, str] = FoldView("balances", events=_EVENTS, row=Balance, evolve=_doubled)
+
+
+def _app(*views: View[Any, Any]) -> App:
+    return App("spending", partitions=3, deciders=_BANK.app.deciders, views=views)
+
+
+SPENDING = Scenario(_app(balances, amounts), load_of(_BANK))
+DEPLOY = Scenario(_app(balances), load_of(_BANK), newer=_app(newer))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from leftfold.app import App
@@ -24,6 +25,7 @@ __all__ = ["Deployment"]
 SETTINGS = KafkaSettings(bootstrap_servers="simulated:9092")
 AGAIN_SECONDS = 0.5
 _PATIENCE = 10.0
+_GIVES_UP = 0.3
 
 
 class Deployment:
@@ -32,6 +34,7 @@ class Deployment:
     Args:
         loads: what each client sends, in its order. workers: per decider. make: makes the clients of a worker.
         same_ids: whether a command whose outcome is not known is sent again under its id, as it should be.
+        newer: see `Scenario`.
 
     Attributes:
         trace: what workers reported and how processes ended: (seconds, process, what, details).
@@ -47,10 +50,11 @@ class Deployment:
         workers: int = 2,
         faults: Sequence[Fault] = (),
         same_ids: bool = True,
+        newer: App | None = None,
         make: Callable[..., Workshop] = Workshop,
     ) -> None:
         self._world, self.app, self._make, self._same_ids = world, app, make, same_ids
-        self.stops: list[Event] = []
+        self._stops: list[Event] = []
         self.is_stopping = self.is_over = False
         self._rounds = 0
         self.trace: list[tuple[float, str, str, Any]] = []
@@ -64,7 +68,7 @@ class Deployment:
         if any(view.folded for view in app.views):
             from leftfold.testing.simulation.projections import Projections
 
-            self.projections = Projections(self, world, SETTINGS)
+            self.projections = Projections(self, world, SETTINGS, newer=newer)
         self.faults = install(world, faults)
 
     def begin(self) -> None:
@@ -73,20 +77,21 @@ class Deployment:
 
     @property
     def is_answered(self) -> bool:
-        """Whether every client has all its answers."""
-        return self._is_ready and all(one.answer is not None for one in self.sent)
+        """Whether every client has all its answers, and a deploy is done."""
+        is_deployed = self.projections is None or self.projections.is_deployed
+        return self._is_ready and is_deployed and all(one.answer is not None for one in self.sent)
 
     def end(self) -> None:
         """Has the workers stop in order."""
         self.is_stopping = True
-        for stop in self.stops:
+        for stop in self._stops:
             stop.set()
 
     def restart(self) -> None:
         """Starts one more worker for each decider, which restores what the others have left."""
         self.is_stopping = False
         self._rounds += 1
-        self.stops.clear()
+        self._stops.clear()
         for decider in self.app.deciders:
             self.keep(f"{decider.name} successor", "successor", lambda d=decider.name: self._work(d, last=True))  # type: ignore[misc]
         if self.projections is not None:
@@ -162,18 +167,26 @@ class Deployment:
         self.trace.append((self._world.scheduler.now, self._world.process.name, what, details))
 
     def _work(self, category: str, *, last: bool = False) -> None:
-        stop = Event()
-        self.stops.append(stop)
+        with self.stopped() as stop:
+            worker = Worker(self.app, category, self._make(SETTINGS), stop=stop, report=self.note)
+            if last:
+                self._successors[category] = worker
+            worker.run()
+
+    @contextmanager
+    def stopped(self) -> Iterator[Any]:
+        """An event that is set when the process that runs should end in order; if others go on, it is started again."""
+        process, stop = self._world.process, Event()
+        process.terminate = stop.set
+        self._stops.append(stop)
         if self.is_stopping:
-            return
-        stopped: Any = stop
-        worker = Worker(self.app, category, self._make(SETTINGS), stop=stopped, report=self.note)
-        if last:
-            self._successors[category] = worker
-        worker.run()
+            stop.set()
+        yield stop
+        if not self.is_stopping:
+            process.end(0)
 
     def _send(self, load: Sequence[tuple[Sent, Command]]) -> None:
-        """Sends one after the other, each until its outcome is known."""
+        """Sends one after the other, each until its outcome is known, or until the client does not care any more."""
         chance = random.Random(self._world.seed)  # nothing secret
         with KafkaClient(self.app.name, SETTINGS) as client:
             for one, command in load:
@@ -185,6 +198,10 @@ class Deployment:
                     try:
                         one.answer = client.send(command, id=one.id, timeout=_PATIENCE)
                     except (OutcomeUnknown, InfrastructureError) as unknown:
+                        if isinstance(unknown, OutcomeUnknown) and chance.random() < _GIVES_UP:
+                            one.answer = unknown
+                            self.note("gives up", f"{one.ids[0]}: {unknown}")
+                            break
                         if not self._same_ids:
                             one.ids.append(f"{one.ids[0]}.{len(one.ids)}")
                         self.note("asks again", f"{one.ids[0]}: {unknown}")

@@ -28,6 +28,9 @@ REQUESTS = (
 )  # fmt: skip
 REDIS = "redis"
 """Any request to Redis, where it stands for a request."""
+_EARLY = 2.5
+_PAUSES = (0.0, 0.1, 0.4)
+"""How often a coordinator takes its time, in different worlds."""
 _LENGTHS = (0.2, 1.0, 3.0, 7.0, 8.0, 10.0, 12.0, 20.0)
 
 
@@ -57,6 +60,11 @@ def _length(chance: random.Random) -> float:
     return chance.choice(_LENGTHS) * (0.5 + chance.random())
 
 
+def _moment(chance: random.Random, horizon: float) -> float:
+    """Often early, while most commands are sent."""
+    return chance.choice((_EARLY, horizon)) * chance.random()
+
+
 def _at_call(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
     def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
         at = chance.choice(CALLS)
@@ -80,7 +88,7 @@ def _at_time(kind: str) -> Callable[[random.Random, Sequence[str], int, float], 
     def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
         is_of_broker = kind in ("restart broker", "slow broker")
         target = str(chance.randrange(brokers) + 1) if is_of_broker else chance.choice(roles)
-        return Fault(kind, target, after=horizon * chance.random(), seconds=_length(chance))
+        return Fault(kind, target, after=_moment(chance, horizon), seconds=_length(chance))
 
     return drawn
 
@@ -88,7 +96,7 @@ def _at_time(kind: str) -> Callable[[random.Random, Sequence[str], int, float], 
 def _of_redis(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
     def drawn(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
         lost = chance.choice(("", "", "0.5", "2.0"))
-        return Fault(kind, lost, after=horizon * chance.random(), seconds=_length(chance))
+        return Fault(kind, lost, after=_moment(chance, horizon), seconds=_length(chance))
 
     return drawn
 
@@ -99,6 +107,7 @@ KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]]
     "kill": _at_call("kill"),
     "stop": _at_call("stop"),
     "kill later": _at_time("kill later"),
+    "terminate": _at_time("terminate"),
     "lost": _at_request("lost"),
     "unanswered": _at_request("unanswered"),
     "late": _at_request("late"),
@@ -120,6 +129,7 @@ _ALL = {**KINDS, **REDIS_KINDS}
 _WEIGHTS = {
     "restart redis": 2,
     "kill": 4,
+    "terminate": 2,
     "stop": 2,
     "lost": 2,
     "unanswered": 3,
@@ -155,6 +165,7 @@ class _Installed:
         self._counts = Counter[tuple[str, str]]()
         self._cluster.fate = self._fate
         self._cluster.pause = self._pause
+        self._pauses = self._scheduler.random.choice(_PAUSES)
         self._network: Network | None = world.parts.get("network")
         if self._network is not None:
             self._network.fate = self._fate
@@ -217,7 +228,7 @@ class _Installed:
     def _pause(self) -> float:
         """How long a coordinator takes to reach a partition: mostly not at all, now and then half a second."""
         chance = self._scheduler.random
-        return chance.random() * 0.5 if chance.random() < 0.1 else 0.0
+        return chance.random() * 0.5 if chance.random() < self._pauses else 0.0
 
     def _strike(self, fault: Fault) -> None:
         cluster, later = self._cluster, self._scheduler.call_later
@@ -270,6 +281,10 @@ class _Installed:
         if fault.kind == "kill later":
             self._note(fault)
             process.end(-9)
+        elif fault.kind == "terminate":
+            if process.terminate is not None:
+                self._note(fault)
+                process.terminate()
         elif fault.kind == "clock":
             self._note(fault, fault.seconds)
             process.skew += (jump := self._scheduler.random.choice((-3600.0, -5.0, 5.0, 3600.0)))

@@ -7,15 +7,17 @@ import select
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from leftfold.app import App
 from leftfold.cli.following import follow
+from leftfold.engine.promotion import Promotion
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.envelope import Receipt
-from leftfold.errors import InfrastructureError, LeftfoldError, StaleViewError, ViewNotBuilt
+from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError, StaleViewError, ViewNotBuilt
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
@@ -27,7 +29,6 @@ from leftfold.testing.simulation.kafka.cluster import BORN, Cluster
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
 from leftfold.testing.simulation.stand_ins import event_loop, sockets
-from leftfold.testing.simulation.stand_ins.threads import Event
 from leftfold.testing.simulation.world import World
 from leftfold.view import View
 
@@ -51,8 +52,9 @@ NETWORK: list[tuple[Any, Any]] = [
 ]
 """What is taken over besides where Apps have views."""
 SETTINGS = RedisSettings(url="redis://redis:6379/0", timeout=2.0)
-_CODE = "simulated code"
-_REBUILD_SECONDS = (0.5, 2.0, 10.0)
+_CODE, _NEWER = "simulated code", "newer code"
+_DEPLOY_SECONDS = 3.0
+_REBUILD_SECONDS = (0.5, 2.0, 4.0)
 """Within how many seconds a rebuild begins: while commands come, while they end, or behind them."""
 _LOOK_SECONDS = 0.1
 _AUDIT_SECONDS = 100.0
@@ -72,12 +74,15 @@ class Projections:
     """Tails, rebuilds and readers of an App's views.
 
     Attributes:
-        rows: by view, what an auditor read once everything was folded in.
+        views: in the end, behind a deploy. rows: by view, what an auditor read once everything was folded in.
     """
 
-    def __init__(self, deployment: Deployment, world: World, kafka: KafkaSettings, *, tails: int = 2) -> None:
-        self._deployment, self._world, self._kafka, self._tails = deployment, world, kafka, tails
-        self.views: Sequence[View[Any, Any]] = [view for view in deployment.app.views if view.folded]
+    def __init__(self, deployment: Deployment, world: World, kafka: KafkaSettings, *, newer: App | None = None) -> None:
+        self._deployment, self._world, self._kafka, self._newer = deployment, world, kafka, newer
+        self._older: Sequence[View[Any, Any]] = [view for view in deployment.app.views if view.folded]
+        self.views = self._older if newer is None else [view for view in newer.views if view.folded]
+        self._begins: dict[str, float] = {}
+        self._promoted = set[str]()
         self.network = Network(world)
         self.redis = RedisServer(lambda: BORN + world.scheduler.now)
         self.host = self.network.listen(("redis", 6379), self.redis)
@@ -86,8 +91,15 @@ class Projections:
 
     def begin(self) -> None:
         """Starts the tails, a reader, and two rebuilds of each view, which may meet."""
-        for number in range(self._tails):
-            self._deployment.keep(f"tail {number + 1}", "tail", partial(self._follow, f"tail {number + 1}"))
+        for name in ("tail 1", "tail 2"):
+            if self._newer is not None:
+                self._begins[name] = self._world.random.random() * _DEPLOY_SECONDS
+                self._world.scheduler.call_later(self._begins[name], partial(self._terminate, name))
+            self._deployment.keep(name, "tail", partial(self._follow, name))
+        if self._newer is not None:
+            for view in self.views:
+                self._deployment.keep(f"deploy of {view.name}", "rebuild", partial(self._deploy, view))
+            return
         self._deployment.keep("reader", "reader", self._read)
         for view in self.views:
             for number in range(2):
@@ -99,6 +111,11 @@ class Projections:
         self.rows.clear()
         self._deployment.keep("tail successor", "successor", partial(self._follow, "tail successor"))
         self._deployment.keep("auditor", "successor", self._audit)
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether readers see what the newer code folded, where there is one."""
+        return self._newer is None or len(self._promoted) == len(self.views)
 
     @property
     def is_audited(self) -> bool:
@@ -138,36 +155,50 @@ class Projections:
         return found
 
     def _follow(self, member: str) -> None:
-        stop: Any = Event()
-        self._deployment.stops.append(stop)
-        if not self._deployment.is_stopping:
-            folds = {view.name: _CODE for view in self.views}
-            options = {"member": member, "folds": folds}
-            follow(self.views, self._kafka, SETTINGS, stop, self._deployment.note, options=options)
+        is_newer = self._world.scheduler.now >= self._begins.get(member, 0.0)
+        views, code = (self.views, _NEWER) if self._newer is not None and is_newer else (self._older, _CODE)
+        options = {"member": member, "folds": {view.name: code for view in views}}
+        with self._deployment.stopped() as stop:
+            follow(views, self._kafka, SETTINGS, stop, self._deployment.note, options=options)
+
+    def _terminate(self, name: str) -> None:
+        for process in self._world.processes:
+            if process.name == name and process.code is None and process.terminate is not None:
+                process.terminate()
 
     def _rebuild(self, view: View[Any, Any]) -> None:
         """Rebuilds a view at some time, as often as that takes."""
         chance = self._world.random
         self._world.scheduler.wait(chance.random() * chance.choice(_REBUILD_SECONDS))
-        store = RedisViewStore(SETTINGS)
-        options = RebuildOptions(
-            cores=1,
-            buckets=3,
-            keep=chance.choice((0.0, 5.0, 600.0)),
-            swap_anyway=chance.random() < 0.5,
-            fold=_CODE,
-        )
-        rebuild = Rebuild(
-            view,
-            store,
-            open_log=partial(KafkaBulkLog, self._kafka),
-            open_reader=partial(KafkaLogReader, self._kafka),
-            open_sink=partial(BulkSink, SETTINGS),
-            options=options,
-        )
-        result = rebuild.run()
+        if self._deployment.is_stopping:
+            return
+        keep, anyway = chance.choice((0.0, 5.0, 600.0)), chance.random() < 0.5
+        with closing(RedisViewStore(SETTINGS)) as store:
+            options = RebuildOptions(cores=1, buckets=3, keep=keep, swap_anyway=anyway, fold=_CODE)
+            result = Rebuild(view, store, open_sink=partial(BulkSink, SETTINGS), options=options, **self._logs()).run()
         self._deployment.note("rebuilt", f"{view.name}: {str(result).splitlines()[0]}")
-        store.close()
+
+    def _deploy(self, view: View[Any, Any]) -> None:
+        """Rebuilds a view with the newer code, holds it back, and promotes it as soon as that is granted."""
+        self._world.scheduler.wait(self._world.random.random() * _DEPLOY_SECONDS)
+        options = RebuildOptions(cores=1, buckets=3, keep=self._world.random.choice((0.0, 600.0)), fold=_NEWER)
+        with closing(RedisViewStore(SETTINGS)) as store:
+            held = replace(options, hold=True)
+            Rebuild(view, store, open_sink=partial(BulkSink, SETTINGS), options=held, **self._logs()).run()
+            self._deployment.note("held", view.name)
+            while True:
+                self._world.scheduler.wait(0.5)
+                try:
+                    Promotion(view, store, options=options, **self._logs()).run("held")
+                except ConfigurationError as error:
+                    self._deployment.note("not promoted", error)
+                else:
+                    break
+        self._promoted.add(view.name)
+        self._deployment.note("promoted", view.name)
+
+    def _logs(self) -> dict[str, Any]:
+        return {"open_log": partial(KafkaBulkLog, self._kafka), "open_reader": partial(KafkaLogReader, self._kafka)}
 
     def _read(self) -> None:
         """Reads what commands wrote, behind their receipts."""
@@ -203,19 +234,20 @@ class Projections:
     def _audit(self) -> None:
         """Waits until everything is folded in, then reads every row."""
         try:
-            log = KafkaBulkLog(self._kafka)
-            ends = log.stable_ends({f"{category}.events" for view in self.views for category in view.categories})
-            log.close()
-            store = RedisViewStore(SETTINGS)
-            for view in self.views:
-                reader = Views(store)[view]
-                self._await(reader, ends.only({f"{category}.events" for category in view.categories}))
-                self.rows[view.name] = dict(reader.items())
-            store.close()
+            with closing(RedisViewStore(SETTINGS)) as store:
+                for view in self.views:
+                    reader = Views(store)[view]
+                    self._await(reader, self._end(view))
+                    self.rows[view.name] = dict(reader.items())
         except InfrastructureError:
             raise
         except LeftfoldError as error:
             self._deployment.broken.append(f"unread: {error}")
+
+    def _end(self, view: View[Any, Any]) -> Position:
+        """Behind everything that is written, be it committed by now or not."""
+        topics = [self._world.cluster.topics[f"{category}.events"] for category in view.categories]
+        return Position({topic.name: {p.number: p.end for p in topic.partitions} for topic in topics})
 
     def _await(self, reader: Reader[Any, Any], position: Position) -> None:
         end = self._world.scheduler.now + _AUDIT_SECONDS

@@ -44,6 +44,7 @@ class Process:
         drift: seconds that it has worked so far, which no wait counts.
         code: its exit code once it has ended; -9 = killed.
         calls: how many simulated calls it has made. strike: called before each of them with its name.
+        terminate: asks it to end in order, as SIGTERM does; None = it does not listen.
     """
 
     def __init__(self, name: str, scheduler: Scheduler, role: str = "") -> None:
@@ -54,6 +55,7 @@ class Process:
         self.tasks: list[Task] = []
         self.at_end: list[Callable[[], None]] = []
         self.strike: Callable[[Process, str], None] | None = None
+        self.terminate: Callable[[], None] | None = None
         self._deferred: list[Callable[[], None]] = []
 
     def __repr__(self) -> str:

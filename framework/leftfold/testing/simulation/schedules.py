@@ -40,6 +40,7 @@ class Scenario:
     Args:
         load: draws what each client sends. workers: of each decider. kinds: of faults that may strike; () = all.
         horizon: virtual seconds within which they do. same_ids: see `simulate`. check: what the domain promises.
+        newer: the App of a rolling deploy, whose folds of the same views differ; they are rebuilt, held and promoted.
     """
 
     app: App
@@ -50,6 +51,7 @@ class Scenario:
     horizon: float = _HORIZON
     same_ids: bool = True
     check: Check | None = None
+    newer: App | None = None
 
     def faults(self, seed: int) -> list[Fault]:
         """What strikes under a seed."""
@@ -164,7 +166,13 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
     with world.activated():
         loads = scenario.load(random.Random(seed))  # nothing secret
         deployment = Deployment(
-            world, scenario.app, loads, workers=scenario.workers, faults=chosen, same_ids=scenario.same_ids
+            world,
+            scenario.app,
+            loads,
+            workers=scenario.workers,
+            faults=chosen,
+            same_ids=scenario.same_ids,
+            newer=scenario.newer,
         )
         wrong: list[str] = []
         try:
@@ -191,7 +199,7 @@ def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
     while not world.run(lambda: deployment.is_answered or bool(deployment.broken), 1.0):
         if scheduler.now > max(deployment.faults.until, _HORIZON) + LIVENESS_SECONDS:
             waiting = [one.id for one in deployment.sent if one.answer is None]
-            wrong.append(f"not answered within {LIVENESS_SECONDS:.0f} s: {waiting}")
+            wrong.append(f"not answered within {LIVENESS_SECONDS:.0f} s: {waiting or 'the deploy'}")
             return
     deployment.faults.stop()
     # What was struck is over before the workers are stopped.

@@ -11,20 +11,24 @@ from typing import Any, NamedTuple, TypeAlias
 from leftfold.app import App
 from leftfold.decider import Decider
 from leftfold.envelope import Receipt
-from leftfold.errors import DomainError
+from leftfold.errors import DomainError, OutcomeUnknown
 from leftfold.partitioner import partition_of
 from leftfold.testing.simulation.kafka.cluster import Cluster
 from leftfold.testing.simulation.kafka.partitions import Record
 
 __all__ = ["Check", "Sent", "violations"]
 
+_NEVER = 1 << 62
 Check: TypeAlias = Callable[[Mapping[str, Sequence[Any]]], Iterable[str]]
 """A promise of the domain: given the events of each stream by key, says in a sentence each what is wrong."""
 
 
 @dataclass
 class Sent:
-    """A command of a client, under which ids it was sent, and the answer to the last of them; None = none so far."""
+    """A command of a client, under which ids it was sent, and the answer to the last of them.
+
+    None = there is none so far; OutcomeUnknown = the client has given up.
+    """
 
     ids: list[str]
     key: str
@@ -59,6 +63,7 @@ def violations(cluster: Cluster, app: App, sent: Sequence[Sent], check: Check | 
         found += _misplaced(facts, app.partitions)
         found += _states(cluster, decider, facts)
         found += _progress(cluster, app.name, decider)
+        found += _passed_over(cluster, decider, facts)
         if check is not None:
             found += check(_streams(decider, facts))
     return found + _open(cluster)
@@ -120,7 +125,7 @@ def _outcomes(facts: Sequence[_Fact], sent: Sequence[Sent]) -> list[str]:
                 wrong.append(f"misled: {one.id} was acknowledged at {answer.version} and is at {last[one.id]}")
         elif isinstance(answer, DomainError) and events:
             wrong.append(f"refused but written: {one.id} {answer!r}")
-        elif not isinstance(answer, DomainError):
+        elif not isinstance(answer, DomainError | OutcomeUnknown):
             wrong.append(f"failed: {one.id} {answer!r}")
     return wrong
 
@@ -172,6 +177,23 @@ def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any]) -> li
         taken = max(committed.offset if committed else 0, marks[-1]["commands"] if marks else 0)
         if taken <= last:
             wrong.append(f"undecided: {partition} is taken to {taken} of {last + 1}")
+    return wrong
+
+
+def _passed_over(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> list[str]:
+    """Every command that came in time has an outcome, whether a client still waits for it or not."""
+    decided = {fact.command for fact in facts}
+    for partition in cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions:
+        for record in partition.committed():
+            if record.key != b"@" and record.value is not None:
+                decided |= {answer[0] for answer in json.loads(record.value)["answered"]}
+    wrong = []
+    for partition in cluster.topics[f"{decider.name}.commands"].partitions:
+        for record in partition.records:
+            headers = dict(record.headers or ())
+            id_, deadline = (headers.get("ce_id") or b"").decode(), int(headers.get("deadline") or _NEVER)
+            if record.outcome is None and record.timestamp <= deadline and id_ not in decided:
+                wrong.append(f"passed over: {id_} at {record.offset} of {partition}")
     return wrong
 
 

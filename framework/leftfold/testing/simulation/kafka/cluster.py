@@ -149,14 +149,15 @@ class Cluster:
         return found
 
     def move(self, key: Home, broker: Broker | None = None) -> None:
-        """Moves something to another broker; a coordinator loads for a while."""
+        """Moves something to another broker, by default in order; a coordinator loads for a while."""
+        is_orderly = broker is None
         if broker is None:
             choice = [b for b in self.brokers if b.is_up and b is not self._homes.get(key)]
             if not choice:
                 return
             broker = choice[self.scheduler.random.randrange(len(choice))]
         self._homes[key] = broker
-        self._load(key)
+        self._load(key, is_orderly=is_orderly)
 
     def kill(self, broker: Broker) -> None:
         """Kills a broker: what is written stays, what was asked of it is not answered."""
@@ -202,7 +203,8 @@ class Cluster:
         """Seconds that one way to a broker takes."""
         return LATENCY * (0.25 + self.scheduler.random.random())
 
-    def _load(self, key: Home) -> None:
+    def _load(self, key: Home, *, is_orderly: bool = False) -> None:
+        """Reads what something is home to; behind a kill, a coordinator may forget partitions that it had not told."""
         kind = key[0]
         if kind == "partition":
             topic = self.topics.get(key[1])
@@ -212,7 +214,7 @@ class Cluster:
         self._loading[key] = self.scheduler.now + self.scheduler.random.random() * 0.3
         if kind == "group" and key[1] in self.groups:
             self.groups[key[1]].reload()
-        if kind == "transaction" and self.forgets():
+        if kind == "transaction" and not is_orderly and self.forgets():
             random = self.scheduler.random
             self.coordinator.forget(key[1], lambda places: [p for p in places if random.random() < 0.7])
 

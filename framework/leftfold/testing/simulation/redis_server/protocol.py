@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 _HEADER = re.compile(rb"[*$](0|[1-9]\d{0,8})\r\n")
+_BULK = re.compile(rb"\$(0|[1-9]\d{0,7})\r\n")
 _MOST_BULK = 512 * 1024 * 1024
 _MOST_PARTS = 1024 * 1024
 
@@ -96,7 +97,8 @@ def _command(buffer: bytes, at: int) -> tuple[int, list[bytes]] | None:
     count, at = header
     parts: list[bytes] = []
     for _ in range(count):
-        header = _header(buffer, at, 36, _MOST_BULK, "invalid bulk length")
+        found = _BULK.match(buffer, at)  # nearly always; the rest is for what is odd
+        header = (int(found[1]), found.end()) if found else _header(buffer, at, 36, _MOST_BULK, "invalid bulk length")
         if header is None:
             return None
         size, start = header
@@ -144,6 +146,9 @@ def encode(reply: Reply, version: int = 2) -> bytes:
 
 
 def _encode(reply: Reply, is_three: bool, parts: list[bytes]) -> None:
+    if type(reply) is bytes:  # nearly always
+        parts.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
+        return
     match reply:
         case bytes():
             parts.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
