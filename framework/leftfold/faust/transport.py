@@ -6,7 +6,7 @@ Faust's own consumer reads what was aborted unless it writes transactions itself
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import aiokafka
@@ -24,11 +24,15 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
     """Reads with the consumer that we make."""
 
     consumer: CommittedConsumer
-    _positions: dict[TP, int]
     seeks: int = 0
     """How often it went back to what is committed, how often it had when it fetched last, and when progress began."""
     fetched_after: int = 0
     known_after: int = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._untaken: dict[int, tuple[Mapping[TP, list[Any]], dict[TP, int], int]] = {}
+        """Fetches not taken yet, by the id of their records: with the positions and the `seeks` behind them."""
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         conf = self.app.conf
@@ -64,7 +68,8 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         assignment = consumer._subscription.subscription.assignment  # noqa: SLF001  # no public way says it at once
         states = {tp: assignment.state_value(tp) for tp in assignment.tps} if assignment is not None else {}
         known = {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
-        self._positions = {TP(tp.topic, tp.partition): position for tp, position in known.items()}
+        positions = {TP(tp.topic, tp.partition): position for tp, position in known.items()}
+        self._untaken[id(records)] = records, positions, self.seeks
         return records
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
@@ -91,17 +96,45 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         return getattr(getattr(self._consumer, "_coordinator", None), "_pending_exception", None)
 
     async def getmany(self, active_partitions: Any, timeout: float) -> Any:
-        """A batch of records, of which our progress then knows; what was fetched before a seek is fetched again."""
+        """A batch of records, of which our progress then knows; what was fetched before a seek is fetched again.
+
+        Faust leaves a fetch alone whenever it suspends its flow. That one goes on, and may take records behind the next
+        seek, which nobody gets: they are fetched again, too.
+        """
         records = await super().getmany(active_partitions, timeout)
-        ours = self.consumer.is_ours
-        if self.fetched_after != self.seeks:
-            return {tp: found for tp, found in records.items() if not ours(tp)}
+        _, positions, _ = self._untaken.pop(id(records), (records, {}, 0))
+        left, self._untaken, ours = self._untaken, {}, self.consumer.is_ours
+        dropped = [found for found, _, seeks in left.values() if seeks == self.seeks and any(map(ours, found))]
+        if dropped:
+            await self.call_thread(self._back_to, _firsts([*dropped, records], ours))
+        elif self.fetched_after == self.seeks:
+            return self._known(records, positions, ours)
+        return {tp: found for tp, found in records.items() if not ours(tp)}
+
+    def _known(self, records: Any, positions: dict[TP, int], ours: Callable[[TP], bool]) -> Any:
+        """The same records, once progress knows of them."""
         if self.known_after != self.seeks:
             self.known_after = self.seeks
             self.consumer.progress.forget()
-        positions = {tp: position for tp, position in getattr(self, "_positions", {}).items() if ours(tp)}
-        self.consumer.progress.fetched(positions, {tp: found for tp, found in records.items() if ours(tp)})
+        fetched = {tp: found for tp, found in records.items() if ours(tp)}
+        self.consumer.progress.fetched({tp: position for tp, position in positions.items() if ours(tp)}, fetched)
         return records
+
+    async def _back_to(self, offsets: Mapping[TP, int]) -> None:
+        consumer = self._ensure_consumer()
+        for tp in consumer.assignment() & offsets.keys():
+            if await consumer.position(tp) > offsets[tp]:
+                consumer.seek(tp, offsets[tp])
+
+
+def _firsts(fetches: Iterable[Mapping[TP, list[Any]]], ours: Callable[[TP], bool]) -> dict[TP, int]:
+    """Where each of our partitions begins in some fetches."""
+    firsts: dict[TP, int] = {}
+    for fetch in fetches:
+        for tp, records in fetch.items():
+            if records and ours(tp):
+                firsts[tp] = min(firsts.get(tp, records[0].offset), records[0].offset)
+    return firsts
 
 
 class CommittedConsumer(driver.Consumer):
