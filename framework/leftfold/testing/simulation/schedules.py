@@ -24,6 +24,7 @@ __all__ = ["Outcome", "Report", "Scenario", "run", "scheduled", "shrink", "simul
 
 LIVENESS_SECONDS = 120.0
 _HORIZON = 15.0
+_SETTLING_SECONDS = 2.0
 _COMMANDS = 8
 _WIDTH = 200
 """Characters of a line of a trace."""
@@ -208,6 +209,8 @@ def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
         if part == "serve what was left":
             deployment.restart()
             is_there = world.run(lambda: deployment.is_serving, LIVENESS_SECONDS)
+            # What no client waits for any more is decided, too.
+            world.run(lambda: False, _SETTLING_SECONDS)
         else:
             deployment.end()
             is_there = world.run(lambda: deployment.is_ended, LIVENESS_SECONDS)
