@@ -92,12 +92,11 @@ def _fresh_metadata() -> Sequence[Patch]:
 
 def _read_committed() -> Sequence[Patch]:
     """A restore reads what was aborted, too."""
-    config = reader.reader_config
+    return [(reader, "reader_config", _uncommitted(reader.reader_config))]
 
-    def uncommitted(settings: Any) -> dict[str, Any]:
-        return {**config(settings), "isolation.level": "read_uncommitted"}
 
-    return [(reader, "reader_config", uncommitted)]
+def _uncommitted(config: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+    return lambda settings: {**config(settings), "isolation.level": "read_uncommitted"}
 
 
 def _rotation() -> Sequence[Patch]:
@@ -162,7 +161,7 @@ def _generation() -> Sequence[Patch]:
 
 
 def _flush_token() -> Sequence[Patch]:
-    """A flush is sent whoever wrote its buckets last."""
+    """A flush is sent even if another writer has written its buckets since."""
     return [(Flusher, "still_mine", lambda self, flushes, tokens: True)]
 
 
@@ -199,19 +198,14 @@ def _catch_up() -> Sequence[Patch]:
 
 
 def _attempt() -> Sequence[Patch]:
-    """A rebuild that was taken for dead goes on with what another one fills."""
+    """A rebuild that was taken for dead continues to fill what another one fills by now."""
     there = lambda registry, generation: generation.id in registry.generations  # noqa: E731
     return [(module, "is_of_attempt", there) for module in (rebuild_attempt, rebuild_removal)]
 
 
 def _bulk_committed() -> Sequence[Patch]:
     """A rebuild reads what was aborted, too."""
-    config = reader.reader_config
-
-    def uncommitted(settings: Any) -> dict[str, Any]:
-        return {**config(settings), "isolation.level": "read_uncommitted"}
-
-    return [(bulk, "reader_config", uncommitted)]
+    return [(bulk, "reader_config", _uncommitted(reader.reader_config))]
 
 
 def _other_code() -> Sequence[Patch]:

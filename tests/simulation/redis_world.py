@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import select
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,10 +9,9 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.testing.simulation import projections, takeover
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
-from leftfold.testing.simulation.stand_ins import event_loop, sockets
-from leftfold.testing.simulation.takeover import PACKAGES, taken_over
 from leftfold.testing.simulation.world import World
 
 __all__ = ["RedisWorld", "StoreInWorld", "redis_world"]
@@ -89,10 +85,10 @@ class StoreInWorld:
 @contextmanager
 def redis_world(seed: int) -> Iterator[RedisWorld]:
     """A world that is active, and whose time and sockets the adapter and redis-py use, within the block."""
-    network = [(socket, sockets.socket), (select, sockets.select), (asyncio, event_loop.asyncio)]
     found = RedisWorld(seed)
+    packages = (*takeover.PACKAGES, *projections.PACKAGES, "leftfold.contracts")
     with (
-        taken_over((*PACKAGES, "leftfold.redis", "leftfold.contracts"), network, libraries=["redis"]),
+        takeover.taken_over(packages, projections.NETWORK, projections.LIBRARIES),
         found.world.activated(),
     ):
         yield found

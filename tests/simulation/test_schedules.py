@@ -9,7 +9,7 @@ import pytest
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
-from tests.simulation.spending import SPENDING
+from tests.simulation.spending import DEPLOY, SPENDING
 
 _CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 20, 3
 _QUICK = {
@@ -19,6 +19,7 @@ _QUICK = {
     "unknown is committed": 150,
     "read your writes": 10,
     "marks apart": 20,
+    "other code": 10,
 }
 """Planted bugs that few schedules find, and how many that are at most; `make simulate` looks for all of them."""
 
@@ -41,6 +42,12 @@ def test_every_promise_of_views_is_kept(chunk: int) -> None:
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
         outcome = run(SPENDING, seed)
         assert not outcome.wrong, str(shrink(SPENDING, outcome))
+
+
+def test_a_rolling_deploy_ends_with_the_rows_of_the_newer_code() -> None:
+    for seed in range(_CHUNK):
+        outcome = run(DEPLOY, seed)
+        assert not outcome.wrong, str(shrink(DEPLOY, outcome))
 
 
 @pytest.mark.parametrize("scenario", [PURSE, SPENDING], ids=["write path", "read path"])

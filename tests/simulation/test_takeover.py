@@ -82,7 +82,7 @@ def test_within_the_block_nothing_real_is_left_and_afterwards_everything_is_back
 
 
 def test_threads_beside_the_simulation_get_the_real_things() -> None:
-    """An App that a session of tests keeps at work goes on while schedules run."""
+    """An App that a session of tests keeps at work still works while schedules run."""
     seen: dict[str, list[bool]] = {}
 
     def look(where: str) -> None:

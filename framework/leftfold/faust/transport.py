@@ -65,11 +65,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
             except kafka_errors.OffsetOutOfRangeError as error:
                 self.consumer.lost |= {TP(tp.topic, tp.partition): offset for tp, offset in error.args[0].items()}
                 return {}
-        assignment = consumer._subscription.subscription.assignment  # noqa: SLF001  # no public way says it at once
-        states = {tp: assignment.state_value(tp) for tp in assignment.tps} if assignment is not None else {}
-        known = {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
-        positions = {TP(tp.topic, tp.partition): position for tp, position in known.items()}
-        self._untaken[id(records)] = records, positions, self.seeks
+        self._untaken[id(records)] = records, _positions(consumer), self.seeks
         return records
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
@@ -98,8 +94,8 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
     async def getmany(self, active_partitions: Any, timeout: float) -> Any:
         """A batch of records, of which our progress then knows; what was fetched before a seek is fetched again.
 
-        Faust leaves a fetch alone whenever it suspends its flow. That one goes on, and may take records behind the next
-        seek, which nobody gets: they are fetched again, too.
+        When Faust suspends its flow it cancels the wait for a fetch, not the fetch. That may take records behind the
+        next seek, which no stream gets: they are fetched again, too.
         """
         records = await super().getmany(active_partitions, timeout)
         _, positions, _ = self._untaken.pop(id(records), (records, {}, 0))
@@ -122,9 +118,17 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
 
     async def _back_to(self, offsets: Mapping[TP, int]) -> None:
         consumer = self._ensure_consumer()
-        for tp in consumer.assignment() & offsets.keys():
-            if await consumer.position(tp) > offsets[tp]:
+        for tp, position in _positions(consumer).items():
+            if position > offsets.get(tp, position):
                 consumer.seek(tp, offsets[tp])
+
+
+def _positions(consumer: Any) -> dict[TP, int]:
+    """Where a consumer reads on, of the partitions for which it knows that by now."""
+    assignment = consumer._subscription.subscription.assignment  # noqa: SLF001  # no public way says it at once
+    states = {tp: assignment.state_value(tp) for tp in assignment.tps} if assignment is not None else {}
+    known = {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
+    return {TP(tp.topic, tp.partition): position for tp, position in known.items()}
 
 
 def _firsts(fetches: Iterable[Mapping[TP, list[Any]]], ours: Callable[[TP], bool]) -> dict[TP, int]:

@@ -20,12 +20,17 @@ from leftfold.testing.simulation.stand_ins.threads import Event
 from leftfold.testing.simulation.witness import Sent
 from leftfold.testing.simulation.world import World
 
-__all__ = ["Deployment"]
+__all__ = ["Deployment", "has_tails"]
 
 SETTINGS = KafkaSettings(bootstrap_servers="simulated:9092")
 AGAIN_SECONDS = 0.5
 _PATIENCE = 10.0
 _GIVES_UP = 0.3
+
+
+def has_tails(app: App) -> bool:
+    """Whether tails fold any of its views."""
+    return any(view.folded for view in app.views)
 
 
 class Deployment:
@@ -65,7 +70,7 @@ class Deployment:
         self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
         self._is_ready = False
         self.projections: Projections | None = None
-        if any(view.folded for view in app.views):
+        if has_tails(app):
             from leftfold.testing.simulation.projections import Projections
 
             self.projections = Projections(self, world, SETTINGS, newer=newer)

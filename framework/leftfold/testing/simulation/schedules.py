@@ -13,18 +13,18 @@ from leftfold.app import App
 from leftfold.kafka import reach
 from leftfold.messages import Command
 from leftfold.testing.simulation.commands import drawn_load
-from leftfold.testing.simulation.deployment import Deployment
+from leftfold.testing.simulation.deployment import Deployment, has_tails
 from leftfold.testing.simulation.faults import KINDS, REDIS_KINDS, Fault, draw
 from leftfold.testing.simulation.scheduler import Stuck
 from leftfold.testing.simulation.takeover import PACKAGES, taken_over
-from leftfold.testing.simulation.witness import Check, violations
+from leftfold.testing.simulation.witness import Check, undecided, violations
 from leftfold.testing.simulation.world import World
 
 __all__ = ["Outcome", "Report", "Scenario", "run", "scheduled", "shrink", "simulate"]
 
 LIVENESS_SECONDS = 120.0
 _HORIZON = 15.0
-_SETTLING_SECONDS = 2.0
+_SETTLING_SECONDS = 0.1
 _COMMANDS = 8
 _WIDTH = 200
 """Characters of a line of a trace."""
@@ -58,7 +58,7 @@ class Scenario:
         """What strikes under a seed."""
         roles: tuple[str, ...] = ("worker", "client", "worker")
         kinds = tuple(KINDS)
-        if self.app.views:
+        if has_tails(self.app):
             roles, kinds = (*roles, "tail", "tail", "rebuild", "reader"), (*kinds, *REDIS_KINDS)
         return draw(seed, roles, self.brokers, self.horizon, self.kinds or kinds)
 
@@ -148,7 +148,7 @@ def simulate(
 
 def scheduled(app: App) -> AbstractContextManager[None]:
     """A block within which schedules of an App are run; what is simulated is taken over once for all of them."""
-    if not app.views:
+    if not has_tails(app):
         return taken_over(more=_REAL_NETWORK)
     from leftfold.testing.simulation import projections
 
@@ -209,8 +209,12 @@ def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
         if part == "serve what was left":
             deployment.restart()
             is_there = world.run(lambda: deployment.is_serving, LIVENESS_SECONDS)
-            # What no client waits for any more is decided, too.
-            world.run(lambda: False, _SETTLING_SECONDS)
+            # Commands whose clients have given up are decided, too.
+            until = scheduler.now + LIVENESS_SECONDS
+            while undecided(world.cluster, deployment.app) and scheduler.now < until:
+                world.run(lambda: bool(deployment.broken), _SETTLING_SECONDS)
+                if deployment.broken:
+                    break
         else:
             deployment.end()
             is_there = world.run(lambda: deployment.is_ended, LIVENESS_SECONDS)

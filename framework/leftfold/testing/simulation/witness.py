@@ -16,7 +16,7 @@ from leftfold.partitioner import partition_of
 from leftfold.testing.simulation.kafka.cluster import Cluster
 from leftfold.testing.simulation.kafka.partitions import Record
 
-__all__ = ["Check", "Sent", "violations"]
+__all__ = ["Check", "Sent", "undecided", "violations"]
 
 _NEVER = 1 << 62
 Check: TypeAlias = Callable[[Mapping[str, Sequence[Any]]], Iterable[str]]
@@ -62,11 +62,22 @@ def violations(cluster: Cluster, app: App, sent: Sequence[Sent], check: Check | 
         found += _outcomes(facts, mine)
         found += _misplaced(facts, app.partitions)
         found += _states(cluster, decider, facts)
-        found += _progress(cluster, app.name, decider)
-        found += _passed_over(cluster, decider, facts)
+        found += _undecided(cluster, app.name, decider, facts)
         if check is not None:
             found += check(_streams(decider, facts))
     return found + _open(cluster)
+
+
+def undecided(cluster: Cluster, app: App) -> list[str]:
+    """Commands that are not taken, or have no outcome; empty once all are decided."""
+    found = []
+    for decider in app.deciders:
+        found += _undecided(cluster, app.name, decider, list(_facts(cluster, decider.name)))
+    return found
+
+
+def _undecided(cluster: Cluster, app: str, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> list[str]:
+    return _progress(cluster, app, decider) + _passed_over(cluster, decider, facts)
 
 
 def _facts(cluster: Cluster, category: str) -> Iterator[_Fact]:

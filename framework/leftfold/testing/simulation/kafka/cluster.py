@@ -204,7 +204,7 @@ class Cluster:
         return LATENCY * (0.25 + self.scheduler.random.random())
 
     def _load(self, key: Home, *, is_orderly: bool = False) -> None:
-        """Reads what something is home to; behind a kill, a coordinator may forget partitions that it had not told."""
+        """Loads what lives there; behind a kill, a coordinator may forget partitions that have no marker yet."""
         kind = key[0]
         if kind == "partition":
             topic = self.topics.get(key[1])
