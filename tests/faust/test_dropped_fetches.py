@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 
 from leftfold.faust.transport import CommittedThread
 from leftfold.kafka.cluster import Cluster
@@ -48,6 +49,38 @@ def test_what_a_dropped_fetch_brought_is_fetched_again(
         wait_until(lambda: bool(failures) or bool(dropped), lambda: f"a fetch to be dropped: {failures}")
         found = closed(tills)
         assert found == before + ADDED if knows else found < before + ADDED
+    assert not failures
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_a_fetch_takes_while_a_start_seeks_is_fetched_again(
+    tills: Tills, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin seeks one partition after another: what is taken behind those it has sought is lost."""
+    seek, taken = AIOKafkaConsumer.seek_to_committed, list[Any]()
+    with shift_at_work(tills.kafka, tills.store, 1) as failures:
+        wait_until(lambda: bool(failures) or live(tills, closings) != "", lambda: f"the view: {failures}")
+        close_doors(tills.kafka, 1)
+        before = closed(tills)
+    assert not failures
+    close_doors(tills.kafka, ADDED)
+
+    async def one_by_one(self: AIOKafkaConsumer) -> Any:
+        committed = await seek(self)
+        for doors in [tp for tp in self.assignment() if tp.topic == "doors.events" and committed[tp]]:
+            while await self.position(doors) == committed[doors]:
+                await self._fetcher.fetched_records({doors}, timeout=1.0)
+            taken.append(doors)
+        return committed
+
+    monkeypatch.setattr(AIOKafkaConsumer, "seek_to_committed", one_by_one)
+    if not at_once:
+        monkeypatch.setattr(CommittedThread, "_seek_at_once", lambda self, consumer, committed: None)
+    with shift_at_work(tills.kafka, tills.store, 1) as failures:
+        wait_until(lambda: bool(failures) or bool(taken), lambda: f"a fetch: {failures}")
+        found = closed(tills)
+        assert found == before + ADDED if at_once else found < before + ADDED
     assert not failures
 
 

@@ -25,7 +25,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
 
     consumer: CommittedConsumer
     seeks: int = 0
-    """How often it went back to what is committed, how often it had when it fetched last, and when progress began."""
+    """How often it went back to what is committed: by now, before the fetch in use, and when progress began."""
     fetched_after: int = 0
     known_after: int = 0
 
@@ -57,7 +57,6 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         while True:
             try:
                 records = await super()._fetch_records(consumer, *args, **options)
-                self.fetched_after = self.seeks
                 break
             except kafka_errors.NoOffsetForPartitionError as error:
                 # Nobody has read it: it begins with its first record, not with the first one that is left.
@@ -79,12 +78,20 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
     async def _to_committed(self) -> Mapping[TP, int]:
         consumer = self._ensure_consumer()
         committed: Mapping[TP, int] = await consumer.seek_to_committed()
+        self._seek_at_once(consumer, committed)
         self.seeks += 1
-        if self.app.conf.consumer_auto_offset_reset == "earliest":
-            for tp in consumer.assignment() & committed.keys():
-                if not committed[tp] and self.consumer.is_ours(TP(tp.topic, tp.partition)):
-                    consumer.seek(tp, 0)
         return committed
+
+    def _seek_at_once(self, consumer: Any, committed: Mapping[TP, int]) -> None:
+        """Seeks all partitions with no fetch in between.
+
+        aiokafka asks and seeks one after another: a fetch that Faust has left alone may meanwhile take what is behind
+        those it has sought already.
+        """
+        is_earliest = self.app.conf.consumer_auto_offset_reset == "earliest"
+        for tp in consumer.assignment() & committed.keys():
+            if committed[tp] or (is_earliest and self.consumer.is_ours(TP(tp.topic, tp.partition))):
+                consumer.seek(tp, committed[tp] or 0)
 
     @property
     def refusal(self) -> BaseException | None:
@@ -98,7 +105,7 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         next seek, which no stream gets: they are fetched again, too.
         """
         records = await super().getmany(active_partitions, timeout)
-        _, positions, _ = self._untaken.pop(id(records), (records, {}, 0))
+        _, positions, self.fetched_after = self._untaken.pop(id(records), (records, {}, self.seeks))
         left, self._untaken, ours = self._untaken, {}, self.consumer.is_ours
         dropped = [found for found, _, seeks in left.values() if seeks == self.seeks and any(map(ours, found))]
         if dropped:
