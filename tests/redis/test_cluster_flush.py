@@ -168,6 +168,7 @@ def test_a_dead_node_is_named_and_the_others_are_read(
     victim = cluster.owner(slot_of(generation, 0))
     replica = cluster.replica_of(victim)
     other = next(b for b in range(BUCKETS) if cluster.owner(slot_of(generation, b)) is not victim)
+    cluster.wait_replicated(victim)
     victim.kill()
     assert not store.flush(flushes(generation, "t1", "t2", "b")), "nobody knows what the dead node did"
     assert rows(store, generation, other) == [f"a{other}", f"b{other}"]

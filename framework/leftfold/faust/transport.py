@@ -6,6 +6,7 @@ Faust's own consumer reads what was aborted unless it writes transactions itself
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -18,6 +19,9 @@ from faust.types import TP
 from leftfold.faust.progress import Progress
 
 __all__ = ["CommittedConsumer", "CommittedThread", "CommittedTransport"]
+
+_KNOWN_SECONDS = 30.0
+"""How long the brokers may take to know a topic that they have made."""
 
 
 class CommittedThread(driver.AIOKafkaConsumerThread):
@@ -66,6 +70,18 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
                 return {}
         self._untaken[id(records)] = records, _positions(consumer), self.seeks
         return records
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Joins once the brokers know the tables' topics, which were made just now: Faust would take them for empty."""
+        await self.call_thread(self._until_known, set(topics) & self.app.tables.changelog_topics)
+        await super().subscribe(topics)
+
+    async def _until_known(self, topics: set[str]) -> None:
+        client, end = self._ensure_consumer()._client, time.monotonic() + _KNOWN_SECONDS  # noqa: SLF001  # no other
+        while topics and time.monotonic() < end:
+            cluster = await client.fetch_all_metadata()
+            topics = {topic for topic in topics if not cluster.partitions_for_topic(topic)}
+            await asyncio.sleep(0.05 if topics else 0)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """What is not committed is read from its first record again; aiokafka would read on behind what it has fetched.
