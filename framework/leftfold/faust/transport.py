@@ -16,6 +16,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
+from leftfold.errors import InfrastructureError
 from leftfold.faust.progress import Progress
 
 __all__ = ["CommittedConsumer", "CommittedThread", "CommittedTransport"]
@@ -72,16 +73,25 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         return records
 
     async def subscribe(self, topics: Iterable[str]) -> None:
-        """Joins once the brokers know the tables' topics, which were made just now: Faust would take them for empty."""
-        await self.call_thread(self._until_known, set(topics) & self.app.tables.changelog_topics)
+        """Joins once the brokers know the tables' topics, which were made just now: Faust would take them for empty.
+
+        Raises:
+            InfrastructureError: they do not know one in time.
+        """
+        if tables := set(topics) & self.app.tables.changelog_topics:
+            await self.call_thread(self._until_known, tables)
         await super().subscribe(topics)
 
     async def _until_known(self, topics: set[str]) -> None:
-        client, end = self._ensure_consumer()._client, time.monotonic() + _KNOWN_SECONDS  # noqa: SLF001  # no other
-        while topics and time.monotonic() < end:
-            cluster = await client.fetch_all_metadata()
-            topics = {topic for topic in topics if not cluster.partitions_for_topic(topic)}
-            await asyncio.sleep(0.05 if topics else 0)
+        client = self._ensure_consumer()._client  # noqa: SLF001  # no public way asks for metadata
+        end = time.monotonic() + _KNOWN_SECONDS
+        while missing := await _unknown(client, topics):
+            if time.monotonic() > end:
+                raise InfrastructureError(
+                    f"the brokers do not know {', '.join(missing)}, made {_KNOWN_SECONDS:g} s ago for tables; "
+                    "see whether they are well: leftfold doctor; then run it again"
+                )
+            await asyncio.sleep(0.05)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         """What is not committed is read from its first record again; aiokafka would read on behind what it has fetched.
@@ -144,6 +154,12 @@ class CommittedThread(driver.AIOKafkaConsumerThread):
         for tp, position in _positions(consumer).items():
             if position > offsets.get(tp, position):
                 consumer.seek(tp, offsets[tp])
+
+
+async def _unknown(client: Any, topics: set[str]) -> list[str]:
+    """Which of these topics the brokers do not know."""
+    cluster = await client.fetch_all_metadata()
+    return sorted(topic for topic in topics if not cluster.partitions_for_topic(topic))
 
 
 def _positions(consumer: Any) -> dict[TP, int]:
