@@ -16,9 +16,11 @@ from pydantic import BaseModel
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.storage import record_fields
 
-__all__ = ["KeyCodec", "item_type", "key_type"]
+__all__ = ["NO_ROW", "KeyCodec", "NoRowKey", "item_type", "key_type"]
 
 K = TypeVar("K")
+NO_ROW = "(no row)"
+"""Stands in for the key where an event names no row, so that there is one to park; no key is encoded so."""
 _SAFE = re.compile(r"[A-Za-z0-9_.~-]+")
 _KINDS: dict[type, Callable[[str], Any]] = {
     str: str,
@@ -28,6 +30,10 @@ _KINDS: dict[type, Callable[[str], Any]] = {
     datetime: datetime.fromisoformat,
     date: date.fromisoformat,
 }
+
+
+class NoRowKey(ContractError):
+    """A value of the right type names no row: an empty text, or one that UTF-8 cannot hold."""
 
 
 class KeyCodec(Generic[K]):
@@ -53,7 +59,7 @@ class KeyCodec(Generic[K]):
         """The key as text that holds only letters, digits and `_.~-%/`.
 
         Raises:
-            ContractError: the key is empty or of another type.
+            NoRowKey: a part is empty, or no text that can be stored. ContractError: the key is of another type.
         """
         if self.plain and isinstance(key, str):
             return _quoted(key)
@@ -88,11 +94,11 @@ def _quoted(text: str) -> str:
     if _SAFE.fullmatch(text):
         return text
     if not text:
-        raise ContractError("a row key may not be empty")
+        raise NoRowKey("a row key may not be empty")
     try:
         return quote(text, safe="")
     except UnicodeEncodeError as error:
-        raise ContractError(f"{text!r} is no text that UTF-8 can hold: {error}") from error
+        raise NoRowKey(f"{text[:100]!r} is no text that UTF-8 can hold") from error
 
 
 class _Probe:

@@ -12,7 +12,7 @@ from typing_extensions import TypeForm, TypeVar
 
 from leftfold.errors import ConfigurationError
 from leftfold.functions import check_function
-from leftfold.keys import KeyCodec, item_type, key_type
+from leftfold.keys import NO_ROW, KeyCodec, NoRowKey, item_type, key_type
 from leftfold.messages import Event
 from leftfold.names import is_view_name
 from leftfold.rows import RowCodec
@@ -60,7 +60,10 @@ class View(Generic[Row, K]):
         return []
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
-        """The encoded row keys an event touches, each with what is folded into that row."""
+        """The encoded row keys an event touches, each with what is folded into that row.
+
+        Where a value names no row, NO_ROW stands in for its key, with the NoRowKey that says why as the item.
+        """
         raise NotImplementedError
 
     def evolve_row(self, row: Row | None, item: Any) -> Row | None:
@@ -134,7 +137,13 @@ class FoldView(View[Row, K], Generic[E, Row, K]):
 
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
         """The one row key of this event."""
-        return ((self.keys.encode(self.key(event) if self.key else stream), event),)  # type: ignore[arg-type]
+        if self.key is None:
+            return ((self.keys.encode(stream), event),)  # type: ignore[arg-type]  # it is keyed by text
+        key = self.key(event)  # type: ignore[arg-type]  # E by construction
+        try:
+            return ((self.keys.encode(key), event),)
+        except NoRowKey as error:
+            return ((NO_ROW, error),)
 
     def evolve_row(self, row: Row | None, item: E) -> Row | None:
         """The row after one more event."""
@@ -177,7 +186,17 @@ class SpreadView(View[Row, K]):
     def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
         """The row keys this event touches, in the order of `each`."""
         encode = self.keys.encode
-        return [(encode(key), item) for key, item in self.each(event)]  # type: ignore[arg-type]  # E by construction
+        pairs = list(self.each(event))  # type: ignore[arg-type]  # E by construction
+        try:
+            return [(encode(key), item) for key, item in pairs]
+        except NoRowKey:
+            return [self._pair(key, item) for key, item in pairs]
+
+    def _pair(self, key: K, item: Any) -> tuple[str, Any]:
+        try:
+            return self.keys.encode(key), item
+        except NoRowKey as error:
+            return NO_ROW, error
 
     def evolve_row(self, row: Row | None, item: Any) -> Row | None:
         """The row after one more item."""

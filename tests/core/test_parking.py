@@ -8,6 +8,7 @@ import pytest
 
 from leftfold import Event, FoldView
 from leftfold.engine.places import NO_KEY
+from leftfold.keys import NO_ROW
 from leftfold.partitioner import partition_of
 from leftfold.testing import fold
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, checksum, out
@@ -154,24 +155,19 @@ def test_more_parked_keys_than_allowed_stop_the_view_and_move_nothing() -> None:
     assert parked(bench) == {}
 
 
-def test_an_event_that_names_no_row_stops_its_view_until_code_gives_it_one() -> None:
-    """Without a new version: no row that was there before is made of such an event."""
-    fields: dict[str, Any] = {"events": CheckedOut, "row": Strange, "evolve": strange}
-    view = FoldView("strange", key=lambda event: event.household, **fields)
+def test_an_event_that_names_no_row_is_parked_by_itself_and_a_tail_counts_what_follows() -> None:
+    view = FoldView("strange", events=CheckedOut, row=Strange, key=lambda event: event.household, evolve=strange)
     bench = FoldBench(view)
     tail = bench.settle()
-    bench.write(out("a", "h", p=1))
-    bench.settle(tail)
     (bad,) = bench.write(out("b", "", p=1))
-    bench.write(out("c", "behind", p=1))
-    for _ in range(3):
-        tail.step(0.0)
-    why = f"{TOPIC}[{bad.partition}]@{bad.offset}: a row key may not be empty"
-    assert bench.reports[-1] == ("view stopped", {"view": "strange", "why": why})
-    assert set(bench.rows(view)) == {"h"}
-    bench.wanted = (FoldView("strange", key=lambda event: event.household or "-", **fields),)
+    bench.write(out("c", "h", p=1))
+    bench.settle(tail)
+    bench.write(out("d", "", p=1))
     bench.settle()
-    assert set(bench.rows(view)) == {"h", "-", "behind"}
+    assert not [what for what, _ in bench.reports if what == "view stopped"]
+    assert set(bench.rows(view)) == {"h"}
+    why = parked(bench, view)[NO_ROW]
+    assert (why.partition, why.offset, why.waiting) == (bad.partition, bad.offset, 2)
 
 
 @dataclass(frozen=True)

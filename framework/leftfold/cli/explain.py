@@ -43,14 +43,14 @@ def explain(
     the row that is stored, 1 when no event touches the row.
     """
     from leftfold.cli.explaining import Explaining
-    from leftfold.cli.keys import read_key
+    from leftfold.cli.keys import encoded_key
     from leftfold.cli.project import load_app
     from leftfold.cli.workbench import folded_view_of
 
     plain, _, named = name.partition("@")
     view = folded_view_of(load_app(app, having=[plain]), plain)
     work = Explaining(view, (kafka, redis, archive), named or "live")
-    step, steps = None, work.steps(view.keys.encode(read_key(view, key)))
+    step, steps = None, work.steps(encoded_key(view, key))
     for step in steps if last is None else deque(steps, last):
         _tell(view, step, as_json=as_json)
     _tell_end(work, step, key, as_json=as_json)
@@ -97,10 +97,14 @@ def _changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) 
 
 def _tell_end(work: Any, last: Step | None, key: str, *, as_json: bool) -> None:
     from leftfold.cli.console import note
+    from leftfold.keys import NO_ROW
 
     if last is None:
         near = f"rows there are: {', '.join(work.near)}" if work.near else "it has no rows at all"
         note(f"no event touches row {key!r} of view {work.view.name} up to {work.position}; {near}")
+    elif key == NO_ROW:
+        way = f"mend key= and type leftfold rebuild {work.view.name}"
+        note(f"these name no row: {work.parked}; if they belong to rows, {way}")
     elif work.parked:
         note(f"the row is parked and stays at its last good state: {work.parked}; leftfold retry {work.view.name}")
     elif not work.equal:

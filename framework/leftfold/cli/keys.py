@@ -7,9 +7,19 @@ from typing import Any
 from urllib.parse import quote
 
 from leftfold.cli.failures import Usage
+from leftfold.keys import NO_ROW
 from leftfold.view import View
 
-__all__ = ["read_key"]
+__all__ = ["encoded_key", "read_key"]
+
+
+def encoded_key(view: View[Any, Any], text: str) -> str:
+    """The encoded key that is meant, or NO_ROW, as it is shown where rows are parked.
+
+    Raises:
+        Usage: it is no key of this view.
+    """
+    return text if text == NO_ROW else view.keys.encode(read_key(view, text))
 
 
 def read_key(view: View[Any, Any], text: str) -> Any:

@@ -36,7 +36,7 @@ def retry(
     """
     from leftfold.cli.console import amount, emit, say
     from leftfold.cli.failures import unknown
-    from leftfold.cli.keys import read_key
+    from leftfold.cli.keys import encoded_key
     from leftfold.cli.project import load_app
     from leftfold.cli.retrying import retry_parked
     from leftfold.cli.workbench import check_broker, folded_view_of, workbench
@@ -50,7 +50,7 @@ def retry(
         raise unknown(f"view or reaction in app {whole.name} called", name, views | {r.name for r in whole.reactions})
     view = folded_view_of(whole, name)
     check_broker(kafka)
-    wanted = [view.keys.encode(read_key(view, key)) for key in keys or ()]
+    wanted = [encoded_key(view, key) for key in keys or ()]
     with workbench(kafka, redis, archive) as bench:
         live = resolve(bench.store.registry(view.name), view, "live")
         result = Retry(view, bench.store, bench.open_log).run(live, wanted)

@@ -9,6 +9,7 @@ from typing import Any
 from leftfold import names
 from leftfold.app import App
 from leftfold.cli.burials import dead_waiting, standing_still
+from leftfold.cli.console import amount
 from leftfold.cli.embedded import local_settings
 from leftfold.cli.folds import folds_of
 from leftfold.cli.freshness import Freshness
@@ -25,7 +26,8 @@ from leftfold.engine.kept import batch_of, no_beginning
 from leftfold.engine.leftovers import leftovers, tails_of, way_out
 from leftfold.engine.same_log import other_log
 from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
-from leftfold.flush import Generation, Phase, Registry
+from leftfold.flush import Generation, Parked, Phase, Registry
+from leftfold.keys import NO_ROW
 from leftfold.ports import ViewStore
 from leftfold.position import Position
 from leftfold.reading.live import way_in
@@ -251,7 +253,7 @@ class Survey:
         if live and not view.folded:
             row |= self._kept(view, generation, store)
         for key, parked in found.parked.items() if live and generation.hash == view.hash else ():
-            self.problems.append(f"view {view.name} parks {key}: {parked.error}")
+            self.problems.append(_parked(view.name, key, parked))
         return {
             **row,
             "phase": phase,
@@ -289,6 +291,14 @@ class Survey:
 
 def _categories(app: App) -> list[str]:
     return list(dict.fromkeys([*(d.name for d in app.deciders), *(c for v in app.views for c in v.categories)]))
+
+
+def _parked(view: str, key: str, parked: Parked) -> str:
+    """What the operator is told of a parked row."""
+    if key == NO_ROW:
+        events = amount(parked.waiting, "event")
+        return f"view {view} leaves out {events} that name no row; leftfold explain {view} '{NO_ROW}'"
+    return f"view {view} parks {key}: {parked.error}"
 
 
 def _place(name: str, address: str) -> Row:

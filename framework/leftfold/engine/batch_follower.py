@@ -61,7 +61,7 @@ class ItemFollower(BatchFollower):
 
     def __init__(self, *told: Any, sources: Sequence[Range], **options: Any) -> None:
         super().__init__(*told, **options)
-        self._sources, self._value = sources, ItemReader(self.view).read
+        self._sources, self._value = sources, ItemReader(self.view).value
 
     def _take(self, records: Sequence[Item]) -> list[Place]:
         for item in records:

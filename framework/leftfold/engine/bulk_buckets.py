@@ -35,7 +35,7 @@ class BucketFold:
     ) -> None:
         self._view, self._bucket, self._sources = view, bucket, sources
         self._evolve = evolver(view)
-        self._read = ItemReader(view).read
+        self._reader = ItemReader(view)
         self._checksum = self._rows = 0
         self._time = ""
         self.parked: dict[str, Parked] = {}
@@ -70,7 +70,7 @@ class BucketFold:
                 except Exception:  # noqa: BLE001  # step by step it meets the same trouble, or shows where it began
                     tracked = Tracked(self._view, row)
             for item in run:
-                tracked.fold(self._value(item), item, item.time)
+                tracked.fold(self._reader.value(item.body), item, item.time)
             self._time = max(self._time, tracked.time)
             if tracked.trouble_at is None:
                 row, tracked = tracked.row, None
@@ -81,7 +81,7 @@ class BucketFold:
 
     def _run(self, row: Any, run: Sequence[Item]) -> Any:
         """The row after a run, which raises if that cannot be folded or stored."""
-        evolve, read, time = self._evolve, self._read, self._time
+        evolve, read, time = self._evolve, self._reader.read, self._time
         for item in run:
             row = evolve(row, read(item.body))
             time = max(time, item.time)
@@ -89,12 +89,6 @@ class BucketFold:
             check_storable(self._view, row)
         self._time = time
         return row
-
-    def _value(self, item: Item) -> Any:
-        try:
-            return self._read(item.body)
-        except Exception as error:  # noqa: BLE001  # what cannot be read parks its row
-            return error
 
     def _park(self, key: str, tracked: Tracked[Item]) -> None:
         at = tracked.trouble_at

@@ -10,6 +10,7 @@ from leftfold.engine.bulk_log import BulkRecord, Range, raw_all, type_of
 from leftfold.engine.decoded import Decoded, EventDecoder, wanted_by
 from leftfold.engine.sample import sampled
 from leftfold.errors import ContractError
+from leftfold.keys import NoRowKey
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.view import View
@@ -17,6 +18,8 @@ from leftfold.view import View
 __all__ = ["Item", "ItemReader", "ItemWriter", "OpenedRecords"]
 
 _MOST_KEYS = 1_000_000
+# Begins the body of an item that names no row, and neither that of an event nor JSON.
+_NO_ROW = b"\0"
 # The named constructor costs twice as much.
 _new: Any = tuple.__new__
 
@@ -74,7 +77,8 @@ class ItemWriter:
 
         Raises:
             ContractError: an event cannot be read, or the view's `key` or `each` fails on it. No row can be told that
-                such an event belongs to, so none can be parked, and the rebuild stops.
+                such an event belongs to, so none can be parked, and the rebuild stops. One that names no row is an
+                item of NO_ROW.
         """
         is_mine, events, bucket_of = self._is_mine, self._view.events, self._bucket
         for whole, decoded in records:
@@ -90,14 +94,17 @@ class ItemWriter:
             pairs = self._view.touches(decoded.event, decoded.key)  # type: ignore[arg-type]  # no error, so an event
             if self._share < 1:
                 pairs = [pair for pair in pairs if sampled(pair[0], self._share)]
-            storage = self._view.items
-            if storage is None:
-                return [(key, b"%b %b" % (type_of(whole), whole.value or b"")) for key, _ in pairs]
-            return [(key, storage.encode(item)) for key, item in pairs]
+            return [(key, self._body(whole, item)) for key, item in pairs]
         except Exception as error:
             raise ContractError(
                 f"view {self._view.name} stops at {decoded.topic}[{decoded.partition}]@{decoded.offset}: {error}"
             ) from error
+
+    def _body(self, whole: RawRecord, item: Any) -> bytes:
+        if isinstance(item, NoRowKey):
+            return _NO_ROW + str(item).encode()
+        storage = self._view.items
+        return b"%b %b" % (type_of(whole), whole.value or b"") if storage is None else storage.encode(item)
 
     def _bucket(self, key: str) -> int:
         bucket = self._places.get(key)
@@ -115,6 +122,15 @@ class ItemReader:
         self._codec: MessageCodec[Any] = MessageCodec(view.events)
         storage = view.items
         self.read: Callable[[bytes], Any] = self._event if storage is None else storage.decode
+
+    def value(self, body: bytes) -> Any:
+        """The same, but an exception if there is nothing that could be folded."""
+        if body.startswith(_NO_ROW):
+            return NoRowKey(body.removeprefix(_NO_ROW).decode())
+        try:
+            return self.read(body)
+        except Exception as error:  # noqa: BLE001  # what cannot be read parks its row
+            return error
 
     def _event(self, body: bytes) -> Any:
         type_, _, value = body.partition(b" ")

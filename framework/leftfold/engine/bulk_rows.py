@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -11,12 +11,13 @@ from leftfold.engine.bulk import BulkJob
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import ContractError
+from leftfold.keys import NoRowKey
 from leftfold.partitioner import partition_of
 from leftfold.query import TableView
 from leftfold.rows import CHECKSUM_MODULUS, Fields
 from leftfold.streamed import StreamedView
 
-__all__ = ["ComputedRow", "computed", "write_computed"]
+__all__ = ["ComputedRow", "computed", "computed_all", "write_computed"]
 
 
 class ComputedRow(NamedTuple):
@@ -32,7 +33,8 @@ def computed(view: TableView[Any, Any] | StreamedView[Any, Any], row: Any, bucke
     """A row as it will be stored in a generation of so many buckets.
 
     Raises:
-        ContractError: the view's `key` fails on the row, or gives something else than its type.
+        NoRowKey: the view's `key` gives an empty text, or one that cannot be stored.
+        ContractError: it fails on the row, or gives something else than its type.
     """
     try:
         key = view.row_key(row)
@@ -40,7 +42,21 @@ def computed(view: TableView[Any, Any] | StreamedView[Any, Any], row: Any, bucke
             partition_of(key.encode(), buckets), key, view.rows.encode(row), view.rows.index_entries(row)
         )
     except Exception as error:
-        raise ContractError(f"view {view.name}: the row {row!r} cannot be stored: {error}") from error
+        kind = NoRowKey if isinstance(error, NoRowKey) else ContractError
+        raise kind(f"view {view.name}: the row {row!r} cannot be stored: {error}") from error
+
+
+def computed_all(
+    view: TableView[Any, Any], rows: Iterable[Any], buckets: int, unnamed: Callable[[Any], None]
+) -> list[ComputedRow]:
+    """Rows as they will be stored; `unnamed` is told of those whose key names none, and they are left out."""
+    found = []
+    for row in rows:
+        try:
+            found.append(computed(view, row, buckets))
+        except NoRowKey:
+            unnamed(row)
+    return found
 
 
 def write_computed(job: BulkJob, rows: Iterable[ComputedRow]) -> Iterator[BucketResult]:

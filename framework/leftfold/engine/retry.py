@@ -14,6 +14,7 @@ from leftfold.engine.places import NO_KEY
 from leftfold.engine.refolded import Refolded, RowsFold
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.flush import BucketFlush, Generation, Mark, RowChange
+from leftfold.keys import NO_ROW
 from leftfold.ports import ViewStore
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View
@@ -55,10 +56,12 @@ class Retry:
             if key not in parked:
                 there = f"parked are {', '.join(sorted(parked))}" if parked else "nothing is parked there"
                 raise ContractError(f"{key} is not parked in view {self.view.name}; {there}")
-        unknown = self.view.keys.encode(NO_KEY) if generation.stream_keyed else ""
+        unknown, why = NO_ROW, "its events name no row; if they belong to rows, mend key= and rebuild"
+        if generation.stream_keyed:
+            unknown, why = self.view.keys.encode(NO_KEY), "its events have no readable key; mend the log or rebuild"
         wanted = {key: bucket for key, bucket in parked.items() if (not keys or key in keys) and key != unknown}
         freed: list[str] = []
-        still = {unknown: "its events have no readable key; mend the log or rebuild"} if unknown in parked else {}
+        still = {unknown: why} if unknown in parked else {}
         with closing(self._open_log()) as log:
             for bucket in sorted(set(wanted.values())):
                 mine = [key for key, of in wanted.items() if of == bucket]

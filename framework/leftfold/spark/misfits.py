@@ -1,8 +1,9 @@
-"""Events that tables pass over, since a value fits no column: an amount of 400,000 digits, a time before the year 1."""
+"""What is passed over because of a value: events that fit no table, such as 400,000 digits, and rows without a key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pyspark import AccumulatorParam, SparkContext
 from pyspark.sql import SparkSession
@@ -11,10 +12,12 @@ __all__ = ["Misfits"]
 
 _KNOWN = 1000
 _NAMED = 5
+_SHOWN = 200
+_UNNAMED = ""
 
 
 class Misfits:
-    """Tells the driver which events its tasks passed over; an event that is read again counts once."""
+    """Tells the driver what its tasks passed over; what is read again counts once."""
 
     def __init__(self, spark: SparkSession) -> None:
         context: SparkContext = spark.sparkContext
@@ -24,20 +27,34 @@ class Misfits:
         """Notes an event and the field that does not fit; tasks call this."""
         self._found.add({place: field})
 
+    def unnamed(self, row: Any) -> None:
+        """Notes a row whose key is empty; tasks call this."""
+        self._found.add({f"{row!r:.{_SHOWN}}": _UNNAMED})
+
     @property
     def found(self) -> Mapping[str, str]:
-        """The places of events and their fields, as far as tasks have ended; 1,000 at most."""
+        """The places of events and their fields, and rows without a key, as far as tasks have ended; 1,000 at most."""
         return dict(self._found.value)
 
     def __str__(self) -> str:
         """All of them in a line, '' when there are none."""
         found = sorted(self.found.items())
-        if not found:
-            return ""
-        named = ", ".join(f"{place} ({field})" for place, field in found[:_NAMED])
-        more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-        count = f"{len(found):,}{' or more' if len(found) == _KNOWN else ''} {'event' if len(found) == 1 else 'events'}"
-        return f"{count} passed over, since a value does not fit its column: {named}{more}"
+        events = [f"{place} ({field})" for place, field in found if field != _UNNAMED]
+        rows = [row for row, field in found if field == _UNNAMED]
+        many = " or more" if len(found) == _KNOWN else ""
+        told = (
+            _told(events, f"{many} event", "a value does not fit its column"),
+            _told(rows, f"{many} row", "a row key may not be empty"),
+        )
+        return "; ".join(filter(None, told))
+
+
+def _told(found: Sequence[str], what: str, why: str) -> str:
+    if not found:
+        return ""
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    count = f"{len(found):,}{what}{'' if len(found) == 1 else 's'}"
+    return f"{count} passed over, since {why}: {', '.join(found[:_NAMED])}{more}"
 
 
 class _Places(AccumulatorParam[dict[str, str]]):

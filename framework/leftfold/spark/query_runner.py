@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from leftfold.engine.bulk import BulkJob, Tell
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_rows import ComputedRow, computed, write_computed
+from leftfold.engine.bulk_rows import ComputedRow, computed_all, write_computed
 from leftfold.engine.plan import RebuildPlan
 from leftfold.errors import ConfigurationError, LeftfoldError
 from leftfold.garbage import tuned_gc
@@ -48,7 +48,7 @@ def query_runner(
     """A Runner for query views and frame views on a session.
 
     Args:
-        warn: told of events that were passed over, since a value does not fit its column.
+        warn: told what was passed over: events with a value that does not fit its column, rows without a key.
     """
 
     def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
@@ -59,7 +59,7 @@ def query_runner(
         misfits = Misfits(spark)
         with listening(spark, tell) as address, tagged(spark.sparkContext):
             frame = compute(session, view, _opener(plan, job, address, misfits))
-            results = write_frame(frame, job, 2 * plan.cores)
+            results = write_frame(frame, job, 2 * plan.cores, misfits)
         if misfits.found:
             warn(f"view {view.name}: {misfits}")
         return results
@@ -82,8 +82,11 @@ def _opener(
     return open_table
 
 
-def write_frame(frame: DataFrame, job: BulkJob, parts: int) -> list[BucketResult]:
+def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: Misfits) -> list[BucketResult]:
     """Writes all rows of a result into the generation of a job; one result per bucket that has any.
+
+    Args:
+        misfits: told of rows that have no key, which are left out.
 
     Raises:
         LeftfoldError: what a task raised: two rows of one key, a NULL where none may be, an event that cannot be read.
@@ -94,7 +97,7 @@ def write_frame(frame: DataFrame, job: BulkJob, parts: int) -> list[BucketResult
     def encode(batches: Batches) -> Batches:
         tuned_gc()
         for batch in batches:
-            rows = [computed(view, row, buckets) for row in reader.rows(batch)]
+            rows = computed_all(view, reader.rows(batch), buckets, misfits.unnamed)
             columns = zip(zip(*rows, strict=True) if rows else [()] * len(_ROW_ARROW), _ROW_ARROW, strict=True)
             yield pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_ROW_ARROW)
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from leftfold.engine.bulk import BulkJob
 from leftfold.engine.bulk_log import OpenBulkLog
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_rows import computed
+from leftfold.engine.bulk_rows import computed_all
 from leftfold.engine.bulk_store import BulkStore, OpenBulkSink
 from leftfold.engine.generations import change, now
 from leftfold.engine.query_writer import QueryWriter, token
@@ -63,7 +63,7 @@ class StreamBatches:
 
     Args:
         ends: where the log was when the run began; a new generation is shown to readers from there on.
-        path: the run's checkpoint. misfits: which events its tables pass over.
+        path: the run's checkpoint. misfits: what its tables and its rows pass over.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class StreamBatches:
         work, reached = self._work, Checkpoint.reached(self.path, batch)
         if self.writer is None:
             job = BulkJob(work.view, self.generation, (), work.places.open_log, work.places.open_sink)
-            self.seal(write_frame(frame, job, work.shuffles), batch, reached)
+            self.seal(write_frame(frame, job, work.shuffles, self.misfits), batch, reached)
             return
         # Collected even when it is in the marks already: only that moves Spark's own sums on.
-        rows = [row for part in frame.toArrow().to_batches() for row in self._reader.rows(part)]
-        stored = [computed(work.view, row, self.generation.buckets) for row in rows]
+        rows = (row for part in frame.toArrow().to_batches() for row in self._reader.rows(part))
+        stored = computed_all(work.view, rows, self.generation.buckets, self.misfits.unnamed)
         self._check_live()
         if not self.writer.write(batch, stored, reached):
             raise Fenced(

@@ -7,6 +7,7 @@ from typing import Any
 
 from typing_extensions import TypeVar
 
+from leftfold.keys import NoRowKey
 from leftfold.messages import Event
 from leftfold.view import View
 
@@ -24,6 +25,8 @@ def fold(view: View[Row, K], /, *events: Event) -> Mapping[K, Row]:
             continue
         stream = getattr(event, type(event).__leftfold__.key)
         for key, item in view.touches(event, stream):
+            if isinstance(item, NoRowKey):
+                raise item
             row = view.evolve_row(rows.get(key), item)
             if row is None:
                 rows.pop(key, None)

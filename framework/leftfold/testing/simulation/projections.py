@@ -21,6 +21,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldErr
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.keys import NO_ROW
 from leftfold.position import Position
 from leftfold.reading.reader import Reader
 from leftfold.reading.views import Views
@@ -276,4 +277,7 @@ def _items(cluster: Cluster, view: View[Any, Any]) -> Iterator[tuple[str, Any]]:
             for record in partition.committed():
                 cls = types.get(dict(record.headers or ()).get("ce_type") or b"")
                 if record.key != b"@" and cls is not None:
-                    yield from view.touches(cls.model_validate_json(record.value or b""), (record.key or b"").decode())
+                    event = cls.model_validate_json(record.value or b"")
+                    yield from (
+                        (key, item) for key, item in view.touches(event, (record.key or b"").decode()) if key != NO_ROW
+                    )
