@@ -54,6 +54,9 @@ notices = Decider(
     evolve=lambda state, event: state + 1,
 )
 board = FoldView("board", events=Pinned, row=Notice, evolve=fold)
+by_text = FoldView(
+    "by_text", events=Pinned, row=Notice, key=lambda e: e.text, evolve=lambda row, event: Notice(event.text)
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,6 @@ app = App(
     "noticeboard",
     partitions=1,
     deciders=[notices],
-    views=[board, weights],
+    views=[board, by_text, weights],
     reactions=[Reaction("poster", events=Pinned, act=post, attempts=1)],
 )

@@ -36,7 +36,7 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
             "LEFTFOLD_REDIS_URL": servers.redis,
             "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
         }
-        with serving(shell, "notices", "board", "poster"):
+        with serving(shell, "notices", "board", "by_text", "poster"):
             for id_ in ("first", HOSTILE):
                 fields = json.dumps({"notice": HOSTILE, "text": HOSTILE})
                 assert shell("send", "Pin", fields, "--id", id_).code == 0
@@ -104,6 +104,24 @@ def test_an_answer_shows_brackets_and_json_is_exact(board: Shell) -> None:
     assert "[/x]" in told.out
     assert "[b]" in told.out
     assert board("events", "notices", "--json").rows()[0]["event"]["text"] == HOSTILE
+
+
+@pytest.mark.servers
+def test_an_event_without_a_row_is_counted_and_explained(board: Shell) -> None:
+    """Runs behind the other questions."""
+    for text in ("", "behind", ""):
+        assert board("send", "Pin", json.dumps({"notice": f"x{text}", "text": text})).code == 0
+    told = board("get", "by_text", "behind", "--json")
+    assert told.code == 0, told.err
+    assert "view by_text leaves out 2 events without a row; leftfold explain by_text '(no row)'" in board("status").err
+    told = board("explain", "by_text", "(no row)")
+    assert [line for line in told.out.splitlines() if "Pinned" in line and " x v" in line], told.out
+    assert "NoRowKey: a row key may not be empty" in told.out
+    assert "mend key= and type leftfold rebuild by_text" in told.err
+    told = board("retry", "by_text", "(no row)")
+    assert (told.code, "mend key= and rebuild" in told.out) == (1, True), told.err
+    verified = board("verify", "by_text")
+    assert (verified.code, "(no row)" in verified.out) == (0, True), verified.out + verified.err
 
 
 @pytest.mark.faults

@@ -297,7 +297,7 @@ def _parked(view: str, key: str, parked: Parked) -> str:
     """What the operator is told of a parked row."""
     if key == NO_ROW:
         events = amount(parked.waiting, "event")
-        return f"view {view} leaves out {events} that name no row; leftfold explain {view} '{NO_ROW}'"
+        return f"view {view} leaves out {events} without a row; leftfold explain {view} '{NO_ROW}'"
     return f"view {view} parks {key}: {parked.error}"
 
 
