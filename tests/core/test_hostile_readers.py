@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from leftfold import App, Process, Timer, memory
+from leftfold import App, FoldView, Process, SpreadView, Timer, memory
 from leftfold.codec import header
 from leftfold.engine.batch import Outgoing
 from leftfold.engine.dead_letter import Letter
@@ -27,7 +27,23 @@ from leftfold.position import Position
 from tests.core import trade
 from tests.core.bench import LaneBench
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench
-from tests.core.shop import Add, Added, BasketEvent, CheckOut, Open, Opened, TooDear, checkouts, open_baskets
+from tests.core.folding import out as checked_out
+from tests.core.shop import (
+    Add,
+    Added,
+    BasketEvent,
+    CheckedOut,
+    CheckOut,
+    Open,
+    Opened,
+    Spend,
+    TooDear,
+    checkouts,
+    lines,
+    open_baskets,
+    sell,
+    spend,
+)
 from tests.hostility import worsened
 
 CASES = 10_000
@@ -233,3 +249,27 @@ def test_whatever_stands_in_an_answer_it_is_one_or_refused() -> None:
         assert isinstance(found, Receipt | LeftfoldError)
         taken += isinstance(found, Receipt)
     assert CASES // 10 < taken < CASES
+
+
+by_household = FoldView("by_household", events=CheckedOut, row=Spend, key=lambda event: event.household, evolve=spend)
+by_product = SpreadView("by_product", events=CheckedOut, row=Spend, each=lines, evolve=sell)
+
+
+@pytest.mark.parametrize("view", [by_household, by_product], ids=lambda view: view.name)
+def test_whatever_a_client_chooses_as_a_row_key_stops_no_view(view: Any) -> None:
+    """In any order, between flushes as they fall: every row that has a name is there, and what has none is counted."""
+    chance = random.Random(4711)
+    bench = FoldBench(view)
+    tail, unnamed, expected = bench.settle(), 0, set[str]()
+    for number in range(300):
+        name = chance.choice(NAMES)
+        bench.write(checked_out(f"b-{number}", name, **{name: 1, "pear": 2}))
+        unnamed += not name
+        expected |= {name, "pear"} if view is by_product else {name}
+        if chance.random() < 0.1:
+            tail = bench.settle(tail if chance.random() < 0.5 else None)
+    bench.settle(tail)
+    assert not [details for what, details in bench.reports if what == "view stopped"]
+    assert set(bench.rows(view)) == expected - {""}
+    (why,) = bench.views[view].describe().parked.values()
+    assert why.waiting == unnamed > 0
