@@ -1,16 +1,21 @@
-"""Commands as a user types them, in processes of their own."""
+"""Commands as a user types them, each in a process of its own."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile, mkdtemp
 from typing import Any
 
 __all__ = ["Shell", "Typed", "serving"]
@@ -47,17 +52,7 @@ class Shell:
 
     def __call__(self, *words: str, stdin: str = "") -> Typed:
         """Types a command and waits for its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "leftfold.cli", *words],
-            cwd=self.place,
-            env=self._environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        return Typed(done.returncode, done.stdout, done.stderr)
+        return _typist().type(words, self.place, self._environment, stdin)
 
     def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         """Types a command that goes on."""
@@ -100,6 +95,59 @@ class Shell:
             check=False,
         )
         return Typed(done.returncode, done.stdout, done.stderr)
+
+
+class _Typist:
+    """The process that all commands of this one are forked from; it ends with this one."""
+
+    def __init__(self, place: Path) -> None:
+        self._address = str(place / "typist")
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("typist.py")), self._address],
+            env=environment | {"PYTHONPATH": str(ROOT / "framework")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        atexit.register(self._end)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"listening\n"
+
+    def type(self, words: Sequence[str], place: Path, environment: Mapping[str, str], stdin: str) -> Typed:
+        """Types a command; it is killed when it takes too long."""
+        request = {"words": words, "place": str(place), "environment": environment}
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            given.write(stdin.encode())
+            given.seek(0)
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(SECONDS)
+                connection.connect(self._address)
+                socket.send_fds(connection, [json.dumps(request).encode()], [f.fileno() for f in (given, out, err)])
+                with connection.makefile("rb") as answer:
+                    child = int(answer.readline())
+                    try:
+                        code = int(answer.readline())
+                    except TimeoutError:
+                        os.kill(child, signal.SIGKILL)
+                        raise
+            out.seek(0)
+            err.seek(0)
+            return Typed(code, _text(out.read()), _text(err.read()))
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(SECONDS)
+
+
+def _text(written: bytes) -> str:
+    """As text pipes give it."""
+    return written.decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
+@cache
+def _typist() -> _Typist:
+    return _Typist(Path(mkdtemp(prefix="leftfold-typist-")))
 
 
 @contextmanager
