@@ -18,6 +18,8 @@ from leftfold.view import View
 __all__ = ["CatchUp"]
 
 _BATCH = 4000
+_LOOK_SECONDS = 0.03
+"""Between two looks at what the tails have folded: each reads all marks."""
 
 
 class CatchUp:
@@ -80,7 +82,7 @@ class CatchUp:
             self._group = Group(self._open, list(self._followers()), self._store)
         else:
             self._watch()
-            time.sleep(0.01)
+            time.sleep(_LOOK_SECONDS)
 
     def close(self) -> None:
         """Lets go of the log."""

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from leftfold import names
 from leftfold.engine.claims import Attendance, attendance, claimed, is_claimable, is_known, member_of, mend, way_back
 from leftfold.engine.follower import MAX_PARKED, Follower
-from leftfold.engine.generations import change, followed, has_ended, now, open_generation, topics_of
+from leftfold.engine.generations import BUCKETS, change, followed, has_ended, now, open_generation, topics_of
 from leftfold.engine.group import Group
 from leftfold.engine.hole import beginning
 from leftfold.engine.rebuild_removal import remove_ended
@@ -41,6 +41,7 @@ class Tail:
     Args:
         open_log: makes a reader; one per group.
         batch, growth: how many events are read at a time, and how many times that one flush holds at most.
+        buckets: of generations that it begins, unless the view is stream-keyed.
         look: seconds between looks at generations and other tails.
         lease: seconds after which the others take a silent tail for dead.
         member: this tail's name among them.
@@ -62,6 +63,7 @@ class Tail:
         store: ViewStore,
         *,
         batch: int = 2000,
+        buckets: int = BUCKETS,
         growth: int = 64,
         look: float = 0.25,
         lease: float = 3.0,
@@ -76,7 +78,7 @@ class Tail:
         self.views = tuple(view for view in views if view.folded)
         self.member = member or secrets.token_hex(8)
         self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
-        self._lease, self._growth, self._max_parked = lease, growth, max_parked
+        self._lease, self._growth, self._max_parked, self._buckets = lease, growth, max_parked, buckets
         self._folds = dict(folds or {}) if all((folds or {}).get(view.name) for view in self.views) else {}
         self._takes_back = takes_back
         self._called = member_of(self.member) if self._folds else self.member
@@ -111,7 +113,8 @@ class Tail:
             count += events
             self._step_aside(left)
         self._settle()
-        if not self._groups:
+        if not count and len(self._groups) != 1:
+            # Of several groups none waits for events, since the others would wait with it.
             time.sleep(min(timeout, 0.02))
         return count
 
@@ -242,8 +245,9 @@ class Tail:
             self._holes.add(view.name)
             self._report("view stopped", {"view": view.name, "why": str(error)})
             return {}
+        told = {"ids": self._ids.of(topics), **self._code(view)}
         generation = open_generation(
-            self._store, view, topics, Phase.SEALED, unless_followed=True, ids=self._ids.of(topics), **self._code(view)
+            self._store, view, topics, Phase.SEALED, self._buckets, unless_followed=True, **told
         )
         self._targets[view.name, generation.id] = self._admin.ends(topics)
         self._report("generation begun", {"view": view.name, "generation": generation.id})

@@ -68,6 +68,7 @@ class Deployment:
         self.sent: list[Sent] = []
         self._workers = workers
         self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
+        self._waiting = list(self.sent)
         self._is_ready = False
         self.projections: Projections | None = None
         if has_tails(app):
@@ -83,8 +84,11 @@ class Deployment:
     @property
     def is_answered(self) -> bool:
         """Whether every client has all its answers, and a deploy is done."""
+        waiting = self._waiting
+        while waiting and waiting[-1].answer is not None:
+            waiting.pop()
         is_deployed = self.projections is None or self.projections.is_deployed
-        return self._is_ready and is_deployed and all(one.answer is not None for one in self.sent)
+        return self._is_ready and is_deployed and not waiting
 
     def end(self) -> None:
         """Has the workers stop in order."""

@@ -54,6 +54,7 @@ NETWORK: list[tuple[Any, Any]] = [
 """What is taken over besides where Apps have views."""
 SETTINGS = RedisSettings(url="redis://redis:6379/0", timeout=2.0)
 _CODE, _NEWER = "simulated code", "newer code"
+_BUCKETS = 3
 _DEPLOY_SECONDS = 3.0
 _REBUILD_SECONDS = (0.5, 2.0, 4.0)
 """Within how many seconds a rebuild begins: while commands come, while they end, or behind them."""
@@ -158,7 +159,7 @@ class Projections:
     def _follow(self, member: str) -> None:
         is_newer = self._world.scheduler.now >= self._begins.get(member, 0.0)
         views, code = (self.views, _NEWER) if self._newer is not None and is_newer else (self._older, _CODE)
-        options = {"member": member, "folds": {view.name: code for view in views}}
+        options = {"member": member, "buckets": _BUCKETS, "folds": {view.name: code for view in views}}
         with self._deployment.stopped() as stop:
             follow(views, self._kafka, SETTINGS, stop, self._deployment.note, options=options)
 
@@ -175,14 +176,14 @@ class Projections:
             return
         keep, anyway = chance.choice((0.0, 5.0, 600.0)), chance.random() < 0.5
         with closing(RedisViewStore(SETTINGS)) as store:
-            options = RebuildOptions(cores=1, buckets=3, keep=keep, swap_anyway=anyway, fold=_CODE)
+            options = RebuildOptions(cores=1, buckets=_BUCKETS, keep=keep, swap_anyway=anyway, fold=_CODE)
             result = Rebuild(view, store, open_sink=partial(BulkSink, SETTINGS), options=options, **self._logs()).run()
         self._deployment.note("rebuilt", f"{view.name}: {str(result).splitlines()[0]}")
 
     def _deploy(self, view: View[Any, Any]) -> None:
         """Rebuilds a view with the newer code, holds it back, and promotes it as soon as that is granted."""
         self._world.scheduler.wait(self._world.random.random() * _DEPLOY_SECONDS)
-        options = RebuildOptions(cores=1, buckets=3, keep=self._world.random.choice((0.0, 600.0)), fold=_NEWER)
+        options = RebuildOptions(cores=1, buckets=_BUCKETS, keep=self._world.random.choice((0.0, 600.0)), fold=_NEWER)
         with closing(RedisViewStore(SETTINGS)) as store:
             held = replace(options, hold=True)
             Rebuild(view, store, open_sink=partial(BulkSink, SETTINGS), options=held, **self._logs()).run()
