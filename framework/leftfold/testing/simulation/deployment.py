@@ -111,8 +111,17 @@ class Deployment:
         """Whether the workers of `restart` serve every partition."""
         every = frozenset(range(self.app.partitions))
         found = self._successors
-        is_served = len(found) == len(self.app.deciders) and all(worker.served == every for worker in found.values())
-        return is_served and (self.projections is None or self.projections.is_audited)
+        return len(found) == len(self.app.deciders) and all(worker.served == every for worker in found.values())
+
+    def audit(self) -> None:
+        """Begins to read the rows, once all commands are decided."""
+        if self.projections is not None:
+            self.projections.audit()
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether the rows of every view are read."""
+        return self.projections is None or self.projections.is_audited
 
     @property
     def is_ended(self) -> bool:

@@ -109,9 +109,11 @@ class Projections:
                 self._deployment.keep(name, "rebuild", partial(self._rebuild, view))
 
     def restart(self) -> None:
-        """Starts one more tail, and an auditor who reads every row behind the end of the log."""
-        self.rows.clear()
+        """Starts one more tail."""
         self._deployment.keep("tail successor", "successor", partial(self._follow, "tail successor"))
+
+    def audit(self) -> None:
+        """Starts an auditor who reads every row behind the end of the log, to which nothing may be added any more."""
         self._deployment.keep("auditor", "successor", self._audit)
 
     @property

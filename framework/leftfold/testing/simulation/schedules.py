@@ -215,6 +215,10 @@ def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
                 world.run(lambda: bool(deployment.broken), _SETTLING_SECONDS)
                 if deployment.broken:
                     break
+            deployment.audit()
+            is_there = is_there and world.run(
+                lambda: deployment.is_audited or bool(deployment.broken), LIVENESS_SECONDS
+            )
         else:
             deployment.end()
             is_there = world.run(lambda: deployment.is_ended, LIVENESS_SECONDS)
