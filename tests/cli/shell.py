@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -138,6 +139,7 @@ class _Typist:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(SECONDS)
+        shutil.rmtree(Path(self._address).parent)
 
 
 def _text(written: bytes) -> str:

@@ -117,9 +117,9 @@ def test_an_event_without_a_row_is_counted_and_explained(board: Shell) -> None:
     told = board("explain", "by_text", "(no row)")
     assert [line for line in told.out.splitlines() if "Pinned" in line and " x v" in line], told.out
     assert "NoRowKey: a row key may not be empty" in told.out
-    assert "mend key= and type leftfold rebuild by_text" in told.err
+    assert "correct key= and type leftfold rebuild by_text" in told.err
     told = board("retry", "by_text", "(no row)")
-    assert (told.code, "mend key= and rebuild" in told.out) == (1, True), told.err
+    assert (told.code, "correct key= and rebuild" in told.out) == (1, True), told.err
     verified = board("verify", "by_text")
     assert (verified.code, "(no row)" in verified.out) == (0, True), verified.out + verified.err
 

@@ -96,7 +96,7 @@ def test_explain_shows_them_and_retry_says_that_a_rebuild_is_needed(world: World
     assert found[0].error == WHY
     result = Retry(view, world.store, lambda: SteadyLog(world.log.reader())).run(live(world, view))
     assert result.freed == ()
-    assert "mend key= and rebuild" in result.parked[NO_ROW]
+    assert "correct key= and rebuild" in result.parked[NO_ROW]
 
 
 def test_code_that_names_a_row_gives_it_by_a_rebuild(world: World) -> None:

@@ -103,7 +103,7 @@ def _tell_end(work: Any, last: Step | None, key: str, *, as_json: bool) -> None:
         near = f"rows there are: {', '.join(work.near)}" if work.near else "it has no rows at all"
         note(f"no event touches row {key!r} of view {work.view.name} up to {work.position}; {near}")
     elif key == NO_ROW:
-        way = f"mend key= and type leftfold rebuild {work.view.name}"
+        way = f"correct key= and type leftfold rebuild {work.view.name}"
         note(f"these name no row: {work.parked}; if they belong to rows, {way}")
     elif work.parked:
         note(f"the row is parked and stays at its last good state: {work.parked}; leftfold retry {work.view.name}")

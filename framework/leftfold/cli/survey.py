@@ -294,7 +294,7 @@ def _categories(app: App) -> list[str]:
 
 
 def _parked(view: str, key: str, parked: Parked) -> str:
-    """What the operator is told of a parked row."""
+    """The problem that `status` shows for a parked row."""
     if key == NO_ROW:
         events = amount(parked.waiting, "event")
         return f"view {view} leaves out {events} without a row; leftfold explain {view} '{NO_ROW}'"

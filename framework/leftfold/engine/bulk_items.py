@@ -10,7 +10,7 @@ from leftfold.engine.bulk_log import BulkRecord, Range, raw_all, type_of
 from leftfold.engine.decoded import Decoded, EventDecoder, wanted_by
 from leftfold.engine.sample import sampled
 from leftfold.errors import ContractError
-from leftfold.keys import NoRowKey
+from leftfold.keys import NO_ROW, NoRowKey
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.view import View
@@ -18,8 +18,8 @@ from leftfold.view import View
 __all__ = ["Item", "ItemReader", "ItemWriter", "OpenedRecords"]
 
 _MOST_KEYS = 1_000_000
-# Begins the body of an item that names no row, and neither that of an event nor JSON.
-_NO_ROW = b"\0"
+# Begins the body of an item of NO_ROW, and neither that of an event nor JSON.
+_REASON = b"\0"
 # The named constructor costs twice as much.
 _new: Any = tuple.__new__
 
@@ -94,17 +94,15 @@ class ItemWriter:
             pairs = self._view.touches(decoded.event, decoded.key)  # type: ignore[arg-type]  # no error, so an event
             if self._share < 1:
                 pairs = [pair for pair in pairs if sampled(pair[0], self._share)]
-            return [(key, self._body(whole, item)) for key, item in pairs]
+            storage = self._view.items
+            if storage is None:
+                event = b"%b %b" % (type_of(whole), whole.value or b"")
+                return [(key, event if key is not NO_ROW else _reason(item)) for key, item in pairs]
+            return [(key, storage.encode(item) if key is not NO_ROW else _reason(item)) for key, item in pairs]
         except Exception as error:
             raise ContractError(
                 f"view {self._view.name} stops at {decoded.topic}[{decoded.partition}]@{decoded.offset}: {error}"
             ) from error
-
-    def _body(self, whole: RawRecord, item: Any) -> bytes:
-        if isinstance(item, NoRowKey):
-            return _NO_ROW + str(item).encode()
-        storage = self._view.items
-        return b"%b %b" % (type_of(whole), whole.value or b"") if storage is None else storage.encode(item)
 
     def _bucket(self, key: str) -> int:
         bucket = self._places.get(key)
@@ -125,8 +123,8 @@ class ItemReader:
 
     def value(self, body: bytes) -> Any:
         """The same, but an exception if there is nothing that could be folded."""
-        if body.startswith(_NO_ROW):
-            return NoRowKey(body.removeprefix(_NO_ROW).decode())
+        if body.startswith(_REASON):
+            return NoRowKey(body.removeprefix(_REASON).decode())
         try:
             return self.read(body)
         except Exception as error:  # noqa: BLE001  # what cannot be read parks its row
@@ -135,3 +133,8 @@ class ItemReader:
     def _event(self, body: bytes) -> Any:
         type_, _, value = body.partition(b" ")
         return self._codec.decode(type_, value)
+
+
+def _reason(item: NoRowKey) -> bytes:
+    """The body of an item that names no row: why it does not."""
+    return _REASON + str(item).encode()

@@ -49,7 +49,7 @@ def computed(view: TableView[Any, Any] | StreamedView[Any, Any], row: Any, bucke
 def computed_all(
     view: TableView[Any, Any], rows: Iterable[Any], buckets: int, unnamed: Callable[[Any], None]
 ) -> list[ComputedRow]:
-    """Rows as they will be stored; `unnamed` is told of those whose key names none, and they are left out."""
+    """Rows as they will be stored; those whose key names none are left out and given to `unnamed`."""
     found = []
     for row in rows:
         try:

@@ -56,9 +56,9 @@ class Retry:
             if key not in parked:
                 there = f"parked are {', '.join(sorted(parked))}" if parked else "nothing is parked there"
                 raise ContractError(f"{key} is not parked in view {self.view.name}; {there}")
-        unknown, why = NO_ROW, "its events name no row; if they belong to rows, mend key= and rebuild"
+        unknown, why = NO_ROW, "its events name no row; if they belong to rows, correct key= and rebuild"
         if generation.stream_keyed:
-            unknown, why = self.view.keys.encode(NO_KEY), "its events have no readable key; mend the log or rebuild"
+            unknown, why = self.view.keys.encode(NO_KEY), "its events have no readable key; correct the log or rebuild"
         wanted = {key: bucket for key, bucket in parked.items() if (not keys or key in keys) and key != unknown}
         freed: list[str] = []
         still = {unknown: why} if unknown in parked else {}

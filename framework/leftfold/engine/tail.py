@@ -245,9 +245,9 @@ class Tail:
             self._holes.add(view.name)
             self._report("view stopped", {"view": view.name, "why": str(error)})
             return {}
-        told = {"ids": self._ids.of(topics), **self._code(view)}
+        options = {"ids": self._ids.of(topics), **self._code(view)}
         generation = open_generation(
-            self._store, view, topics, Phase.SEALED, self._buckets, unless_followed=True, **told
+            self._store, view, topics, Phase.SEALED, self._buckets, unless_followed=True, **options
         )
         self._targets[view.name, generation.id] = self._admin.ends(topics)
         self._report("generation begun", {"view": view.name, "generation": generation.id})

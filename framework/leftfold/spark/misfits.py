@@ -42,14 +42,14 @@ class Misfits:
         events = [f"{place} ({field})" for place, field in found if field != _UNNAMED]
         rows = [row for row, field in found if field == _UNNAMED]
         many = " or more" if len(found) == _KNOWN else ""
-        told = (
-            _told(events, f"{many} event", "a value does not fit its column"),
-            _told(rows, f"{many} row", "a row key may not be empty"),
+        sentences = (
+            _sentence(events, f"{many} event", "a value does not fit its column"),
+            _sentence(rows, f"{many} row", "a row key may not be empty"),
         )
-        return "; ".join(filter(None, told))
+        return "; ".join(filter(None, sentences))
 
 
-def _told(found: Sequence[str], what: str, why: str) -> str:
+def _sentence(found: Sequence[str], what: str, why: str) -> str:
     if not found:
         return ""
     more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""

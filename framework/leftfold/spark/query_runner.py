@@ -48,7 +48,7 @@ def query_runner(
     """A Runner for query views and frame views on a session.
 
     Args:
-        warn: told what was passed over: events with a value that does not fit its column, rows without a key.
+        warn: called with what was passed over: events with a value that does not fit its column, rows without a key.
     """
 
     def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
@@ -86,7 +86,7 @@ def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: Misfits) ->
     """Writes all rows of a result into the generation of a job; one result per bucket that has any.
 
     Args:
-        misfits: told of rows that have no key, which are left out.
+        misfits: notes rows that have no key, which are left out.
 
     Raises:
         LeftfoldError: what a task raised: two rows of one key, a NULL where none may be, an event that cannot be read.
