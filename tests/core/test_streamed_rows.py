@@ -11,7 +11,7 @@ from leftfold.cli.parts import parts_of
 from leftfold.description import describe
 from leftfold.engine.query_writer import token
 from leftfold.engine.streamed_rows import StreamedRows
-from leftfold.errors import Fenced
+from leftfold.errors import ContractError, Fenced
 from leftfold.flush import BucketFlush, Generation
 from leftfold.memory import MemoryViewStore
 from leftfold.reading import Views
@@ -63,6 +63,17 @@ def test_rows_are_read_like_those_of_any_view_once_they_are_shown() -> None:
     assert reader.top("level", 1) == {"b": Level("b", 3)}
     told = describe(levels, generation, store)
     assert (told.rows, told.position) == (2, at(2, 1))
+
+
+def test_a_row_without_a_key_is_refused_where_it_is_put_and_the_others_stay() -> None:
+    store = MemoryViewStore()
+    rows, _ = opened(store)
+    rows.put(Level("a", 1))
+    with pytest.raises(ContractError, match="a row key may not be empty"):
+        rows.put(Level("", 2))
+    rows.write(rows.take(), at(2, 1))
+    rows.show()
+    assert dict(Views(store)[levels].items()) == {"a": Level("a", 1)}
 
 
 def test_a_row_that_is_deleted_leaves_rows_index_count_and_checksum() -> None:
