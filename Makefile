@@ -36,11 +36,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -c 'from leftfold.local.jars import main; main()'
-	@$(BIN)/pytest -n $(JOBS) --max-worker-restart 0 --dist loadscope $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --max-worker-restart 0 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 faults: $(STAMP)
 	@$(BIN)/python -c 'from leftfold.local.jars import main; main()'
-	@$(BIN)/pytest --faults -n $(JOBS) --max-worker-restart 0 --dist loadscope $(ARGS)
+	@$(BIN)/pytest --faults -n $(JOBS) --max-worker-restart 0 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 simulate: $(STAMP)
 	@$(BIN)/python -m tests.simulation.campaign --seeds $(or $(SEEDS),10000)

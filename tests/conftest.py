@@ -19,8 +19,26 @@ if TYPE_CHECKING:
 
 SPARK = {"archive", "cli", "reference", "spark"}
 """The folders of tests that start it."""
-ALONE = (SPARK - {"cli"}) | {"test_forgotten_transactions.py"}
-"""What needs both cores: folders where most tests start Spark, and whoever kills a broker within a millisecond."""
+TOGETHER = ("archive", "kafka", "spark", "worker")
+"""Folders whose tests share servers; one process tests all of each."""
+LONG = (
+    "spark",
+    "worker",
+    "archive",
+    "simulation/test_schedules.py",
+    "cli/test_log.py",
+    "simulation/test_conformance.py",
+    "kafka",
+    "cli/test_rights.py",
+    "cli/test_printed.py",
+    "cli/test_journey.py",
+    "redis/test_journey_on_a_cluster.py",
+    "faust",
+    "process",
+    "cli",
+    "reactions",
+)
+"""What takes longest, in the order to begin with."""
 _WATCHDOG = pytest.StashKey[Watchdog]()
 # A busy machine is no bug; in CI every run tries the same examples.
 hypothesis.settings.register_profile(
@@ -58,32 +76,45 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keeps files whole where several processes test, and has one of them test all that needs both cores."""
+    """Keeps files whole where several processes test, and folders whose tests share servers."""
     from xdist.scheduler import LoadScopeScheduling
 
     class WholeFiles(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "alone" if ALONE & set(file.split("/")) else file
+            folder = file.split("/")[1]
+            return folder if folder in TOGETHER else file
 
     return WholeFiles(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Has Spark start quickly where tests start it."""
-    if any(SPARK & set(item.path.parts) for item in session.items):
-        from tests.class_archive import use_class_archive
+    """Has Spark and Kafka start quickly where tests start them."""
+    from tests.class_archive import use_archive_of_kafka, use_archive_of_spark
 
-        use_class_archive(session.config.cache.mkdir("spark"))
+    if any(SPARK & set(item.path.parts) for item in session.items):
+        use_archive_of_spark(session.config.cache.mkdir("spark"))
+    if session.config.getoption("--servers") == "embedded" and any(map(_is_served, session.items)):
+        use_archive_of_kafka(session.config.cache.mkdir("kafka"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the campaign of faults apart from the suite: either the one or the other is run."""
+    """Keeps the campaign of faults apart from the suite, where either is run; what takes long goes first."""
     campaign = config.getoption("--faults")
     others = [item for item in items if (item.get_closest_marker("faults") is not None) != campaign]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if (item.get_closest_marker("faults") is not None) == campaign]
+    items.sort(key=_rank)
+
+
+def _rank(item: pytest.Item) -> int:
+    path = item.nodeid.partition("::")[0].removeprefix("tests/")
+    return next((rank for rank, long in enumerate(LONG) if path.startswith(long)), len(LONG))
+
+
+def _is_served(item: pytest.Item) -> bool:
+    return item.get_closest_marker("servers") is not None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

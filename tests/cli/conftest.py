@@ -16,6 +16,8 @@ from leftfold.cli.main import run
 from tests.cli.shell import Shell, Typed
 
 WAIT_SECONDS = 240.0
+MACHINE = ("LEFTFOLD_JARS", "LEFTFOLD_IVY_SETTINGS", "LEFTFOLD_LOCAL_KAFKA_JVM")
+"""What the environment may say of the machine itself."""
 _numbers = itertools.count()
 
 
@@ -23,7 +25,7 @@ _numbers = itertools.count()
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the developer's own environment tells where servers or Apps are."""
     for name in list(os.environ):
-        if name.startswith("LEFTFOLD_") and name not in ("LEFTFOLD_JARS", "LEFTFOLD_IVY_SETTINGS"):
+        if name.startswith("LEFTFOLD_") and name not in MACHINE:
             monkeypatch.delenv(name)
 
 

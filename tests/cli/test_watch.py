@@ -33,14 +33,14 @@ def test_watching_shows_rows_as_they_change_and_says_how_to_go_on(at_work: Shell
     other.log = at_work.place / "watch.log"
     start = json.dumps(at_work("get", "cart_summary", "c-1", "--json").rows()[0]["position"])
     watching = other.start(["watch", "cart_summary", "--after", start])
-    at_work("send", "AddItem", TEA.replace("c-1", "c-20"))
+    assert at_work("send", "AddItem", TEA.replace("c-1", "c-20")).code == 0
     wait_until(lambda: "c-20" in other.said(), "the changed row")
     assert "v1" in other.said()
     assert "total=6.40" in other.said()
     watching.send_signal(signal.SIGINT)
     assert watching.wait(240.0) == 130
     after = other.said().rsplit("to go on from here: ", 1)[1]
-    at_work("send", "AddItem", TEA.replace("c-1", "c-21"))
+    assert at_work("send", "AddItem", TEA.replace("c-1", "c-21")).code == 0
     again = at_work(*shlex.split(after)[1:], "--json", "--limit", "1")
     assert [(row["key"], row["row"]["total"], row["version"]) for row in again.rows()] == [("c-21", "6.40", 1)]
 

@@ -7,6 +7,7 @@ child is as `python -m leftfold.cli` would be: its module search path, arguments
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import json
@@ -62,6 +63,7 @@ def serve(listener: socket.socket) -> dict[str, Any]:
 
 def become(request: dict[str, Any], path: list[str]) -> None:
     """Is from now on as the interpreter would be that was started with the request."""
+    faulthandler.enable()  # whoever aborts it because it hangs sees where
     os.chdir(request["place"])
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from leftfold.contracts.buckets import new_generation
 from leftfold.errors import InfrastructureError
 from leftfold.questions import Registered
+from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.line import Line
 from leftfold.redis.multiplexer import Multiplexer, open_line
 from leftfold.redis.packing import packed
@@ -283,3 +288,17 @@ def test_a_refused_command_fails_its_own_question_only(server: RedisServer) -> N
     with server.client() as client:
         client.set("a string", "x")
     asyncio.run(ask())
+
+
+def test_closing_gives_up_what_a_thread_waits_for_and_leaves_no_task(caplog: pytest.LogCaptureFixture) -> None:
+    """As after Ctrl-C: whoever was interrupted while it began to listen leaves that under way."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        store = RedisViewStore(RedisSettings(url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
+        listens = pool.submit(store.listen, new_generation(), None)
+        connection, _ = silent.accept()  # and then says nothing
+        store.close()
+        with pytest.raises(InfrastructureError, match="is closed"):
+            listens.result(240.0)
+        connection.close()
+    gc.collect()
+    assert not [record.getMessage() for record in caplog.records if "destroyed" in record.getMessage()]

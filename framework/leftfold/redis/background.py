@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from leftfold.bells import ThreadBell
@@ -54,7 +55,7 @@ class Background:
             self._loop = self._thread = self._client = None
         if loop is None or thread is None or client is None:
             return
-        asyncio.run_coroutine_threadsafe(client.aclose(), loop).result()
+        asyncio.run_coroutine_threadsafe(_ended(client), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -62,7 +63,7 @@ class Background:
     def _started(self) -> LoopClient:
         with self._lock:
             if self._closed:
-                raise InfrastructureError(f"the connection to redis at {self._settings.address} is closed")
+                raise self._is_closed()
             if self._client is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._loop.run_forever, name="leftfold redis", daemon=True)
@@ -74,10 +75,25 @@ class Background:
         loop = self._loop
         if loop is None:
             work.close()
-            raise InfrastructureError(f"the connection to redis at {self._settings.address} is closed")
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
+            raise self._is_closed()
+        try:
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+        except CancelledError:
+            raise self._is_closed() from None
+
+    def _is_closed(self) -> InfrastructureError:
+        return InfrastructureError(f"the connection to redis at {self._settings.address} is closed")
 
 
 async def _made(settings: RedisSettings, topology: Topology) -> LoopClient:
     """A client that belongs to the loop this runs in."""
     return LoopClient(settings, topology)
+
+
+async def _ended(client: LoopClient) -> None:
+    """Gives up what is under way in the loop, also for threads that were interrupted while they waited for it."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await client.aclose()
