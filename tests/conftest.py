@@ -150,7 +150,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return (yield)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     """The addresses of a Kafka and a Redis that answer; the run fails where they cannot be had."""
     from tests.servers import running

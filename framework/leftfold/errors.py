@@ -68,7 +68,9 @@ class DomainError(LeftfoldError):
             )
 
     def _fields(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        if not dataclasses.is_dataclass(self):
+            return {}  # it may be raised itself
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, DomainError) and self._fields() == other._fields()
@@ -77,7 +79,12 @@ class DomainError(LeftfoldError):
         return hash((type(self), *map(repr, self._fields().values())))
 
     def __str__(self) -> str:
-        return self.__template.format_map(self._fields())
+        if not self.__template:
+            return super().__str__()
+        try:
+            return self.__template.format_map(self._fields())
+        except Exception:  # noqa: BLE001  # a field is not what the template takes it for, or is of user code
+            return f"{self.__template} {self!r}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self._fields().items())})"

@@ -20,6 +20,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator
 
 from leftfold.errors import ConfigurationError, ContractError
+from leftfold.printable import shown
 from leftfold.schemas import adjusted
 
 __all__ = ["Storage"]
@@ -61,7 +62,7 @@ class Storage(Generic[T]):
         try:
             self._serializer.to_json(value, warnings="error")
         except (PydanticSerializationError, ValueError) as error:
-            raise ContractError(f"{self.where}: {value!r} cannot be stored: {error}") from error
+            raise ContractError(f"{self.where}: {shown(value)} cannot be stored: {error}") from error
 
     def initial(self, value: T) -> T:
         """The value that a definition begins with.

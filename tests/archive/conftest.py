@@ -19,20 +19,20 @@ from tests.archive.topics import Topic
 from tests.servers import patient
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """A broker and a Redis."""
     with embedded(tmp_path_factory.mktemp("archive-servers")) as servers:
         yield servers
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka(own: Servers) -> KafkaSettings:
     """The settings of that broker."""
     return patient(own.kafka)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(kafka: KafkaSettings) -> Iterator[Cluster]:
     """Questions to that broker."""
     with Cluster(kafka) as cluster:
@@ -45,7 +45,7 @@ def make_topic(kafka: KafkaSettings, cluster: Cluster, tmp_path: Path) -> Callab
     return lambda partitions=2: Topic(kafka, cluster, str(tmp_path / "archive"), partitions)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def past(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
     """The ledgers App with its past in an archive only."""
     folder = str(tmp_path_factory.mktemp("archive"))
@@ -55,14 +55,14 @@ def past(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pas
     past.store.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """The session of this run."""
     with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
         yield session
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stopped]:
     """Streams that stand before the start of the topic, on servers of their own."""
     folder = tmp_path_factory.mktemp("stopped")

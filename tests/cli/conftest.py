@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from leftfold.cli.main import run
+from leftfold.cli.rebuilding import spark_settings
 from tests.cli.shell import Shell, Typed
 
 WAIT_SECONDS = 240.0
@@ -77,6 +78,15 @@ def served(shop: Shell) -> Iterator[Shell]:
     assert started.code == 0, started.err
     yield shop
     shop("down")
+
+
+@pytest.fixture(scope="module")
+def _spark() -> Iterator[None]:
+    """Spark as commands start it, for those that are typed in this process."""
+    from leftfold.spark import spark_session
+
+    with spark_session(spark_settings(None)):
+        yield
 
 
 @pytest.fixture

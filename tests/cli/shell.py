@@ -13,12 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
 from typing import Any
+
+import pytest
+
+from leftfold.cli.main import run
 
 __all__ = ["ROOT", "Shell", "Typed", "serving"]
 
@@ -55,6 +60,24 @@ class Shell:
     def __call__(self, *words: str, stdin: str = "") -> Typed:
         """Types a command and waits for its end."""
         return _typist().type(words, self.place, self._environment, stdin)
+
+    def here(self, *words: str) -> Typed:
+        """Types a command in this process, which may have what takes long to start: a session of Spark."""
+        out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        found = [entry for entry in self._environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        with (
+            pytest.MonkeyPatch.context() as changed,
+            chdir(self.place),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            for name in os.environ.keys() - self._environment.keys():
+                changed.delenv(name)
+            for name, value in self._environment.items():
+                changed.setenv(name, value)
+            changed.setattr(sys, "path", [str(self.place), *found, *sys.path])
+            code = run(words)
+        return Typed(code, _text(out.buffer.getvalue()), _text(err.buffer.getvalue()))
 
     def start(self, words: Sequence[str]) -> subprocess.Popen[bytes]:
         """Types a command that goes on."""

@@ -159,35 +159,40 @@ def moved(project: Shell) -> int:
 QUERY = "SELECT count(*) AS n, max(_time) AS at, CAST(1.50 AS DECIMAL(5, 2)) AS price FROM Moved"
 
 
+@pytest.mark.usefixtures("_spark")
 def test_sql_is_answered_as_json(project: Shell, moved: int) -> None:
-    (row,) = project("log", "sql", QUERY, "--json").rows()
+    (row,) = project.here("log", "sql", QUERY, "--json").rows()
     assert (row["n"], row["price"]) == (moved, "1.50")
 
 
+@pytest.mark.usefixtures("_spark")
 def test_sql_is_answered_as_a_table(project: Shell, moved: int) -> None:
-    head, _, row = project("log", "sql", QUERY).out.strip().splitlines()
+    head, _, row = project.here("log", "sql", QUERY).out.strip().splitlines()
     assert head.split() == ["n", "at", "price"]
     assert row.split()[0] == str(moved)
     assert row.split()[-1] == "1.50"
 
 
+@pytest.mark.usefixtures("_spark")
 def test_sql_is_answered_as_csv(project: Shell, moved: int) -> None:
-    answered = project("log", "sql", "SELECT owner, amount FROM Moved", "--csv")
+    answered = project.here("log", "sql", "SELECT owner, amount FROM Moved", "--csv")
     rows = list(csv.DictReader(io.StringIO(answered.out)))
     assert len(rows) == moved
     assert set(rows[0]) == {"owner", "amount"}
 
 
+@pytest.mark.usefixtures("_spark")
 @pytest.mark.parametrize(
     ("statement", "said"),
     [("DROP TABLE Moved", "only questions are answered here"), ("SELECT x FROM nowhere", "there is no table nowhere")],
 )
 def test_what_is_no_query_is_refused(project: Shell, statement: str, said: str) -> None:
-    told = project("log", "sql", statement)
+    told = project.here("log", "sql", statement)
     assert told.code == 1
     assert said in told.err
 
 
+@pytest.mark.usefixtures("_spark")
 @pytest.mark.parametrize(
     ("words", "lines", "why"),
     [
@@ -202,13 +207,14 @@ def test_what_is_no_query_is_refused(project: Shell, statement: str, said: str) 
 def test_an_answer_that_is_cut_says_so_to_programs(
     project: Shell, words: tuple[str, ...], lines: int, why: str
 ) -> None:
-    told = project("log", "sql", *words)
+    told = project.here("log", "sql", *words)
     assert (told.code, len(told.out.splitlines())) == (3, lines)
     assert why in told.err
 
 
+@pytest.mark.usefixtures("_spark")
 def test_a_table_that_is_cut_says_so(project: Shell) -> None:
-    told = project("log", "sql", "SELECT id FROM range(10)", "--limit", "3")
+    told = project.here("log", "sql", "SELECT id FROM range(10)", "--limit", "3")
     assert told.code == 0
     assert told.out.split()[-3:] == ["0", "1", "2"]
     assert "only the first 3 rows are shown: --limit 3 lets" in told.err

@@ -18,7 +18,7 @@ from leftfold.cli.console import csv_rows, say, styled
 from leftfold.local import Servers, embedded
 from leftfold.logs import open_report
 from leftfold.printable import printable
-from tests.cli.shell import Shell, serving
+from tests.cli.shell import Shell, Typed, serving
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "\x1b[31m\x07\x9b2J\u202egnp\u2028x\r\nforged: line\t\x7f\u200f[sku-1][/x]"
@@ -71,9 +71,6 @@ def bury(servers: Servers) -> None:
         (("rebuild", "board", "--as-of", "notices.events[0:1]", "--name", HOSTILE), 2),
         (("log", "trace", HOSTILE), 0),
         (("log", "trace", HOSTILE, "--json"), 0),
-        (("log", "sql", "SELECT notice, text FROM Pinned"), 0),
-        (("log", "sql", "SELECT notice, text FROM Pinned", "--json"), 0),
-        (("log", "sql", "SELECT notice, text FROM Pinned", "--csv"), 0),
         (("dead", "list"), 1),
         (("dead", "show", "notices.dead[0]@0"), 0),
         (("dead", "show", "notices.dead[0]@0", "--json"), 0),
@@ -90,16 +87,30 @@ def bury(servers: Servers) -> None:
 def test_no_command_prints_what_steers_a_terminal(board: Shell, words: tuple[str, ...], code: int | None) -> None:
     told = board(*words)
     assert code is None or told.code == code, told.err
-    printed = told.out.replace("\r\n", "\n") + told.err
-    assert not STEERING.findall(printed)
-    assert not [line for line in printed.split("\n") if line.startswith("forged")]
+    assert_steers_nothing(told)
     if "--json" in words:
         told.rows()
 
 
+def assert_steers_nothing(told: Typed) -> None:
+    printed = told.out.replace("\r\n", "\n") + told.err
+    assert not STEERING.findall(printed)
+    assert not [line for line in printed.split("\n") if line.startswith("forged")]
+
+
 @pytest.mark.servers
+@pytest.mark.usefixtures("_spark")
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)], ids="".join)
+def test_no_answer_of_spark_steers_a_terminal(board: Shell, form: tuple[str, ...]) -> None:
+    told = board.here("log", "sql", "SELECT notice, text FROM Pinned", *form)
+    assert told.code == 0, told.err
+    assert_steers_nothing(told)
+
+
+@pytest.mark.servers
+@pytest.mark.usefixtures("_spark")
 def test_an_answer_shows_brackets_and_json_is_exact(board: Shell) -> None:
-    told = board("log", "sql", "SELECT text, '[/x]' AS `[b]` FROM Pinned LIMIT 1")
+    told = board.here("log", "sql", "SELECT text, '[/x]' AS `[b]` FROM Pinned LIMIT 1")
     assert "[sku-1]" in re.sub(r"\s", "", told.out)
     assert "[/x]" in told.out
     assert "[b]" in told.out

@@ -20,14 +20,14 @@ WaitUntil = Callable[[Callable[[], bool], str], None]
 ReadAll = Callable[[LogReader, int], list[RawRecord]]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
     """The settings of a running broker."""
     with embedded(tmp_path_factory.mktemp("kafka"), want=frozenset({"kafka"})) as servers:
         yield KafkaSettings(bootstrap_servers=servers.kafka)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(kafka: KafkaSettings) -> Iterator[Cluster]:
     """Questions to that broker."""
     with Cluster(kafka) as cluster:

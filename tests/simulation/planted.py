@@ -17,6 +17,7 @@ from leftfold.engine.tail import Tail
 from leftfold.kafka import bulk, reader
 from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.member import Member
+from leftfold.kafka.replies import Replies
 from leftfold.kafka.restore import Restoration
 from leftfold.kafka.transaction import Committed, Transactions
 from leftfold.kafka.worker import Worker
@@ -160,6 +161,34 @@ def _generation() -> Sequence[Patch]:
     return [(Member, "metadata", lambda self: self.consumer.consumer_group_metadata())]
 
 
+def _token_alone() -> Sequence[Patch]:
+    """What became of a commit is told by tokens alone, which are not unique: without the offsets beside them."""
+
+    def resolve(self: Any, batch: Any, nexts: Any, token: str, ends: Any, why: str) -> None:
+        left = {tp.partition: tp.metadata for tp in self._shop.stable(self._member, list(nexts))}
+        if all(left[p] == token for p in nexts):
+            self._apply(batch, nexts, token, ends)
+        elif all(left[p] == self._served[p].metadata for p in nexts):
+            self._rewind(nexts, why)
+        else:
+            for partition in nexts:
+                self._drop(partition)
+                self._member.forsake(partition)
+
+    return [(Worker, "_resolve", resolve)]
+
+
+def _slow_is_hanging() -> Sequence[Patch]:
+    """An offset that is not stable counts as an open transaction at once, though a coordinator may only be slow."""
+    end = Hanging.end
+    return [(Hanging, "end", lambda self, mine, alone=False, overdue=True: end(self, mine, alone=alone))]
+
+
+def _answers_kept_on() -> Sequence[Patch]:
+    """The producer of answers is not replaced when it can send no more."""
+    return [(Replies, "_replace", lambda self: None)]
+
+
 def _flush_token() -> Sequence[Patch]:
     """A flush is sent even if another writer has written its buckets since."""
     return [(Flusher, "still_mine", lambda self, flushes, tokens: True)]
@@ -243,6 +272,9 @@ PLANTED = {
     "interruption": Bug(_interruption),
     "hanging": Bug(_hanging),
     "generation": Bug(_generation),
+    "token alone": Bug(_token_alone),
+    "slow is hanging": Bug(_slow_is_hanging),
+    "answers": Bug(_answers_kept_on),
     "flush token": Bug(_flush_token, SPENDING),
     "marks apart": Bug(_marks_apart, SPENDING),
     "read your writes": Bug(_read_your_writes, SPENDING),

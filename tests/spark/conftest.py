@@ -32,7 +32,7 @@ from leftfold.spark.runner import spark_runner
 from leftfold.view import View
 from tests.ledger import app, histories, stranger
 from tests.redis.server import RedisServer
-from tests.servers import Addresses, patient
+from tests.servers import Addresses, patient, running
 from tests.worker.receipts import behind
 from tests.worker.waiting import wait_until
 
@@ -85,14 +85,21 @@ class Shop:
         tail.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     """The session of this run."""
     with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
         yield session
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
+    """A broker and a Redis for all of these tests."""
+    with running(request.config.getoption("--servers"), tmp_path_factory.mktemp("servers")) as addresses:
+        yield addresses
+
+
+@pytest.fixture(scope="package")
 def shop(servers: Addresses, spark: SparkSession) -> Iterator[Shop]:
     """The App at work, after a random history with an aborted transaction in the middle of it."""
     shop = Shop(patient(servers.kafka), RedisSettings(url=servers.redis), spark)
@@ -133,7 +140,7 @@ def plant_aborted(kafka: KafkaSettings) -> None:
     producer.abort_transaction(30)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A Redis of the streams' own, that a test may do anything to."""
     server = RedisServer(tmp_path_factory.mktemp("redis") / "data")

@@ -24,7 +24,7 @@ LATENCY = 0.01
 """Seconds each way between clients at `Broker.distant` and the broker: 20 ms a round trip, as between data centres."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A running broker."""
     behind, front, far, distant = free_port(), free_port(), free_port(), free_port()

@@ -19,6 +19,7 @@ from leftfold.engine.statemark import MARK
 from leftfold.errors import ContractError, DecisionFailed, LeftfoldError
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord, StateStore
+from leftfold.printable import shown
 
 __all__ = ["STATE_HEADERS", "BatchLane", "Clock", "HeavyState", "Partitioner", "Partitions"]
 
@@ -114,7 +115,7 @@ class BatchLane(ABC, Generic[G]):
                 try:
                     value = self._fitted(batch, partition, stream, room)
                 except Exception as error:  # a state of user code, made from whatever a client has sent
-                    raise HeavyState(f"the state of {key[:80]!r} cannot be written down: {error!r}") from error
+                    raise HeavyState(f"the state of {key[:80]!r} cannot be written down: {shown(error)}") from error
                 if len(value) > room:
                     raise HeavyState(f"the state of {key[:80]!r} weighs {len(value)} bytes")
                 batch.states.append(Outgoing(partition, raw, value, STATE_HEADERS))
@@ -179,7 +180,7 @@ class BatchLane(ABC, Generic[G]):
             if len(self._fitted(batch, partition, stream, room)) <= room:
                 return None
         except Exception as error:  # noqa: BLE001  # a state of user code, made from whatever a client has sent
-            failed = DecisionFailed(f"{self.name}: the state cannot be written down: {error!r}")
+            failed = DecisionFailed(f"{self.name}: the state cannot be written down: {shown(error)}")
             failed.__cause__ = error
             return failed
         return ContractError(f"the state would be too large to be written; at most {room} bytes fit")

@@ -13,6 +13,7 @@ from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import ContractError
 from leftfold.keys import NoRowKey
 from leftfold.partitioner import partition_of
+from leftfold.printable import shown
 from leftfold.query import TableView
 from leftfold.rows import CHECKSUM_MODULUS, Fields
 from leftfold.streamed import StreamedView
@@ -43,7 +44,7 @@ def computed(view: TableView[Any, Any] | StreamedView[Any, Any], row: Any, bucke
         )
     except Exception as error:
         kind = NoRowKey if isinstance(error, NoRowKey) else ContractError
-        raise kind(f"view {view.name}: the row {row!r} cannot be stored: {error}") from error
+        raise kind(f"view {view.name}: the row {shown(row)} cannot be stored: {shown(error, str)}") from error
 
 
 def computed_all(

@@ -17,6 +17,7 @@ from leftfold.engine.places import NO_KEY
 from leftfold.engine.tracked import Tracked
 from leftfold.flush import Parked
 from leftfold.ports import RawRecord
+from leftfold.printable import shown
 from leftfold.rows import CHECKSUM_MODULUS
 from leftfold.view import View
 
@@ -203,7 +204,7 @@ class StreamFold:
         if before is not None:
             self.parked[text] = replace(before, waiting=before.waiting + 1)
             return
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {shown(error, str)}"
         self.parked[text] = Parked(decoded.topic, decoded.partition, decoded.offset, why)
         state = self._states.pop(name.encode(), None)
         if state is not None:

@@ -21,6 +21,7 @@ from leftfold.errors import (
     OutcomeUnknown,
 )
 from leftfold.messages import Event
+from leftfold.printable import shown
 
 __all__ = ["Accepted", "Duplicate", "Outcome", "Refused", "decide"]
 
@@ -100,11 +101,11 @@ def decide(
             return _rejected(decider, stream, received, error, now, decided)
         why = (
             f"{decider.name}.decide raised {type(error).__name__}, which {type(received.command).__name__} does "
-            f"not declare; add it to its rejects=: {error}"
+            f"not declare; add it to its rejects=: {shown(error, str)}"
         )
         return _failed(why, error)
     except Exception as error:  # noqa: BLE001  # user code may raise anything; it must not stop the lane
-        why = f"{decider.name} failed on {received.command!r}: {error!r}{_where(error)}"
+        why = f"{decider.name} failed on {shown(received.command)}: {shown(error)}{_where(error)}"
         return _failed(why, error)
     for type_, value in encoded:
         if len(value) > max_bytes:
@@ -155,7 +156,7 @@ def _rejected(
     try:
         return _refused(stream, received, error, now, decided)
     except Exception as failure:  # noqa: BLE001  # its fields and message are user code too
-        why = f"{decider.name} rejected with {type(error).__name__}, which cannot be written down: {failure!r}"
+        why = f"{decider.name} rejected with {type(error).__name__}, which cannot be written down: {shown(failure)}"
         return _failed(why, failure)
 
 

@@ -14,6 +14,7 @@ from leftfold.engine.instance import Due, Instance, Sent
 from leftfold.engine.reply import to_error
 from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, DomainError, LeftfoldError
 from leftfold.messages import Command
+from leftfold.printable import shown
 from leftfold.process import Cancel, Finished, Process, Rejected, Timer
 
 __all__ = ["Failed", "Passed", "Reactor", "Request", "Took", "timer_of"]
@@ -168,7 +169,7 @@ class Reactor:
         except LeftfoldError:
             raise
         except Exception as error:
-            raise DecisionFailed(f"process {process.name} failed on {what!r}: {error!r}") from error
+            raise DecisionFailed(f"process {process.name} failed on {shown(what)}: {shown(error)}") from error
         instance.state, instance.version = state, instance.version + 1
         return Took(tuple(self._applied(instance, given, effects)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from leftfold.errors import ContractError
+from leftfold.printable import shown
 from leftfold.veil import veiled
 
 __all__ = ["LOOKED_AT", "looked_at", "reason_of"]
@@ -16,7 +17,7 @@ _WORD = re.compile(r"\S+")
 
 def reason_of(error: BaseException) -> str:
     """The kind and the message of an error, at most 2,000 characters."""
-    text = str(error)
+    text = shown(error, str)
     told = text if isinstance(error, ContractError) else ": ".join(filter(None, (type(error).__name__, text)))
     return veiled(looked_at(told))[:_LONGEST]
 

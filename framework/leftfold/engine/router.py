@@ -12,6 +12,7 @@ from leftfold.engine.dead_letter import ROUTER, dead_letter
 from leftfold.engine.received import CONTENT_TYPE, SPEC_VERSION
 from leftfold.errors import ContractError
 from leftfold.ports import RawRecord
+from leftfold.printable import shown
 from leftfold.process import Process
 
 __all__ = ["MAX_BYTES", "Router", "Unusable", "unroutable"]
@@ -74,7 +75,7 @@ class Router:
         try:
             key = self._process.correlate(event)
         except Exception as error:
-            failed = f"{self._process.name}.correlate failed on {event!r}: {error!r}"
+            failed = f"{self._process.name}.correlate failed on {shown(event)}: {shown(error)}"
             raise ContractError(failed) from error
         if key is None:
             return None

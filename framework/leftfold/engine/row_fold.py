@@ -14,6 +14,7 @@ from leftfold.engine.folded import FoldedBucket, FoldedRow, stored_row
 from leftfold.engine.places import NO_KEY, Place, bucket_of
 from leftfold.engine.tracked import Tracked
 from leftfold.flush import Generation, Mark, Parked, RowChange, Snapshot
+from leftfold.printable import shown
 from leftfold.view import View
 
 __all__ = ["RowFold"]
@@ -93,7 +94,7 @@ class RowFold:
                     raise trouble
             row.row = self.step(row.row, item)
         except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
-            self._park(self.rows.pop(place), record, f"{type(error).__name__}: {error}")
+            self._park(self.rows.pop(place), record, f"{type(error).__name__}: {shown(error, str)}")
             return
         row.version = record.version if self._generation.stream_keyed else None
         row.bucket.time = max(row.bucket.time, record.time)
@@ -182,7 +183,7 @@ class RowFold:
                     raise record.error
                 pairs = tuple(touches(record.event, record.key))  # type: ignore[arg-type]  # an event that is wanted
             except Exception as error:  # noqa: BLE001  # user code and broken records alike
-                self.stopped = f"{record.topic}[{record.partition}]@{record.offset}: {error}"
+                self.stopped = f"{record.topic}[{record.partition}]@{record.offset}: {shown(error, str)}"
                 return
             for key, item in pairs:
                 bucket = bucket_of(generation, key, record.partition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from leftfold.engine.bulk_evolve import check_storable, evolver
+from leftfold.printable import shown
 from leftfold.view import View
 
 __all__ = ["Tracked"]
@@ -54,5 +55,5 @@ class Tracked(Generic[At]):
 
     def _met(self, error: Exception, at: At) -> None:
         if self.trouble_at is None:
-            self.trouble_at, self.error = at, f"{type(error).__name__}: {error}"
+            self.trouble_at, self.error = at, f"{type(error).__name__}: {shown(error, str)}"
         self.waiting += 1

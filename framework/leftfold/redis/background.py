@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from leftfold.bells import ThreadBell
@@ -76,10 +75,13 @@ class Background:
         if loop is None:
             work.close()
             raise self._is_closed()
+        outcome = asyncio.run_coroutine_threadsafe(work, loop)
         try:
-            return asyncio.run_coroutine_threadsafe(work, loop).result()
-        except CancelledError:
-            raise self._is_closed() from None
+            return outcome.result()
+        except BaseException:
+            if outcome.cancelled():
+                raise self._is_closed() from None
+            raise
 
     def _is_closed(self) -> InfrastructureError:
         return InfrastructureError(f"the connection to redis at {self._settings.address} is closed")

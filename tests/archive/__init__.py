@@ -1,0 +1,1 @@
+"""The archive; all of it shares a broker, a Redis and a session of Spark."""

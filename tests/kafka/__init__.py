@@ -1,0 +1,1 @@
+"""The Kafka adapter, on one broker."""

@@ -1,0 +1,1 @@
+"""Spark, in one session, with one broker and one Redis."""
