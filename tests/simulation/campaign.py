@@ -14,6 +14,7 @@ from tests.simulation.spending import DEPLOY, SPENDING
 
 __all__ = ["main"]
 
+SCENARIOS = {"write path": PURSE, "read path": SPENDING, "deploy": DEPLOY}
 _MOST = 2000
 """Schedules within which a planted bug must be found."""
 
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     broken, hidden = 0, []
-    for name, scenario in (("write path", PURSE), ("read path", SPENDING), ("deploy", DEPLOY)):
+    for name, scenario in SCENARIOS.items():
         with scheduled(scenario.app):
             broken += _clean(name, scenario, chosen.first, chosen.seeds)
             mine = [bug for bug in chosen.bugs if PLANTED[bug].scenario is scenario]

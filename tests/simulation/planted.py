@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 
 from leftfold.engine import deciding, rebuild_attempt, rebuild_removal
+from leftfold.engine.follower import Follower
 from leftfold.engine.lane import Lane
 from leftfold.engine.rebuild import Begun, Rebuild
 from leftfold.engine.rebuild_catchup import CatchUp
@@ -17,9 +18,8 @@ from leftfold.engine.tail import Tail
 from leftfold.kafka import bulk, reader
 from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.member import Member
-from leftfold.kafka.replies import Replies
 from leftfold.kafka.restore import Restoration
-from leftfold.kafka.transaction import Committed, Transactions
+from leftfold.kafka.transaction import Aborted, Committed, Transactions
 from leftfold.kafka.worker import Worker
 from leftfold.reading.lookup import Lookup
 from leftfold.redis.flusher import Flusher
@@ -178,15 +178,43 @@ def _token_alone() -> Sequence[Patch]:
     return [(Worker, "_resolve", resolve)]
 
 
-def _slow_is_hanging() -> Sequence[Patch]:
-    """An offset that is not stable counts as an open transaction at once, though a coordinator may only be slow."""
-    end = Hanging.end
-    return [(Hanging, "end", lambda self, mine, alone=False, overdue=True: end(self, mine, alone=alone))]
+def _failed_is_done() -> Sequence[Patch]:
+    """A transaction that failed before its commit passes for done."""
+    run = Transactions.run
+
+    def done(self: Any, *more: Any, **options: Any) -> Any:
+        result = run(self, *more, **options)
+        return Committed({}) if isinstance(result, Aborted) else result
+
+    return [(Transactions, "run", done)]
 
 
-def _answers_kept_on() -> Sequence[Patch]:
-    """The producer of answers is not replaced when it can send no more."""
-    return [(Replies, "_replace", lambda self: None)]
+def _unstable_offsets() -> Sequence[Patch]:
+    """Whoever takes a partition over does not wait until the offsets of an open transaction are decided."""
+    init = Member.__init__
+
+    def impatient(self: Any, config: Any, *more: Any) -> None:
+        init(self, {**config, "isolation.level": "read_uncommitted"}, *more)
+
+    return [(Member, "__init__", impatient)]
+
+
+def _not_landed() -> Sequence[Patch]:
+    """A flush that did not come off passes for done."""
+    landed = Follower.landed
+
+    def done(self: Any) -> bool:
+        flying = self._flying
+        if not landed(self) and flying is not None:
+            self._flying, self.marks = None, flying[1]
+        return True
+
+    return [(Follower, "landed", done)]
+
+
+def _went_back() -> Sequence[Patch]:
+    """A tail with nothing to write does not look whether its marks are still there."""
+    return [(Follower, "is_confirmed", lambda self: True)]
 
 
 def _flush_token() -> Sequence[Patch]:
@@ -273,8 +301,8 @@ PLANTED = {
     "hanging": Bug(_hanging),
     "generation": Bug(_generation),
     "token alone": Bug(_token_alone),
-    "slow is hanging": Bug(_slow_is_hanging),
-    "answers": Bug(_answers_kept_on),
+    "failed is done": Bug(_failed_is_done),
+    "unstable offsets": Bug(_unstable_offsets),
     "flush token": Bug(_flush_token, SPENDING),
     "marks apart": Bug(_marks_apart, SPENDING),
     "read your writes": Bug(_read_your_writes, SPENDING),
@@ -282,6 +310,8 @@ PLANTED = {
     "catch up": Bug(_catch_up, SPENDING),
     "attempt": Bug(_attempt, SPENDING),
     "bulk committed": Bug(_bulk_committed, SPENDING),
+    "not landed": Bug(_not_landed, SPENDING),
+    "went back": Bug(_went_back, SPENDING),
     "other code": Bug(_other_code, DEPLOY),
 }
 

@@ -43,7 +43,7 @@ class Deployment:
 
     Attributes:
         trace: what workers reported and how processes ended: (seconds, process, what, details).
-        broken: errors that no fault excuses.
+        broken: errors that no fault excuses. ended: processes that ended by themselves, each with its role.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Deployment:
         self._rounds = 0
         self.trace: list[tuple[float, str, str, Any]] = []
         self.broken: list[str] = []
+        self.ended: list[tuple[str, str]] = []
         self._successors: dict[str, Worker] = {}
         self.sent: list[Sent] = []
         self._workers = workers
@@ -158,6 +159,7 @@ class Deployment:
                 function()
             except (Fenced, InfrastructureError) as error:
                 self.note("ended", error)
+                self.ended.append((role, f"{name} ended though nothing struck: {error}"))
                 process.end(75)
             except Exception as error:  # noqa: BLE001  # as a process that ends with a traceback, and is started again
                 self.note("broke", repr(error))
