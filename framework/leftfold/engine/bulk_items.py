@@ -13,6 +13,7 @@ from leftfold.errors import ContractError
 from leftfold.keys import NO_ROW, NoRowKey
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
+from leftfold.printable import shown
 from leftfold.view import View
 
 __all__ = ["Item", "ItemReader", "ItemWriter", "OpenedRecords"]
@@ -100,9 +101,8 @@ class ItemWriter:
                 return [(key, event if key is not NO_ROW else _reason(item)) for key, item in pairs]
             return [(key, storage.encode(item) if key is not NO_ROW else _reason(item)) for key, item in pairs]
         except Exception as error:
-            raise ContractError(
-                f"view {self._view.name} stops at {decoded.topic}[{decoded.partition}]@{decoded.offset}: {error}"
-            ) from error
+            at = f"{decoded.topic}[{decoded.partition}]@{decoded.offset}"
+            raise ContractError(f"view {self._view.name} stops at {at}: {shown(error, str)}") from error
 
     def _bucket(self, key: str) -> int:
         bucket = self._places.get(key)

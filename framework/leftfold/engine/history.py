@@ -18,6 +18,7 @@ from leftfold.errors import ContractError
 from leftfold.flush import Generation
 from leftfold.ports import RawRecord
 from leftfold.position import Position
+from leftfold.printable import shown
 from leftfold.view import View
 
 __all__ = ["History", "Touch"]
@@ -108,7 +109,6 @@ class History:
             return list(self._view.touches(decoded.event, decoded.key))  # type: ignore[arg-type]  # no error, so an event
         except Exception as error:
             if self._streams is None:
-                raise ContractError(
-                    f"view {self._view.name} stops at {decoded.topic}[{decoded.partition}]@{decoded.offset}: {error}"
-                ) from error
+                at = f"{decoded.topic}[{decoded.partition}]@{decoded.offset}"
+                raise ContractError(f"view {self._view.name} stops at {at}: {shown(error, str)}") from error
             return [(self._view.keys.encode(decoded.key), error)]
