@@ -1,4 +1,4 @@
-"""Both paths under seeded schedules: workers, clients, tails, rebuilds and readers keep every promise."""
+"""2,000 seeded schedules of both paths: workers, clients, tails, rebuilds and readers keep every promise."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
 from tests.simulation.spending import DEPLOY, SPENDING
 
-_CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 20, 3
+_CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 35, 4
 _QUICK = {
     "answered": 40,
+    "failed is done": 20,
+    "rewind": 60,
+    "offsets outside": 150,
     "fresh metadata": 10,
     "read committed": 150,
     "unknown is committed": 150,

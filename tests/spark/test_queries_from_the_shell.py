@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from leftfold.kafka.client import KafkaClient
+from tests.cli.shell import Shell, Typed
 from tests.ledger import Move
 from tests.ledger import app as ledgers_app
 from tests.servers import secret_url
@@ -37,26 +38,23 @@ def _nothing_left(shop: Shop) -> Iterator[None]:
         shop.store._client.execute_command("DEL", f"view:{view.name}")
 
 
+def places(shop: Shop, *, redis: bool = True) -> list[str]:
+    return [APP, "--kafka", shop.kafka.bootstrap_servers, *(["--redis", secret_url(shop.redis)] if redis else [])]
+
+
 def command(shop: Shop, *words: str, redis: bool = True) -> list[str]:
-    places = ["--kafka", shop.kafka.bootstrap_servers, *(["--redis", secret_url(shop.redis)] if redis else [])]
-    return [sys.executable, "-m", "leftfold.cli", *words, APP, *places]
+    return [sys.executable, "-m", "leftfold.cli", *words, *places(shop, redis=redis)]
 
 
-def leftfold(shop: Shop, *words: str, redis: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(shop, *words, redis=redis),
-        capture_output=True,
-        text=True,
-        timeout=240.0,
-        check=False,
-        env={**os.environ},
-    )
+def leftfold(shop: Shop, *words: str, redis: bool = True) -> Typed:
+    """Typed in this process, which has a session of Spark."""
+    return Shell(Path.cwd()).here(*words, *places(shop, redis=redis))
 
 
 def test_rebuild_computes_a_query_view_and_json_says_what_came_of_it(shop: Shop) -> None:
     done = leftfold(shop, "rebuild", "owner_sums", "still_open", "--json", "--keep", "0")
-    assert done.returncode == 0, done.stderr
-    first, second = map(json.loads, done.stdout.splitlines())
+    assert done.code == 0, done.err
+    first, second = map(json.loads, done.out.splitlines())
     assert (first["view"], first["agreement"], first["swapped"]) == ("owner_sums", "no predecessor", True)
     assert first["rows"] == shop.views[owner_sums].describe().rows >= 7
     assert second["checksum"] == shop.views[still_open].describe().checksum
@@ -64,8 +62,8 @@ def test_rebuild_computes_a_query_view_and_json_says_what_came_of_it(shop: Shop)
 
 def test_the_plan_says_how_each_view_is_kept(shop: Shop) -> None:
     done = leftfold(shop, "rebuild", "--plan", "--json", "--engine", "spark")
-    assert done.returncode == 0, done.stderr
-    told = {line["view"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert done.code == 0, done.err
+    told = {line["view"]: line for line in map(json.loads, done.out.splitlines())}
     assert {name: line["incremental"] for name, line in told.items()} == {
         "owner_sums": True,
         "balances": False,
@@ -74,27 +72,27 @@ def test_the_plan_says_how_each_view_is_kept(shop: Shop) -> None:
     }
     assert told["balances"]["why"] == "it has WITH"
     people = leftfold(shop, "rebuild", "--plan", "owner_sums", "--engine", "spark")
-    assert "computed from tables" in people.stdout
-    assert "incremental: one GROUP BY over one table of events" in people.stdout
+    assert "computed from tables" in people.out
+    assert "incremental: one GROUP BY over one table of events" in people.out
 
 
 def test_without_spark_a_query_view_cannot_be_computed(shop: Shop) -> None:
     done = leftfold(shop, "rebuild", "owner_sums", "--engine", "local")
-    assert done.returncode == 78
-    assert "view owner_sums is computed by Spark; leave --engine local out" in done.stderr
+    assert done.code == 78
+    assert "view owner_sums is computed by Spark; leave --engine local out" in done.err
 
 
 @pytest.mark.faults
 def test_check_judges_the_sql_of_every_view(shop: Shop) -> None:
     done = leftfold(shop, "check", redis=False)
-    assert "view balances is kept by batch and swap: it has WITH" in done.stderr
-    assert "view owner_sums is kept by incremental: one GROUP BY" in done.stderr
+    assert "view balances is kept by batch and swap: it has WITH" in done.err
+    assert "view owner_sums is kept by incremental: one GROUP BY" in done.err
     hostile = [word.replace(":app", ":hostile") for word in command(shop, "check", redis=False)]
     hostile = [word.replace("queries", "wrong_queries") for word in hostile]
-    done = subprocess.run(hostile, capture_output=True, text=True, timeout=240.0, check=False)
-    assert done.returncode == 1
-    assert "the function reflect is not allowed in a query view" in done.stdout
-    assert "no column total for OwnerSums.total" in done.stdout
+    refused = subprocess.run(hostile, capture_output=True, text=True, timeout=240.0, check=False)
+    assert refused.returncode == 1
+    assert "the function reflect is not allowed in a query view" in refused.stdout
+    assert "no column total for OwnerSums.total" in refused.stdout
 
 
 @pytest.mark.faults
