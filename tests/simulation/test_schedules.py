@@ -12,6 +12,8 @@ from tests.simulation.purse import PURSE
 from tests.simulation.spending import DEPLOY, SPENDING
 
 _CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 35, 4
+_MET = (597, 1720)
+"""A reader loses Redis while it begins to listen."""
 _QUICK = {
     "answered": 40,
     "failed is done": 20,
@@ -45,6 +47,12 @@ def test_every_promise_of_views_is_kept(chunk: int) -> None:
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
         outcome = run(SPENDING, seed)
         assert not outcome.wrong, str(shrink(SPENDING, outcome))
+
+
+@pytest.mark.parametrize("seed", _MET)
+def test_schedules_that_once_broke_a_promise_of_views_keep_it(seed: int) -> None:
+    outcome = run(SPENDING, seed)
+    assert not outcome.wrong, str(outcome)
 
 
 def test_a_rolling_deploy_ends_with_the_rows_of_the_newer_code() -> None:

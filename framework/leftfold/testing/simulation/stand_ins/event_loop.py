@@ -250,6 +250,10 @@ class _Result:
             raise TimeoutError
         return self._task.result()
 
+    def cancelled(self) -> bool:
+        """Whether the coroutine was given up."""
+        return self._task is not None and self._task.cancelled()
+
     def _start(self) -> None:
         self._task = self._loop.create_task(self._coroutine)
         self._task.add_done_callback(lambda _: self._is_done.set())
