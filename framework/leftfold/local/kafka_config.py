@@ -12,8 +12,8 @@ __all__ = ["logging_properties", "server_properties"]
 
 # One node holds one copy of everything. Few internal partitions make the first transaction and the first group quick;
 # the scan every second ends the transactions of dead writers soon; after a crash the broker may register anew only when
-# its old session has ended. An idle controller that writes a mark every half second, as by default, is a fifth of what
-# an idle broker takes.
+# its old session has ended. An idle controller writes a mark every half second by default, which is a good part of
+# what an idle broker takes.
 _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
