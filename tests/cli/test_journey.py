@@ -221,13 +221,15 @@ def a_rebuild_on_spark_agrees_as_well(at_work: Shell) -> None:
     assert (row["agreement"], row["swapped"], row["rows"]) == ("equal", True, 1)
 
 
-def ctrl_c_leaves_the_live_generation_and_nothing_else(at_work: Shell, tmp_path: Path, wait_until: Wait) -> None:
+def ctrl_c_leaves_the_live_generation_and_nothing_else(
+    at_work: Shell, started: Start, tmp_path: Path, wait_until: Wait
+) -> None:
     before = _generations(at_work)
     # However fast the machine is, the rebuild is not done when it is interrupted: its executors wait.
     (tmp_path / "sitecustomize.py").write_text(LATE_EXECUTORS, "utf-8")
     other = Shell(at_work.place, {"PYTHONPATH": f"{tmp_path}:{ROOT / 'framework'}"})
     other.log = at_work.place / "rebuild.log"
-    process = other.start(["rebuild", "cart_summary", "--master", "local[1]", "--hold"])
+    process = started(other, ["rebuild", "cart_summary", "--master", "local[1]", "--hold"])
     wait_until((tmp_path / "begun").exists, "the rebuild to begin")
     process.send_signal(signal.SIGINT)
     told = "interrupted; the live generation of cart_summary is as it was"
@@ -335,7 +337,7 @@ def test_a_new_users_first_ten_minutes(served: Shell, started: Start, tmp_path: 
     a_rebuild_is_planned_without_doing_it(served)
     a_rebuild_in_this_process_agrees_with_the_tail_and_swaps(served)
     a_rebuild_on_spark_agrees_as_well(served)
-    ctrl_c_leaves_the_live_generation_and_nothing_else(served, tmp_path, wait_until)
+    ctrl_c_leaves_the_live_generation_and_nothing_else(served, started, tmp_path, wait_until)
     an_unknown_view_is_not_rebuilt(served)
     check_finds_topics_that_do_not_fit(served)
     a_fold_that_changes_is_found_and_can_be_accepted(served)

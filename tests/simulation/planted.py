@@ -17,9 +17,10 @@ from leftfold.engine.rebuild_catchup import CatchUp
 from leftfold.engine.tail import Tail
 from leftfold.kafka import bulk, reader
 from leftfold.kafka.hanging import Hanging
+from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.member import Member
 from leftfold.kafka.restore import Restoration
-from leftfold.kafka.transaction import Aborted, Committed, Transactions
+from leftfold.kafka.transaction import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker import Worker
 from leftfold.reading.lookup import Lookup
 from leftfold.redis.flusher import Flusher
@@ -110,6 +111,11 @@ def _rotation() -> Sequence[Patch]:
     return [(Transactions, "refresh", refresh)]
 
 
+def _deaf() -> Sequence[Patch]:
+    """Nobody hears what clients log: a producer goes on though a request failed or was not answered."""
+    return [(log, "handle", lambda self, record: None) for log in (_Listening, QuietLog)]
+
+
 def _answered() -> Sequence[Patch]:
     """What was answered is not remembered."""
     decide = deciding.decide
@@ -154,6 +160,11 @@ def _interruption() -> Sequence[Patch]:
 def _hanging() -> Sequence[Patch]:
     """Transactions that brokers forgot are left open."""
     return [(Hanging, "end", lambda self, mine, **options: []), (Hanging, "await_none", lambda self, *more: None)]
+
+
+def _held_readers() -> Sequence[Patch]:
+    """Whoever takes a partition over whose states are whole does not look whether readers are held up on its events."""
+    return [(Restoration, "_holds_readers", lambda self: False)]
 
 
 def _generation() -> Sequence[Patch]:
@@ -293,12 +304,14 @@ PLANTED = {
     "fresh metadata": Bug(_fresh_metadata),
     "read committed": Bug(_read_committed),
     "rotation": Bug(_rotation),
+    "deaf": Bug(_deaf),
     "answered": Bug(_answered),
     "mark first": Bug(_mark_first),
     "unknown is aborted": Bug(_unknown_is_aborted),
     "unknown is committed": Bug(_unknown_is_committed),
     "interruption": Bug(_interruption),
     "hanging": Bug(_hanging),
+    "held readers": Bug(_held_readers),
     "generation": Bug(_generation),
     "token alone": Bug(_token_alone),
     "failed is done": Bug(_failed_is_done),

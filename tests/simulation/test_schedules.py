@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
@@ -14,6 +16,8 @@ from tests.simulation.spending import DEPLOY, SPENDING
 _CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 35, 4
 _MET = (597, 1720)
 """A reader loses Redis while it begins to listen."""
+_HELD = (24431, 25221, 26239)
+"""A coordinator forgets events alone, and nobody hears that a request was not answered."""
 _QUICK = {
     "answered": 40,
     "failed is done": 20,
@@ -55,6 +59,12 @@ def test_schedules_that_once_broke_a_promise_of_views_keep_it(seed: int) -> None
     assert not outcome.wrong, str(outcome)
 
 
+@pytest.mark.parametrize("is_looked_for", [True, False], ids=["", "twin"])
+def test_whoever_takes_over_ends_what_holds_up_readers_alone(is_looked_for: bool) -> None:
+    with planted("deaf"), nullcontext() if is_looked_for else planted("held readers"):
+        assert [not run(PURSE, seed).wrong for seed in _HELD] == [is_looked_for] * len(_HELD)
+
+
 def test_a_rolling_deploy_ends_with_the_rows_of_the_newer_code() -> None:
     for seed in range(_CHUNK):
         outcome = run(DEPLOY, seed)
@@ -66,6 +76,17 @@ def test_the_same_seed_gives_the_same_run(scenario: Scenario) -> None:
     first, second = run(scenario, 7), run(scenario, 7)
     assert (first.events, first.seconds, first.wrong) == (second.events, second.seconds, second.wrong)
     assert [str(line) for line in first.trace] == [str(line) for line in second.trace]
+
+
+def test_what_is_logged_changes_no_run() -> None:
+    """A producer's log tells it that a request was not answered: whoever wants no log wants that all the same."""
+    heard = run(PURSE, _HELD[0])
+    logging.disable(logging.CRITICAL)
+    try:
+        silent = run(PURSE, _HELD[0])
+    finally:
+        logging.disable(logging.NOTSET)
+    assert (heard.events, heard.seconds) == (silent.events, silent.seconds)
 
 
 @pytest.mark.parametrize("bug", _QUICK)

@@ -11,8 +11,11 @@ from typing import Any
 
 import psutil
 import pytest
+from py4j.protocol import Py4JNetworkError
 
+from leftfold.errors import InfrastructureError
 from leftfold.local import java_home
+from leftfold.spark.outcome import cause_of
 
 START = """
 import signal
@@ -41,3 +44,22 @@ def test_an_interrupted_start_leaves_no_java_behind(after: float) -> None:
         # A fast machine may have started it by 1.2 s; a slow one has begun nothing at 0.6.
         assert ours in told or ((after > 1 or not started) and "KeyboardInterrupt" in told), told
         assert psutil.wait_procs(started, timeout=240.0)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("came", "told"), [(KeyboardInterrupt, KeyboardInterrupt), (RuntimeError, InfrastructureError)], ids=["", "twin"]
+)
+def test_ctrl_c_is_told_even_when_the_jvm_hangs_up_on_the_way_out(
+    came: type[BaseException], told: type[BaseException]
+) -> None:
+    def asked() -> None:
+        try:
+            try:
+                raise came
+            finally:
+                raise Py4JNetworkError("Answer from Java side is empty")  # as when PySpark forgets where it was called
+        except Py4JNetworkError as error:
+            raise cause_of(error) from error
+
+    with pytest.raises(told):
+        asked()

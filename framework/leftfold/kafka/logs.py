@@ -23,6 +23,10 @@ class QuietLog(logging.Logger):
         super().__init__(client)
         self._seen: dict[str, float] = {}
 
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802  # as logging calls it
+        """Always: what a client says also steers its owner, whom nobody means by `logging.disable`."""
+        return True
+
     def handle(self, record: logging.LogRecord) -> None:
         """Passes the line on, unless one of its kind was passed on just now."""
         line = record.getMessage()

@@ -141,6 +141,10 @@ class Restoration:
         return [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
 
     def _watermarks(self) -> bool:
+        if self._holds_readers():
+            # The states may tell of it already, and then nobody here would ever read on to where it hangs.
+            self._end_hanging()
+            return False
         start: dict[int, int] = {}
         for partition, restored in self.found.items():
             restored.state_start, restored.state_end = self._ends(self._state, partition)
@@ -150,6 +154,12 @@ class Restoration:
         self._log.seek(Position({self._state: start}))
         self._phase = self._states
         return False
+
+    def _holds_readers(self) -> bool:
+        """Whether a transaction is open on events or letters, which need not be read here to their end."""
+        places = [TopicPartition(topic, p) for topic in self._duty.writes for p in self.found]
+        stable = (self._ports.stable.get_watermark_offsets(place, timeout=5.0)[1] for place in places)
+        return any(end < self._ends(place.topic, place.partition)[1] for place, end in zip(places, stable, strict=True))
 
     def _ends(self, topic: str, partition: int) -> tuple[int, int]:
         low, high = self._ports.uncommitted.get_watermark_offsets(TopicPartition(topic, partition), timeout=5.0)

@@ -58,7 +58,16 @@ def results_of_pass(lines: Iterable[str], jobs: int) -> list[list[BucketResult]]
 
 
 def cause_of(error: Exception) -> LeftfoldError:
-    """What went wrong in an executor, without the Java stack traces around it."""
+    """What went wrong in an executor, without the Java stack traces around it.
+
+    Raises:
+        KeyboardInterrupt: that was Ctrl-C, behind which a connection to the JVM may fail on the way out.
+    """
+    behind = error.__context__
+    while behind is not None:
+        if isinstance(behind, KeyboardInterrupt):
+            raise KeyboardInterrupt
+        behind = behind.__context__
     text = str(error)
     if ours := _OURS.findall(text):
         name, message = ours[-1]

@@ -119,7 +119,7 @@ def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: Misfits) ->
     )
     try:
         return results_of(row.line for row in written.collect())
-    except (KeyboardInterrupt, LeftfoldError):
+    except LeftfoldError:
         raise
     except Exception as error:
         raise cause_of(error) from error

@@ -37,7 +37,7 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], 
         with listening(spark, tell) as address, tagged(spark.sparkContext):
             try:
                 return results_of(tasks(spark, job, plan, address))
-            except (KeyboardInterrupt, LeftfoldError):
+            except LeftfoldError:
                 raise
             except Exception as error:
                 raise cause_of(error) from error
@@ -52,7 +52,7 @@ def spark_pass_runner(spark: SparkSession) -> PassRunner:
         with listening(spark, tell) as address, tagged(spark.sparkContext):
             try:
                 return results_of_pass(pass_lines(spark, BulkPass(tuple(jobs)), plan, address), len(jobs))
-            except (KeyboardInterrupt, LeftfoldError):
+            except LeftfoldError:
                 raise
             except Exception as error:
                 raise cause_of(error) from error
