@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
@@ -10,7 +10,18 @@ from typing import NamedTuple
 from leftfold.position import Position
 from leftfold.rows import Fields
 
-__all__ = ["BucketFlush", "Generation", "Mark", "Parked", "Phase", "Registry", "RowChange", "Snapshot", "covered"]
+__all__ = [
+    "BucketFlush",
+    "Generation",
+    "Mark",
+    "Parked",
+    "Phase",
+    "Registry",
+    "RowChange",
+    "Snapshot",
+    "While",
+    "covered",
+]
 
 
 class Phase(StrEnum):
@@ -150,6 +161,14 @@ class Registry:
     def live_of(self, hash_: str, name: str = "") -> Generation | None:
         """The live generation of a schema hash, or its pinned one of a name."""
         return self.generations.get(self.live.get(pointer(hash_, name), ""))
+
+
+@dataclass(frozen=True)
+class While:
+    """What a change of a registry depends on: `holds`, and no flush of `unmoved` from when that is asked."""
+
+    unmoved: Generation
+    holds: Callable[[], bool]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
-from leftfold.flush import BucketFlush, Generation, Mark, Registry, Snapshot
+from leftfold.flush import BucketFlush, Generation, Mark, Registry, Snapshot, While
 from leftfold.position import Position
 from leftfold.questions import Question
 
@@ -111,8 +111,12 @@ class ViewStore(Protocol):
     def registry(self, view: str) -> Registry:
         """The generations of a view and which is live for each hash."""
 
-    def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
-        """Replaces the registry if it is still `before`; False when someone else was faster."""
+    def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
+        """Replaces the registry if it is still `before`; False when someone else was faster.
+
+        Args:
+            while_: what must hold, too, when it lands.
+        """
 
     def marks(self, generation: Generation) -> dict[int, Mark]:
         """The marks of a generation's buckets, without those that are missing.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,16 +14,20 @@ from leftfold.engine.bulk import BulkJob, Tell
 from leftfold.engine.bulk_local import run_here
 from leftfold.engine.bulk_log import SteadyLog
 from leftfold.engine.bulk_result import BucketResult
+from leftfold.engine.follower import Follower
 from leftfold.engine.generations import change, moment, open_generation
+from leftfold.engine.group import Group
 from leftfold.engine.plan import RebuildPlan
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
 from leftfold.engine.rebuild_removal import remove
 from leftfold.engine.rebuild_result import Agreement
 from leftfold.errors import Fenced
-from leftfold.flush import BucketFlush, Generation, Parked, Phase
-from leftfold.memory import World
+from leftfold.flush import BucketFlush, Generation, Parked, Phase, Registry, While, covered
+from leftfold.memory import MemoryViewStore, World
 from leftfold.position import Position
 from leftfold.view import View
+from tests.core.folding import FoldBench, out
+from tests.core.shop import household_spend
 from tests.ledger import LedgerEvent, Summary, app, by_owner, histories, stranger, summary
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,7 +40,7 @@ def world() -> Iterator[World]:
         yield world
 
 
-def rebuild(world: World, view: View[Any, Any], **options: Any) -> Rebuild:
+def rebuild(world: World | FoldBench, view: View[Any, Any], **options: Any) -> Rebuild:
     return Rebuild(
         view,
         world.store,
@@ -87,6 +91,40 @@ def test_rows_that_differ_are_not_swapped_in_and_not_left_behind(world: World) -
     assert abs(result.checksum - result.old_checksum) == 1
     assert ids(world, summary) == {old.id}
     assert rebuild(world, summary, swap_anyway=True).run().swapped
+
+
+class _Overtaken(MemoryViewStore):
+    """The live generation moves on between the last look at it and the swap, once: a tail was faster."""
+
+    is_careless = False
+    overtake: Callable[[], object] | None = None
+
+    def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
+        """Changes it, later than was meant."""
+        if before.live != after.live and (overtake := self.overtake):
+            self.overtake = None
+            overtake()
+        return super().change_registry(view, before, after, None if self.is_careless else while_)
+
+
+@pytest.mark.parametrize("is_careless", [False, True], ids=["", "twin"])
+def test_a_generation_that_was_overtaken_catches_up_before_it_goes_live(is_careless: bool) -> None:
+    bench = FoldBench(household_spend)
+    bench.store = store = _Overtaken()
+    bench.write(out("b1", "h1", tea=1))
+    bench.settle()
+    old = bench.live(household_spend)
+    group = Group(bench.log.reader, [Follower(household_spend, old, store)], store)
+
+    def overtake() -> None:
+        bench.write(out("b2", "h1", tea=1))
+        assert group.step(100, 0.0)[0]
+        assert not group.land()
+
+    store.is_careless, store.overtake = is_careless, overtake
+    assert rebuild(bench, household_spend, keep=3600.0).run().swapped
+    new = bench.live(household_spend)
+    assert covered(new, store.marks(new)).covers(covered(old, store.marks(old))) is not is_careless
 
 
 def never(row: Summary | None, event: LedgerEvent) -> Summary | None:

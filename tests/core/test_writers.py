@@ -10,7 +10,7 @@ from leftfold import ViewNotBuilt
 from leftfold.engine.decoded import EventDecoder
 from leftfold.engine.follower import Follower
 from leftfold.engine.generations import change, empty_marks, followed, new_generation, open_generation
-from leftfold.flush import BucketFlush, Mark, Phase, Registry, covered
+from leftfold.flush import BucketFlush, Mark, Phase, Registry, While, covered
 from leftfold.memory import MemoryViewStore
 from leftfold.position import Position
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, out
@@ -169,12 +169,12 @@ def test_a_change_of_the_registry_is_applied_to_what_is_there_when_it_lands() ->
     class Busy(MemoryViewStore):
         raced = False
 
-        def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
+        def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
             if not self.raced:
                 self.raced = True
                 open_generation(self, household_spend, TOPICS, Phase.SEALED)
                 return False
-            return super().change_registry(view, before, after)
+            return super().change_registry(view, before, after, while_)
 
     store = Busy()
     generation = new_generation(household_spend, Registry(), TOPICS, Phase.SEALED)

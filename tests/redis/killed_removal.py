@@ -11,7 +11,7 @@ from redis.connection import Connection
 
 from leftfold.engine.generations import open_generation
 from leftfold.engine.rebuild_removal import remove
-from leftfold.flush import Generation, Phase, Registry
+from leftfold.flush import Generation, Phase, Registry, While
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.ledger import summary
 
@@ -30,11 +30,11 @@ class _Fatal(RedisViewStore):
         _die_in(self._last)
         super().unlink(generation)
 
-    def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
+    def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
         """Dies where a generation would be registered."""
         if len(after.generations) > len(before.generations):
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().change_registry(view, before, after)
+        return super().change_registry(view, before, after, while_)
 
 
 def _die_in(last: int) -> None:

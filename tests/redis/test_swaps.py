@@ -66,7 +66,7 @@ def test_no_reader_sees_a_missing_a_mixed_or_an_older_row(
 def test_twin_a_swap_that_does_not_wait_shows_older_rows_and_hides_some(
     server: RedisServer, store: RedisViewStore, world: World, view: View[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Swap, "_past", lambda self, old, ends: True)
+    monkeypatch.setattr(Swap, "_past", lambda self, *places: True)
     kinds = swapped(server, store, world, view).kinds()
     assert kinds == ({"older", "missing"} if view is by_owner else {"older"})
 

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from leftfold.contracts import ViewStoreContract
+from leftfold.contracts.buckets import mark
+from leftfold.flush import BucketFlush, Generation, Registry, While
+from leftfold.ports import ViewStore
 from leftfold.redis import RedisViewStore
 from tests.redis.server import RedisServer
 
@@ -22,3 +25,18 @@ class TestRedisViewStore(ViewStoreContract):
         store = RedisViewStore(server.settings)
         yield store
         store.close()
+
+    @pytest.mark.parametrize("depends", [True, False], ids=["", "twin"])
+    def test_the_registry_does_not_change_over_a_flush(
+        self, store: ViewStore, generation: Generation, depends: bool
+    ) -> None:
+        """In a cluster it does: the mark of a bucket and the registry are on different servers there."""
+
+        def holds() -> bool:
+            found = store.marks(generation)[0]
+            return store.flush([BucketFlush(generation, 0, found.token, mark("next", 1), (), ())])
+
+        if not depends:
+            assert holds()
+        one, while_ = Registry().with_generation(generation), While(generation, holds)
+        assert store.change_registry(generation.view, Registry(), one, while_ if depends else None) is not depends

@@ -23,6 +23,7 @@ from leftfold.kafka.restore import Restoration
 from leftfold.kafka.transaction import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker import Worker
 from leftfold.reading.lookup import Lookup
+from leftfold.redis import RedisViewStore
 from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import EXEC, MULTI
 from leftfold.testing.simulation.schedules import Scenario
@@ -265,6 +266,14 @@ def _catch_up() -> Sequence[Patch]:
     return [(CatchUp, "wait", lambda self, *more, **options: None)]
 
 
+def _level() -> Sequence[Patch]:
+    """A rebuild goes live whatever readers have seen since it looked."""
+    change = RedisViewStore.change_registry
+    return [
+        (RedisViewStore, "change_registry", lambda self, view, before, after, *more: change(self, view, before, after))
+    ]
+
+
 def _attempt() -> Sequence[Patch]:
     """A rebuild that was taken for dead continues to fill what another one fills by now."""
     there = lambda registry, generation: generation.id in registry.generations  # noqa: E731
@@ -321,6 +330,7 @@ PLANTED = {
     "read your writes": Bug(_read_your_writes, SPENDING),
     "late seal": Bug(_late_seal, SPENDING),
     "catch up": Bug(_catch_up, SPENDING),
+    "level": Bug(_level, SPENDING),
     "attempt": Bug(_attempt, SPENDING),
     "bulk committed": Bug(_bulk_committed, SPENDING),
     "not landed": Bug(_not_landed, SPENDING),

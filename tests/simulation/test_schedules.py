@@ -18,6 +18,8 @@ _MET = (597, 1720)
 """A reader loses Redis while it begins to listen."""
 _HELD = (24431, 25221, 26239)
 """A coordinator forgets events alone, and nobody hears that a request was not answered."""
+_OVERTAKEN = 461
+"""A tail brings the live generation on between the last look of a rebuild and its swap."""
 _QUICK = {
     "answered": 40,
     "failed is done": 20,
@@ -51,6 +53,12 @@ def test_every_promise_of_views_is_kept(chunk: int) -> None:
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
         outcome = run(SPENDING, seed)
         assert not outcome.wrong, str(shrink(SPENDING, outcome))
+
+
+@pytest.mark.parametrize("is_level", [True, False], ids=["", "twin"])
+def test_nothing_goes_live_behind_what_readers_have_seen(is_level: bool) -> None:
+    with nullcontext() if is_level else planted("level"):
+        assert (not run(SPENDING, _OVERTAKEN).wrong) is is_level
 
 
 @pytest.mark.parametrize("seed", _MET)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.flush import Generation, Mark, Phase, Registry
+from leftfold.flush import Generation, Mark, Phase, Registry, While
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.local import java_home
@@ -49,12 +49,12 @@ class DyingStore(RedisViewStore):
         super().seal(generation, marks)
         self._pass("behind the seal")
 
-    def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
+    def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
         """Registers, swaps or forgets a generation."""
         swapped = before.live != after.live
         if swapped:
             self._pass("before the swap")
-        done = super().change_registry(view, before, after)
+        done = super().change_registry(view, before, after, while_)
         if swapped:
             self._pass("behind the swap")
         if after.generations.keys() > before.generations.keys():

@@ -12,7 +12,7 @@ import pytest
 
 from leftfold.contracts.buckets import COLUMNS, changed, deleted, flush_of, mark, new_generation, row
 from leftfold.contracts.reading import ReadingContract
-from leftfold.flush import Generation, Parked, Phase, Registry
+from leftfold.flush import Generation, Parked, Phase, Registry, While
 from leftfold.ordered import ordered
 from leftfold.ports import ViewStore
 from leftfold.position import Position
@@ -47,6 +47,13 @@ class ViewStoreContract(ReadingContract):
         assert store.registry(view) == one
         assert store.change_registry(view, one, one.pointed(generation))
         assert store.registry(view).live_of(generation.hash) == generation.in_phase(Phase.LIVE)
+
+    def test_the_registry_changes_only_while_what_is_told_holds(self, store: ViewStore, generation: Generation) -> None:
+        one = Registry().with_generation(generation)
+        assert not store.change_registry(generation.view, Registry(), one, While(generation, lambda: False))
+        assert store.registry(generation.view) == Registry()
+        assert store.change_registry(generation.view, Registry(), one, While(generation, lambda: True))
+        assert store.registry(generation.view) == one
 
     def test_the_registry_keeps_which_codes_and_topics_a_generation_is_of_and_when_it_ends(
         self, store: ViewStore, generation: Generation

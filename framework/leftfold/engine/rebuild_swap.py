@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from leftfold.engine.rebuild_removal import remove
 from leftfold.engine.rebuild_result import Agreement, RebuildResult
 from leftfold.engine.same_log import other_log
 from leftfold.errors import Fenced
-from leftfold.flush import Generation, Mark, Phase, Registry, covered
+from leftfold.flush import Generation, Mark, Phase, Registry, While, covered
 from leftfold.ports import LogReader, ViewStore
 from leftfold.position import Position
 from leftfold.rows import CHECKSUM_MODULUS
@@ -32,8 +33,9 @@ __all__ = ["Swap"]
 
 _NEAR = 200_000
 """A predecessor that nobody follows is brought up by this rebuild if it is at most so many offsets behind."""
-_COMPARE_SECONDS = 15.0
+_COMPARE_SECONDS = _LEVEL_SECONDS = 15.0
 _ATTEMPTS = 5
+_NOWHERE = Position()
 
 
 class Swap:
@@ -63,15 +65,17 @@ class Swap:
         for _ in range(_ATTEMPTS):
             old = self._predecessor()
             foreign = other_log(old, self._new.ids) if old is not None else ""
-            agreement, sums, why = self._level(None if foreign else old, ends)
-            why = why or (f"{old.id} was folded from other topics" if old is not None and foreign else "")
-            if self._options.hold:
-                self._hold()
-                return self._result(old, events, agreement, sums, why, False)
-            refused = agreement in (Agreement.DIFFERENT, Agreement.WORSE)
-            agreed = not refused or self._options.swap_anyway
-            if not agreed or self._pointed(old):
-                return self._result(old, events, agreement, sums, why, agreed)
+            with self._level(None if foreign else old, ends) as (near, catch_up):
+                agreement, sums, why = self._compare(None if foreign else old, near, catch_up)
+                why = why or (f"{old.id} was folded from other topics" if old is not None and foreign else "")
+                if self._options.hold:
+                    self._hold()
+                    return self._result(old, events, agreement, sums, why, False)
+                refused = agreement in (Agreement.DIFFERENT, Agreement.WORSE)
+                agreed = not refused or self._options.swap_anyway
+                swapped = agreed and self._pointed(old, near, catch_up)
+            if swapped or not agreed:
+                return self._result(old, events, agreement, sums, why, swapped)
         raise Fenced(
             f"view {self._view.name}: other generations went live {_ATTEMPTS} times; are two rebuilds running?"
         )
@@ -99,7 +103,11 @@ class Swap:
             raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
         return marks
 
-    def _level(self, old: Generation | None, ends: Position) -> tuple[Agreement, tuple[int, int], str]:
+    @contextmanager
+    def _level(self, old: Generation | None, ends: Position) -> Iterator[tuple[Generation | None, CatchUp]]:
+        """Brings the new generation as far as readers are, and keeps it there within the block; the old one with it, if
+        it is near.
+        """
         self._watch.begin("catch up")
         pair = [self._new] if old is None or self._lag(old, ends) > _NEAR else [self._new, old]
         catch_up = CatchUp(
@@ -113,11 +121,11 @@ class Swap:
         )
         try:
             catch_up.wait(lambda: self._past(old, ends), timeout=self._options.timeout, awaited=_AWAITED[old is None])
-            return self._compare(old, catch_up, near=len(pair) > 1)
+            yield pair[1] if len(pair) > 1 else None, catch_up
         finally:
             catch_up.close()
 
-    def _past(self, old: Generation | None, ends: Position) -> bool:
+    def _past(self, old: Generation | None, ends: Position = _NOWHERE) -> bool:
         # The old marks are read first: what they say can only be less than what is true when the new ones are read.
         target = ends if old is None else reduce(or_, (m.position for m in self._store.marks(old).values()), Position())
         return covered(self._new, self._marks()).covers(target)
@@ -127,11 +135,11 @@ class Swap:
         return ends.ahead_of(at)
 
     def _compare(
-        self, old: Generation | None, catch_up: CatchUp, *, near: bool
+        self, old: Generation | None, near: Generation | None, catch_up: CatchUp
     ) -> tuple[Agreement, tuple[int, int], str]:
         if old is None:
             return Agreement.ALONE, (0, 0), ""
-        if not near:
+        if near is None:
             return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and nobody follows it"
         self._watch.begin("compare")
         comparison, deadline = Comparison(old, self._new), time.monotonic() + _COMPARE_SECONDS
@@ -143,17 +151,24 @@ class Swap:
             catch_up.step()
         return comparison.agreement, comparison.sums, comparison.why
 
-    def _pointed(self, old: Generation | None) -> bool:
-        """Points at the new generation; False when another one is live than the one just compared with."""
-        self._watch.begin("swap")
+    def _pointed(self, old: Generation | None, near: Generation | None, catch_up: CatchUp) -> bool:
+        """Points at the new generation; False when another one is live than the one just compared with.
 
-        def point(registry: Registry) -> Registry:
+        Where the old one is near, the new one is not behind it at that moment: no reader goes back in time.
+        """
+        self._watch.begin("swap")
+        deadline = time.monotonic() + _LEVEL_SECONDS
+        while True:
+            registry = self._store.registry(self._view.name)
             live = self._checked(registry).live_of(self._new.hash)
             if (live and live.id) != (old and old.id):
-                return registry
-            return registry.pointed(self._new, now(), moment(self._options.keep))
-
-        return change(self._store, self._view.name, point).live.get(self._new.hash) == self._new.id
+                return False
+            # A live generation that never stands still long enough must not keep the new one out for ever.
+            level = None if near is None or time.monotonic() > deadline else While(near, partial(self._past, near))
+            after = registry.pointed(self._new, now(), moment(self._options.keep))
+            if self._store.change_registry(self._view.name, registry, after, level):
+                return True
+            catch_up.step()
 
     def _checked(self, registry: Registry) -> Registry:
         """The registry, if the new generation is still this rebuild's in it."""

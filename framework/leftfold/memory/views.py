@@ -11,7 +11,7 @@ from leftfold.bells import Bells, LoopBell, ThreadBell
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import BulkRow, Registries, Stored
 from leftfold.errors import Fenced
-from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, Snapshot
+from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, Snapshot, While
 from leftfold.memory.answers import answered
 from leftfold.memory.bucket import Bucket
 from leftfold.position import Position
@@ -40,10 +40,14 @@ class MemoryViewStore:
         """The generations of a view."""
         return self._registries.get(view, Registry())
 
-    def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
+    def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
         """Replaces the registry if it is still `before`."""
         if self.registry(view) != before:
             return False
+        if while_ is not None:
+            marks = self.marks(while_.unmoved)
+            if not while_.holds() or self.marks(while_.unmoved) != marks:
+                return False
         self._registries[view] = after
         self._bells.changed(view)
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -25,16 +25,27 @@ def read_registry(client: Client | Pipeline, view: str) -> Registry:
     return decoded(view, fields)
 
 
-def change_registry(client: Client, view: str, before: Registry, after: Registry) -> bool:
-    """Replaces the registry if it is still `before`; fields this version does not know stay as they are."""
+def change_registry(
+    client: Client,
+    view: str,
+    before: Registry,
+    after: Registry,
+    marks: Sequence[bytes] = (),
+    holds: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Replaces the registry if it is still `before`; fields this version does not know stay as they are.
+
+    Args:
+        marks: keys that must not change from when `holds` is asked until this lands.
+    """
     old, new = _encoded(before), _encoded(after)
     gone = [field for field in old if field not in new]
     moved = [part for field, value in new.items() if old.get(field) != value for part in (field, value)]
     key = registry_key(view)
     try:
         with client.pipeline() as pipe:
-            pipe.watch(key)
-            if read_registry(pipe, view) != before:
+            pipe.watch(key, *marks)
+            if read_registry(pipe, view) != before or not holds():
                 return False
             pipe.multi()
             if gone:

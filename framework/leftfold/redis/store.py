@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from leftfold.bells import LoopBell, ThreadBell
 from leftfold.engine.bulk_result import BucketResult
 from leftfold.engine.bulk_store import Registries, Stored
-from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot
+from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot, While
 from leftfold.ports import Flushing
 from leftfold.position import Position
 from leftfold.questions import Listed, Matching, Question, Range, Registered, Rows
@@ -62,10 +62,18 @@ class RedisViewStore:
         """The generations of a view and which is live for each hash."""
         return self.ask(Registered(view))
 
-    def change_registry(self, view: str, before: Registry, after: Registry) -> bool:
-        """Replaces the registry if it is still `before`; False when someone else was faster."""
+    def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
+        """Replaces the registry if it is still `before`; False when someone else was faster.
+
+        In a cluster a flush that lands between the look at `while_` and the change is not seen: other servers have it.
+        """
+        also: dict[str, Any] = {}
+        if while_ is not None:
+            unmoved = while_.unmoved
+            seen = () if self._topology.spread else range(unmoved.buckets)
+            also = {"marks": [BucketKeys(unmoved, bucket).mark for bucket in seen], "holds": while_.holds}
         with translated(self._settings):
-            return self._settled(partial(change_registry, self._client, view, before, after))
+            return self._settled(partial(change_registry, self._client, view, before, after, **also))
 
     def marks(self, generation: Generation) -> dict[int, Mark]:
         """The marks of a generation's buckets, without those that are missing."""
