@@ -35,6 +35,7 @@ __all__ = [
     "OutcomeUnknown",
     "StaleViewError",
     "ViewNotBuilt",
+    "is_interruption",
     "refused",
 ]
 
@@ -173,3 +174,10 @@ def refused(text: str) -> ConfigurationError:
     """The error of brokers that do not take a login, or do not let it do something: what, and where to look."""
     advice = "look at security_protocol, sasl_* and ssl_* of the settings, and at the cluster's ACLs"
     return ConfigurationError(f"{text}; {advice} (leftfold topics acl)")
+
+
+def is_interruption(error: BaseException | None) -> bool:
+    """Whether behind an error stands Ctrl-C, which fell into C code or met another error on its way out."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

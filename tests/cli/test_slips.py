@@ -104,6 +104,17 @@ def test_ctrl_c_before_the_command_has_begun_is_quiet(
     assert (told.code, told.out, told.err) == (130, "", "")
 
 
+@pytest.mark.parametrize(("behind", "code"), [(KeyboardInterrupt(), 130), (ValueError(), 1)], ids=["", "twin"])
+def test_ctrl_c_within_c_code_is_told_as_such(
+    behind: BaseException, code: int, typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(app: object) -> None:
+        raise SystemError("<class 'Some'> returned a result with an exception set") from behind
+
+    monkeypatch.setattr("typer.main.get_command", interrupted)
+    assert typed("status").code == code
+
+
 def test_doctor_names_all_that_is_not_installed_at_once(shop: Shell) -> None:
     script = """
 import sys

@@ -25,7 +25,7 @@ _QUICK = {
     "failed is done": 20,
     "rewind": 60,
     "offsets outside": 150,
-    "fresh metadata": 10,
+    "fresh metadata": 40,
     "read committed": 150,
     "unknown is committed": 150,
     "read your writes": 10,

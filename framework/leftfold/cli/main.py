@@ -12,6 +12,7 @@ import typer
 from leftfold.cli.commands import app
 from leftfold.cli.failures import INTERRUPTED, tell
 from leftfold.cli.hints import spec_in
+from leftfold.errors import is_interruption
 
 __all__ = ["main", "run"]
 
@@ -37,6 +38,8 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _deaf()
     except Exception as error:  # noqa: BLE001  # whatever comes is told in a line
+        if isinstance(error, SystemError) and is_interruption(error):
+            return INTERRUPTED
         return tell(error, whole=whole, app=spec_in(arguments))
     return int(code or 0)
 

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 import leftfold.errors
 from leftfold.engine.bulk_result import BucketResult
-from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.errors import InfrastructureError, LeftfoldError, is_interruption
 
 __all__ = ["cause_of", "lines_of", "results_of", "results_of_pass"]
 
@@ -63,11 +63,8 @@ def cause_of(error: Exception) -> LeftfoldError:
     Raises:
         KeyboardInterrupt: that was Ctrl-C, behind which a connection to the JVM may fail on the way out.
     """
-    behind = error.__context__
-    while behind is not None:
-        if isinstance(behind, KeyboardInterrupt):
-            raise KeyboardInterrupt
-        behind = behind.__context__
+    if is_interruption(error):
+        raise KeyboardInterrupt
     text = str(error)
     if ours := _OURS.findall(text):
         name, message = ours[-1]
