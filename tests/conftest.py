@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -150,11 +149,31 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return (yield)
 
 
+@pytest.fixture(scope="session")
+def _lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
+    from leftfold.local import LocalSettings, embedded
+    from tests.servers import Addresses
+
+    short = LocalSettings(kafka_properties={"group.min.session.timeout.ms": "500"})
+    with embedded(tmp_path_factory.mktemp("servers"), settings=short) as servers:
+        yield Addresses(servers.kafka, servers.redis)
+
+
+@pytest.fixture(scope="module")
+def empty_servers(_lasting: Addresses) -> Addresses:
+    """Embedded servers with nothing in them; the next module has the same ones, emptied again."""
+    from tests.servers import emptied
+
+    return emptied(_lasting)
+
+
 @pytest.fixture(scope="module")
 def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     """The addresses of a Kafka and a Redis that answer; the run fails where they cannot be had."""
     from tests.servers import running
 
-    data: Path = tmp_path_factory.mktemp("servers")
-    with running(request.config.getoption("--servers"), data) as addresses:
-        yield addresses
+    if (kind := request.config.getoption("--servers")) == "embedded":
+        yield request.getfixturevalue("empty_servers")
+    else:
+        with running(kind, tmp_path_factory.mktemp("servers")) as addresses:
+            yield addresses

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import redis
 import yaml
+from confluent_kafka.admin import AdminClient
 
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
@@ -19,7 +21,7 @@ from leftfold.local.servers import PROBES
 from leftfold.redis import RedisSettings
 from tests.ports import free_port
 
-__all__ = ["Addresses", "compose_service", "patient", "running", "secret_url"]
+__all__ = ["Addresses", "compose_service", "emptied", "patient", "running", "secret_url"]
 
 COMPOSE = Path(__file__).parents[1] / "docker-compose.yml"
 READY_SECONDS = 240.0
@@ -45,6 +47,25 @@ def running(kind: str, data: Path) -> Iterator[Addresses]:
                 yield _ready(_containers(stack))
         case _:
             yield _ready(_external())
+
+
+def emptied(servers: Addresses) -> Addresses:
+    """Deletes every topic, and with them what groups have committed, and all keys."""
+    with redis.Redis.from_url(servers.redis) as client:
+        client.flushall()
+    admin = AdminClient({"bootstrap.servers": servers.kafka})
+
+    def left() -> list[str]:
+        return [name for name in admin.list_topics(timeout=READY_SECONDS).topics if not name.startswith("__")]
+
+    if topics := left():
+        for deleted in admin.delete_topics(topics, operation_timeout=READY_SECONDS).values():
+            deleted.result()
+    deadline = time.monotonic() + READY_SECONDS
+    while topics := left():
+        assert time.monotonic() < deadline, f"waited {READY_SECONDS:g} s for the end of {topics}"
+        time.sleep(0.05)
+    return servers
 
 
 def patient(brokers: str) -> KafkaSettings:

@@ -15,6 +15,7 @@ import pytest
 from leftfold.cli.main import run
 from leftfold.cli.rebuilding import spark_settings
 from tests.cli.shell import Shell, Typed
+from tests.servers import Addresses
 
 WAIT_SECONDS = 240.0
 MACHINE = ("LEFTFOLD_JARS", "LEFTFOLD_IVY_SETTINGS", "LEFTFOLD_LOCAL_KAFKA_JVM")
@@ -72,7 +73,13 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 
 
 @pytest.fixture(scope="module")
-def served(shop: Shell) -> Iterator[Shell]:
+def served(shop: Shell, empty_servers: Addresses) -> Shell:
+    """The project and servers that are there already."""
+    return shop.at(empty_servers)
+
+
+@pytest.fixture(scope="module")
+def up(shop: Shell) -> Iterator[Shell]:
     """The project with its own embedded servers."""
     started = shop("up")
     assert started.code == 0, started.err

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from leftfold.cli.main import run
+from tests.servers import Addresses
 
 __all__ = ["ROOT", "Shell", "Typed", "serving"]
 
@@ -56,6 +57,15 @@ class Shell:
         ours = {"PYTHONPATH": str(ROOT / "framework"), "NO_COLOR": "1", "COLUMNS": "110"}
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("LEFTFOLD_")}
         self._environment |= ours | dict(environment or {})
+
+    def at(self, servers: Addresses) -> Shell:
+        """The same one; what is typed reaches these servers, and tests' modules as well as the framework's."""
+        self._environment |= {
+            "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": servers.kafka,
+            "LEFTFOLD_REDIS_URL": servers.redis,
+            "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
+        }
+        return self
 
     def __call__(self, *words: str, stdin: str = "") -> Typed:
         """Types a command and waits for its end."""

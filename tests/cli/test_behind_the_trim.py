@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import time
@@ -18,9 +17,9 @@ import pytest
 
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import Servers, embedded
 from tests.cli.shell import Shell
 from tests.ledger import Move, app, histories, stranger
+from tests.servers import Addresses
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
@@ -48,23 +47,13 @@ app = App("ledgers", partitions=4, views=[FoldView("ledger_summary", events=Ledg
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with embedded(tmp_path_factory.mktemp("trim-servers")) as servers:
-        yield servers
-
-
-@pytest.fixture(scope="module")
-def shell(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+def shell(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A project that names no archive."""
     place = tmp_path_factory.mktemp("project")
     (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.ledger:app"\n')
     (place / "mended.py").write_text(MENDED)
     shell = Shell(place)
-    shell._environment |= {
-        "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": own.kafka,
-        "LEFTFOLD_REDIS_URL": own.redis,
-        "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
-    }
+    shell.at(empty_servers)
     return shell
 
 
@@ -84,12 +73,12 @@ def run(shell: Shell) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture(scope="module")
-def places(own: Servers, shell: Shell, run: subprocess.Popen[bytes]) -> dict[str, str]:
+def places(empty_servers: Addresses, shell: Shell, run: subprocess.Popen[bytes]) -> dict[str, str]:
     """Some places of the log, at each of which the views were built while all of it was there.
 
     Two histories are written; then everything is archived and trimmed away, and one more event is written.
     """
-    with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=own.kafka))) as client:
+    with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=empty_servers.kafka))) as client:
         client.send_many(list(histories(stranger(3), 300)), timeout=SECONDS)
         noon = datetime.now(UTC).isoformat()
         client.send_many(list(histories(stranger(4), 300)), timeout=SECONDS)

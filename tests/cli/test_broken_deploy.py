@@ -33,17 +33,17 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project(served: Shell) -> Project:
+def project(up: Shell) -> Project:
     """The first version has been at work."""
-    with running(served):
+    with running(up):
         deadline = time.monotonic() + 240.0
-        while served("send", "AddItem", ADD.format(CARTS[0])).code:
+        while up("send", "AddItem", ADD.format(CARTS[0])).code:
             assert time.monotonic() < deadline, "waited in vain for the worker"
         for cart in CARTS[1:]:
-            assert served("send", "AddItem", ADD.format(cart)).code == 0
-        while len(rows(served)) < len(CARTS):
+            assert up("send", "AddItem", ADD.format(cart)).code == 0
+        while len(rows(up)) < len(CARTS):
             assert time.monotonic() < deadline, "waited in vain for the tail"
-    return Project(served)
+    return Project(up)
 
 
 def rows(shell: Shell) -> dict[str, int]:

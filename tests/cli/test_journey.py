@@ -28,30 +28,30 @@ if "pyspark.daemon" in sys.orig_argv:
 """
 
 
-def before_anything_ran_a_command_says_what_to_start(served: Shell) -> None:
-    told = served("send", "AddItem", TEA)
+def before_anything_ran_a_command_says_what_to_start(up: Shell) -> None:
+    told = up("send", "AddItem", TEA)
     assert told.code == 69
     assert "app shop has never run at 127.0.0.1:" in told.err
     assert told.err.rstrip().endswith("start it in another terminal: leftfold run")
 
 
-def before_anything_ran_check_says_what_run_would_make(served: Shell) -> None:
-    told = served("check")
+def before_anything_ran_check_says_what_run_would_make(up: Shell) -> None:
+    told = up("check")
     assert told.code == 0
     assert "leftfold run would make: shop.replies (4 partitions), carts.commands (4 partitions)" in told.err
 
 
-def before_anything_ran_a_view_says_how_to_build_it(served: Shell) -> None:
-    told = served("get", "cart_summary", "c-1")
+def before_anything_ran_a_view_says_how_to_build_it(up: Shell) -> None:
+    told = up("get", "cart_summary", "c-1")
     assert told.code == 1
     assert "start a tail: leftfold run cart_summary" in told.err
 
 
-def servers_are_up_and_up_again_is_nothing_new(served: Shell) -> None:
-    rows = {row["name"]: row for row in served("status", "--json").rows() if row["kind"] == "server"}
+def servers_are_up_and_up_again_is_nothing_new(up: Shell) -> None:
+    rows = {row["name"]: row for row in up("status", "--json").rows() if row["kind"] == "server"}
     assert rows.keys() == {"kafka", "redis"}
     assert all(row["state"] == "up" for row in rows.values())
-    (again,) = served("up", "--json").rows()
+    (again,) = up("up", "--json").rows()
     assert (again["kafka"], again["redis"]) == (rows["kafka"]["address"], rows["redis"]["address"])
 
 
@@ -285,61 +285,61 @@ def line_of(told: Typed) -> list[str]:
 
 
 def without_a_worker_the_outcome_is_unknown_and_the_same_line_can_be_typed_again(
-    served: Shell,
+    up: Shell,
     run: subprocess.Popen[bytes],
     started: Start,
     wait_until: Wait,
 ) -> None:
     run.terminate()
     run.wait(240.0)
-    assert {"starting", "serving", "following", "stopped"} <= {line["event"] for line in served.lines()}
-    told = served("send", "AddItem", TEA.replace("c-1", "c-7"), "--timeout", "0.5")
+    assert {"starting", "serving", "following", "stopped"} <= {line["event"] for line in up.lines()}
+    told = up("send", "AddItem", TEA.replace("c-1", "c-7"), "--timeout", "0.5")
     assert told.code == 75
     # The broker is given a second to say who owns it, which may be too short.
-    wait_until(lambda: "no worker owns carts.commands" in served(*line_of(told), "--timeout", "0.5").err, "the reason")
-    started(served, ["run"])
-    assert served(*line_of(told)).code == 0
-    assert [row["version"] for row in served("events", "carts", "c-7", "--json").rows()] == [1]
+    wait_until(lambda: "no worker owns carts.commands" in up(*line_of(told), "--timeout", "0.5").err, "the reason")
+    started(up, ["run"])
+    assert up(*line_of(told)).code == 0
+    assert [row["version"] for row in up("events", "carts", "c-7", "--json").rows()] == [1]
 
 
-def down_stops_and_says_so_and_then_nothing_runs(served: Shell) -> None:
-    assert served.lines()
-    assert served("down").out.startswith("stopped; the data stays in ")
-    assert served("down").out.startswith("nothing runs in ")
-    told = served("status")
+def down_stops_and_says_so_and_then_nothing_runs(up: Shell) -> None:
+    assert up.lines()
+    assert up("down").out.startswith("stopped; the data stays in ")
+    assert up("down").out.startswith("nothing runs in ")
+    told = up("status")
     assert told.code == 69
     assert "kafka and redis: nothing runs in .leftfold; start: leftfold up" in told.err
-    refused = served("run")
+    refused = up("run")
     assert refused.code == 78
     assert "no Kafka address: start servers with `leftfold up`" in refused.err
 
 
-def test_a_new_users_first_ten_minutes(served: Shell, started: Start, tmp_path: Path, wait_until: Wait) -> None:
-    before_anything_ran_a_command_says_what_to_start(served)
-    before_anything_ran_check_says_what_run_would_make(served)
-    before_anything_ran_a_view_says_how_to_build_it(served)
-    servers_are_up_and_up_again_is_nothing_new(served)
-    run = started(served, ["run"])
-    a_command_is_accepted_and_its_position_can_be_pasted_into_get(served, wait_until)
-    a_command_sent_again_is_not_decided_again(served)
-    a_rule_that_says_no_is_quoted(served)
-    an_expected_version_that_is_wrong_is_a_conflict(served)
-    the_events_of_a_stream_are_listed_in_order(served)
-    following_shows_what_comes(served, started, wait_until)
-    an_unknown_category_comes_with_the_known(served)
-    a_stream_without_events_comes_with_some_that_have(served)
-    a_row_that_no_event_touches_comes_with_some_that_are_there(served)
-    the_last_steps_of_a_row_are_explained_alone(served)
-    a_held_generation_is_not_read_by_key_and_what_shows_it_is_named(served)
-    a_view_of_another_key_is_read_as_json(served)
-    a_view_that_does_not_get_there_in_time_is_exit_4(served)
-    status_shows_workers_and_views(served, wait_until)
-    a_rebuild_is_planned_without_doing_it(served)
-    a_rebuild_in_this_process_agrees_with_the_tail_and_swaps(served)
-    a_rebuild_on_spark_agrees_as_well(served)
-    ctrl_c_leaves_the_live_generation_and_nothing_else(served, started, tmp_path, wait_until)
-    an_unknown_view_is_not_rebuilt(served)
-    check_finds_topics_that_do_not_fit(served)
-    a_fold_that_changes_is_found_and_can_be_accepted(served)
-    without_a_worker_the_outcome_is_unknown_and_the_same_line_can_be_typed_again(served, run, started, wait_until)
-    down_stops_and_says_so_and_then_nothing_runs(served)
+def test_a_new_users_first_ten_minutes(up: Shell, started: Start, tmp_path: Path, wait_until: Wait) -> None:
+    before_anything_ran_a_command_says_what_to_start(up)
+    before_anything_ran_check_says_what_run_would_make(up)
+    before_anything_ran_a_view_says_how_to_build_it(up)
+    servers_are_up_and_up_again_is_nothing_new(up)
+    run = started(up, ["run"])
+    a_command_is_accepted_and_its_position_can_be_pasted_into_get(up, wait_until)
+    a_command_sent_again_is_not_decided_again(up)
+    a_rule_that_says_no_is_quoted(up)
+    an_expected_version_that_is_wrong_is_a_conflict(up)
+    the_events_of_a_stream_are_listed_in_order(up)
+    following_shows_what_comes(up, started, wait_until)
+    an_unknown_category_comes_with_the_known(up)
+    a_stream_without_events_comes_with_some_that_have(up)
+    a_row_that_no_event_touches_comes_with_some_that_are_there(up)
+    the_last_steps_of_a_row_are_explained_alone(up)
+    a_held_generation_is_not_read_by_key_and_what_shows_it_is_named(up)
+    a_view_of_another_key_is_read_as_json(up)
+    a_view_that_does_not_get_there_in_time_is_exit_4(up)
+    status_shows_workers_and_views(up, wait_until)
+    a_rebuild_is_planned_without_doing_it(up)
+    a_rebuild_in_this_process_agrees_with_the_tail_and_swaps(up)
+    a_rebuild_on_spark_agrees_as_well(up)
+    ctrl_c_leaves_the_live_generation_and_nothing_else(up, started, tmp_path, wait_until)
+    an_unknown_view_is_not_rebuilt(up)
+    check_finds_topics_that_do_not_fit(up)
+    a_fold_that_changes_is_found_and_can_be_accepted(up)
+    without_a_worker_the_outcome_is_unknown_and_the_same_line_can_be_typed_again(up, run, started, wait_until)
+    down_stops_and_says_so_and_then_nothing_runs(up)

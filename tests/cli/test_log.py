@@ -20,9 +20,9 @@ import pytest
 from leftfold.cli.log import log
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import Servers, embedded
 from tests.cli.shell import Shell, Typed
 from tests.ledger import app, histories, stranger
+from tests.servers import Addresses
 from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
@@ -33,22 +33,12 @@ SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with embedded(tmp_path_factory.mktemp("log-servers")) as servers:
-        yield servers
-
-
-@pytest.fixture(scope="module")
-def project(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def project(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A project that names an archive, at work while it writes 400 events of history."""
     place = tmp_path_factory.mktemp("project")
     (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.ledger:app"\narchive = "kept"\n')
     shell = Shell(place)
-    shell._environment |= {
-        "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": own.kafka,
-        "LEFTFOLD_REDIS_URL": own.redis,
-        "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
-    }
+    shell.at(empty_servers)
     process = shell.start(["run"])
     try:
         deadline = time.monotonic() + SECONDS
@@ -56,7 +46,7 @@ def project(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             assert process.poll() is None, shell.said()
             assert time.monotonic() < deadline, f"waited {SECONDS:g} s for leftfold run: {shell.said()}"
             time.sleep(0.05)
-        with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=own.kafka))) as client:
+        with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=empty_servers.kafka))) as client:
             client.send_many(list(histories(stranger(3), 400)), timeout=SECONDS)
         yield shell
     finally:

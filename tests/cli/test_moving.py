@@ -43,9 +43,9 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     other = tmp_path_factory.mktemp("other")
     assert Shell(other)("new", "elsewhere").code == 0
     shell = Shell(other / "elsewhere")
-    (up,) = shell("up", "--json").rows()
+    (started,) = shell("up", "--json").rows()
     password = (other / "elsewhere" / ".leftfold" / "redis" / "password").read_text().strip()
-    yield {"kafka": up["kafka"], "redis": up["redis"].replace("***", f":{password}")}
+    yield {"kafka": started["kafka"], "redis": started["redis"].replace("***", f":{password}")}
     shell("down")
 
 
@@ -63,36 +63,36 @@ def items(shell: Shell, *words: str) -> dict[str, int]:
 
 
 def test_the_steps_of_the_page_give_the_same_streams_and_rows_in_another_cluster(
-    served: Shell, new: dict[str, str], wait_until: Wait
+    up: Shell, new: dict[str, str], wait_until: Wait
 ) -> None:
-    (served.place / "shop/services/carts/app.py").write_text(APP)
+    (up.place / "shop/services/carts/app.py").write_text(APP)
     there = ["--kafka", new["kafka"]]
     both = [*there, "--redis", new["redis"]]
 
     def told() -> list[str]:
-        return (served.place / "told").read_text().split() if (served.place / "told").exists() else []
+        return (up.place / "told").read_text().split() if (up.place / "told").exists() else []
 
-    with serving(served):
+    with serving(up):
         for version in (1, 2):
-            assert {add(served, key, "--id", f"{key}/{version}")["version"] for key in KEYS} == {version}
+            assert {add(up, key, "--id", f"{key}/{version}")["version"] for key in KEYS} == {version}
         wait_until(lambda: len(told()) == 2 * len(KEYS), "the reaction")
-        wait_until(lambda: items(served) == dict.fromkeys(KEYS, 2), "the view")
-    made = served("topics", "ensure", "--app", "shop.services.carts.app:app", *there)
+        wait_until(lambda: items(up) == dict.fromkeys(KEYS, 2), "the view")
+    made = up("topics", "ensure", "--app", "shop.services.carts.app:app", *there)
     assert made.code == 0, made.err
-    (old,) = [row["address"] for row in served("status", "--json").rows() if row.get("name") == "kafka"]
+    (old,) = [row["address"] for row in up("status", "--json").rows() if row.get("name") == "kafka"]
     (page,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    copied = served.python("-c", page + f"\ncopy({old!r}, {new['kafka']!r}, 'carts.events', 4)\n")
+    copied = up.python("-c", page + f"\ncopy({old!r}, {new['kafka']!r}, 'carts.events', 4)\n")
     assert copied.code == 0, copied.err
-    begun = served("reactions", "begin", "noted", "--since", "end", "--yes", *there)
+    begun = up("reactions", "begin", "noted", "--since", "end", "--yes", *there)
     assert begun.code == 0, begun.err
-    with serving(served, *both):
-        assert add(served, KEYS[0], "--id", f"{KEYS[0]}/2", *there)["version"] == 2, "known by its id"
-        assert {add(served, key, "--id", f"{key}/3", *there)["version"] for key in KEYS} == {3}
+    with serving(up, *both):
+        assert add(up, KEYS[0], "--id", f"{KEYS[0]}/2", *there)["version"] == 2, "known by its id"
+        assert {add(up, key, "--id", f"{key}/3", *there)["version"] for key in KEYS} == {3}
         wait_until(lambda: len(told()) >= 3 * len(KEYS), "the reaction")
         assert sorted(told()) == sorted(3 * KEYS)
-        wait_until(lambda: items(served, "--redis", new["redis"]) == dict.fromkeys(KEYS, 3), "the view, folded again")
-        verified = served("verify", *both)
+        wait_until(lambda: items(up, "--redis", new["redis"]) == dict.fromkeys(KEYS, 3), "the view, folded again")
+        verified = up("verify", *both)
         assert verified.code == 0, verified.out + verified.err
-        rebuilt = served("rebuild", "cart_summary", *there)
+        rebuilt = up("rebuild", "cart_summary", *there)
         assert rebuilt.code == 0, rebuilt.out + rebuilt.err
-        assert items(served) == dict.fromkeys(KEYS, 3), "in the Redis of before"
+        assert items(up) == dict.fromkeys(KEYS, 3), "in the Redis of before"

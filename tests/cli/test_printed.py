@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -15,10 +14,10 @@ import pytest
 from confluent_kafka import Producer
 
 from leftfold.cli.console import csv_rows, say, styled
-from leftfold.local import Servers, embedded
 from leftfold.logs import open_report
 from leftfold.printable import printable
 from tests.cli.shell import Shell, Typed, serving
+from tests.servers import Addresses
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "\x1b[31m\x07\x9b2J\u202egnp\u2028x\r\nforged: line\t\x7f\u200f[sku-1][/x]"
@@ -26,26 +25,21 @@ STEERING = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 @pytest.fixture(scope="module")
-def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def board(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A project at work, with events, rows, parked rows and events, and dead letters that repeat a hostile text."""
-    with embedded(tmp_path_factory.mktemp("servers")) as servers:
-        shell = Shell(tmp_path_factory.mktemp("board"))
-        (shell.place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.cli.noticeboard:app"\n')
-        shell._environment |= {
-            "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": servers.kafka,
-            "LEFTFOLD_REDIS_URL": servers.redis,
-            "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
-        }
-        with serving(shell, "notices", "board", "by_text", "poster"):
-            for id_ in ("first", HOSTILE):
-                fields = json.dumps({"notice": HOSTILE, "text": HOSTILE})
-                assert shell("send", "Pin", fields, "--id", id_).code == 0
-            bury(servers)
-            shell.wait_said("dead letters", "parked")
-            yield shell
+    shell = Shell(tmp_path_factory.mktemp("board"))
+    (shell.place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.cli.noticeboard:app"\n')
+    shell.at(empty_servers)
+    with serving(shell, "notices", "board", "by_text", "poster"):
+        for id_ in ("first", HOSTILE):
+            fields = json.dumps({"notice": HOSTILE, "text": HOSTILE})
+            assert shell("send", "Pin", fields, "--id", id_).code == 0
+        bury(empty_servers)
+        shell.wait_said("dead letters", "parked")
+        yield shell
 
 
-def bury(servers: Servers) -> None:
+def bury(servers: Addresses) -> None:
     producer = Producer({"bootstrap.servers": servers.kafka})
     headers: list[tuple[str, str | bytes | None]] = [("ce_type", b"notices.\x1b[2J\n.v1"), ("ce_id", HOSTILE.encode())]
     producer.produce("notices.commands", b'{"\x1b": "\\ud800\\u202e"', HOSTILE.encode(), headers=headers)

@@ -38,9 +38,9 @@ class Running:
 
 
 @pytest.fixture
-def running(served: Shell, wait_until: Wait) -> Iterator[Running]:
+def running(up: Shell, wait_until: Wait) -> Iterator[Running]:
     """A run that serves and follows."""
-    run = Running(served)
+    run = Running(up)
     wait_until(lambda: run.count(" serving ") and run.count(" following "), "the worker and the tail")
     yield run
     run.process.terminate()
@@ -76,18 +76,18 @@ def test_killed_itself_it_leaves_no_orphans(running: Running) -> None:
     assert psutil.wait_procs(parts, timeout=240.0)[1] == []
 
 
-def test_a_password_is_on_no_command_line_but_the_one_it_was_typed_on(served: Shell, wait_until: Wait) -> None:
-    address = json.loads((served.place / ".leftfold" / "servers.json").read_text("utf-8"))["redis"]
+def test_a_password_is_on_no_command_line_but_the_one_it_was_typed_on(up: Shell, wait_until: Wait) -> None:
+    address = json.loads((up.place / ".leftfold" / "servers.json").read_text("utf-8"))["redis"]
     with redis.Redis.from_url(address) as server:
         server.acl_setuser(
             "guest", enabled=True, passwords=["+canary"], keys=["*"], channels=["*"], categories=["+@all"]
         )
-    run = Running(served, f"--redis=redis://guest:canary@{address.rpartition('@')[2]}")
+    run = Running(up, f"--redis=redis://guest:canary@{address.rpartition('@')[2]}")
     try:
         wait_until(lambda: run.count(" following "), "the tail, logged in")
         assert len(run.parts()) == 2
         assert not [p.cmdline() for p in run.parts() if "canary" in " ".join(p.cmdline())]
-        assert "canary" not in served.said()
+        assert "canary" not in up.said()
     finally:
         run.process.terminate()
         run.process.wait(240.0)
@@ -127,40 +127,40 @@ def _is_seen(shell: Shell, cart: str) -> None:
 
 
 @pytest.mark.faults
-def test_more_workers_share_the_partitions(served: Shell, wait_until: Wait) -> None:
-    process = served.start(["run", "carts", "--workers", "2", "--plain-logs"])
+def test_more_workers_share_the_partitions(up: Shell, wait_until: Wait) -> None:
+    process = up.start(["run", "carts", "--workers", "2", "--plain-logs"])
     try:
-        wait_until(lambda: {"carts.1", "carts.2"} <= set(re.findall(r"(\S+) +serving", served.said())), "two workers")
-        wait_until(lambda: "partitions=0-3" not in served.said().rstrip().splitlines()[-1], "a shared group")
+        wait_until(lambda: {"carts.1", "carts.2"} <= set(re.findall(r"(\S+) +serving", up.said())), "two workers")
+        wait_until(lambda: "partitions=0-3" not in up.said().rstrip().splitlines()[-1], "a shared group")
     finally:
         process.terminate()
         process.wait(240.0)
 
 
-def test_a_topic_that_does_not_fit_stops_everything_with_78(served: Shell, tmp_path: Path) -> None:
-    file = served.place / "shop" / "services" / "carts" / "app.py"
+def test_a_topic_that_does_not_fit_stops_everything_with_78(up: Shell, tmp_path: Path) -> None:
+    file = up.place / "shop" / "services" / "carts" / "app.py"
     before = file.read_text("utf-8")
     file.write_text(before.replace("partitions=4", "partitions=8"), "utf-8")
     try:
-        told = served("run")
+        told = up("run")
     finally:
         file.write_text(before, "utf-8")
     assert told.code == 78
     assert "has 4 partitions, but app shop says partitions=8" in told.err
 
 
-def test_a_name_that_is_neither_decider_nor_view_is_refused(served: Shell) -> None:
-    told = served("run", "cart_sumary")
+def test_a_name_that_is_neither_decider_nor_view_is_refused(up: Shell) -> None:
+    told = up("run", "cart_sumary")
     assert told.code == 2
     assert "did you mean cart_summary" in told.err
 
 
-def test_dev_uses_servers_that_run_already_and_leaves_them(served: Shell, wait_until: Wait) -> None:
-    process = served.start(["dev", "--plain-logs"])
+def test_dev_uses_servers_that_run_already_and_leaves_them(up: Shell, wait_until: Wait) -> None:
+    process = up.start(["dev", "--plain-logs"])
     try:
-        wait_until(lambda: " serving " in served.said(), "the worker")
+        wait_until(lambda: " serving " in up.said(), "the worker")
     finally:
         process.send_signal(signal.SIGINT)
         assert process.wait(240.0) == 130
-    assert "servers were there" in served.said()
-    assert served("status").code == 0
+    assert "servers were there" in up.said()
+    assert up("status").code == 0

@@ -17,33 +17,23 @@ import pytest
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import Servers, embedded
 from tests.cli.shell import Shell
 from tests.cli.terminal import COMMAND, CTRL_C, SECONDS, Terminal
 from tests.cli.tower import app
 from tests.process.alarms import Wind
+from tests.servers import Addresses
 
 ROOT = Path(__file__).parents[2]
 RINGS = 200
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with embedded(tmp_path_factory.mktemp("tower-servers")) as servers:
-        yield servers
-
-
-@pytest.fixture(scope="module")
-def tower(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def tower(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """The App at work without its view, with two timers set and events to fold."""
     place = tmp_path_factory.mktemp("tower")
     (place / "pyproject.toml").write_text('[tool.leftfold]\napp = "tests.cli.tower:app"\n')
     shell = Shell(place)
-    shell._environment |= {
-        "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS": own.kafka,
-        "LEFTFOLD_REDIS_URL": own.redis,
-        "PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}",
-    }
+    shell.at(empty_servers)
     process = shell.start(["run", "bells", "quiet"])
     try:
         deadline = time.monotonic() + SECONDS
@@ -51,7 +41,7 @@ def tower(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sh
             assert process.poll() is None, shell.said()
             assert time.monotonic() < deadline, f"waited {SECONDS:g} s for the tower: {shell.said()}"
             time.sleep(0.05)
-        with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=own.kafka))) as client:
+        with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=empty_servers.kafka))) as client:
             now = datetime.now(UTC)
             client.send_many(
                 [Wind(bell=f"b-{n % 2}", at=now + timedelta(hours=1)) for n in range(RINGS)], timeout=SECONDS
@@ -121,8 +111,8 @@ def test_a_long_rebuild_shows_how_far_it_is_and_ends_quietly_by_ctrl_c(tower: Sh
 
 
 @pytest.mark.servers
-def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, own: Servers) -> None:
-    with Groups(KafkaSettings(bootstrap_servers=own.kafka)) as groups:
+def test_routers_skip_what_is_gone_once_it_is_agreed(tower: Shell, empty_servers: Addresses) -> None:
+    with Groups(KafkaSettings(bootstrap_servers=empty_servers.kafka)) as groups:
         groups.delete_records("bells.events", {0: 2})
     words = ("log", "skip", "younger", "--app", "tests.cli.tower:with_younger")
     for answer, code in (("n\n", 1), (CTRL_C, 130)):

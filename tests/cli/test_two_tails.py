@@ -26,9 +26,9 @@ class Beside(Shell):
 
 
 @pytest.fixture
-def runs(served: Shell, wait_until: Wait) -> Iterator[tuple[Running, Running]]:
+def runs(up: Shell, wait_until: Wait) -> Iterator[tuple[Running, Running]]:
     """Two runs at work, both with a worker and a tail."""
-    both = Running(Beside(served, "one")), Running(Beside(served, "two"))
+    both = Running(Beside(up, "one")), Running(Beside(up, "two"))
     wait_until(lambda: all(run.count(" serving ") and run.count(" following ") for run in both), "both to work")
     yield both
     for run in both:
@@ -38,10 +38,10 @@ def runs(served: Shell, wait_until: Wait) -> Iterator[tuple[Running, Running]]:
 
 
 def test_a_tail_that_hangs_is_replaced_and_does_no_harm_when_it_wakes(
-    runs: tuple[Running, Running], served: Shell, wait_until: Wait
+    runs: tuple[Running, Running], up: Shell, wait_until: Wait
 ) -> None:
     def tails() -> dict[str, object]:
-        rows = served("status", "--json").rows()
+        rows = up("status", "--json").rows()
         return {row["name"]: row["tails"] for row in rows if row["kind"] == "view"}
 
     wait_until(lambda: tails() == {"cart_summary": 2, "customer_spend": 2}, "both tails")
@@ -50,15 +50,15 @@ def test_a_tail_that_hangs_is_replaced_and_does_no_harm_when_it_wakes(
     hanging.send_signal(signal.SIGSTOP)
     try:
         for key in keys:
-            assert served("send", "AddItem", TEA.format(key)).code == 0
-        wait_until(lambda: all(items(served, key) == 2 for key in keys), "the other tail to fold all of them")
+            assert up("send", "AddItem", TEA.format(key)).code == 0
+        wait_until(lambda: all(items(up, key) == 2 for key in keys), "the other tail to fold all of them")
         wait_until(lambda: tails() == {"cart_summary": 1, "customer_spend": 1}, "one of them to be gone from the list")
     finally:
         hanging.send_signal(signal.SIGCONT)
     wait_until(lambda: tails() == {"cart_summary": 2, "customer_spend": 2}, "the tail that woke up")
     for key in keys:
-        assert served("send", "AddItem", TEA.format(key)).code == 0
-    wait_until(lambda: all(items(served, key) == 4 for key in keys), "both to fold on")
+        assert up("send", "AddItem", TEA.format(key)).code == 0
+    wait_until(lambda: all(items(up, key) == 4 for key in keys), "both to fold on")
 
 
 def items(shell: Shell, key: str) -> int:

@@ -66,18 +66,18 @@ class Damage:
 
 
 @pytest.fixture(scope="module")
-def at_work(served: Shell) -> Iterator[Shell]:
+def at_work(up: Shell) -> Iterator[Shell]:
     """The project while `leftfold run` runs, with four carts of which three are ordered."""
-    with serving(served):
+    with serving(up):
         for cart in ("a", "b", "c", "d"):
-            sent = served("send", "AddItem", ADD.format(cart), "--timeout", "60")
+            sent = up("send", "AddItem", ADD.format(cart), "--timeout", "60")
             assert sent.code == 0, sent.err
         for cart, customer in (("a", "ann"), ("b", "bob"), ("c", "cat")):
-            sent = served("send", "CheckOut", OUT.format(cart, customer))
+            sent = up("send", "CheckOut", OUT.format(cart, customer))
             position = sent.out.rsplit("position ", 1)[1].strip()
             for view, key in (("cart_summary", cart), ("customer_spend", customer)):
-                assert served("get", view, key, "--after", position, "--timeout", "30").code == 0
-        yield served
+                assert up("get", view, key, "--after", position, "--timeout", "30").code == 0
+        yield up
 
 
 @pytest.fixture

@@ -20,17 +20,17 @@ CARTS = "bcdef"
 
 
 def test_old_and_new_code_run_side_by_side_and_the_old_generation_goes_when_nobody_needs_it(
-    served: Shell, tmp_path: Path, wait_until: Wait
+    up: Shell, tmp_path: Path, wait_until: Wait
 ) -> None:
-    new = next_code(served, tmp_path)
-    with running(served, "run"):
-        wait_until(lambda: served("send", "AddItem", ADD.format("a", "tea", 1, "1.00")).code == 0, "the worker")
-        wait_until(lambda: items(served, "cart_summary", "a") > 0, "the old tail")
+    new = next_code(up, tmp_path)
+    with running(up, "run"):
+        wait_until(lambda: up("send", "AddItem", ADD.format("a", "tea", 1, "1.00")).code == 0, "the worker")
+        wait_until(lambda: items(up, "cart_summary", "a") > 0, "the old tail")
         with running(new, "run", "cart_summary"):
             wait_until(lambda: items(new, "cart_summary", "a") > 0, "the new tail")
             for cart in CARTS:
-                assert served("send", "AddItem", ADD.format(cart, "tea", 1, "1.00")).code == 0
-            wait_until(lambda: all(items(served, "cart_summary", cart) == 1 for cart in CARTS), "the old tail")
+                assert up("send", "AddItem", ADD.format(cart, "tea", 1, "1.00")).code == 0
+            wait_until(lambda: all(items(up, "cart_summary", cart) == 1 for cart in CARTS), "the old tail")
             wait_until(lambda: all(items(new, "cart_summary", cart) == 101 for cart in CARTS), "the new tail")
             old = live_of_other_code(new)
             # Whoever stands still for three seconds is taken for gone.
@@ -45,7 +45,7 @@ def test_old_and_new_code_run_side_by_side_and_the_old_generation_goes_when_nobo
     told = new("drop", "cart_summary", old)
     assert (told.code, "would get ViewNotBuilt" in told.err) == (2, True), told.err
     assert new("drop", "cart_summary", old, "--yes").code == 0
-    assert items(served, "cart_summary", "b") == -1
+    assert items(up, "cart_summary", "b") == -1
     assert items(new, "cart_summary", "b") == 101
     assert new("drop", "cart_summary").code == 2
     assert "every generation that has keys is in its registry" in new("drop", "cart_summary", "--orphans").out

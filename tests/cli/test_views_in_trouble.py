@@ -29,9 +29,9 @@ VIEWS = {"cart_summary", "customer_spend"}
 
 
 @pytest.fixture
-def run(served: Shell, wait_until: Wait) -> Iterator[Running]:
+def run(up: Shell, wait_until: Wait) -> Iterator[Running]:
     """A worker and the only tail."""
-    run = Running(Beside(served, "hung"))
+    run = Running(Beside(up, "hung"))
     wait_until(lambda: run.count(" serving ") and run.count(" following "), "both to work")
     yield run
     run.process.terminate()
@@ -55,81 +55,79 @@ def views(shell: Shell) -> dict[str, dict[str, Any]]:
 
 
 def test_status_tells_of_a_tail_that_hangs_and_what_it_says_to_type_takes_over(
-    run: Running, served: Shell, wait_until: Wait, started: Started
+    run: Running, up: Shell, wait_until: Wait, started: Started
 ) -> None:
-    assert served("send", "AddItem", TEA.format("hung")).code == 0
-    wait_until(lambda: items(served, "hung") == 2, "the tail to fold")
+    assert up("send", "AddItem", TEA.format("hung")).code == 0
+    wait_until(lambda: items(up, "hung") == 2, "the tail to fold")
     with hung(run.part("tail")):
-        assert served("send", "AddItem", TEA.format("hung")).code == 0
-        wait_until(lambda: "view cart_summary is " in served("status").err, "status to tell of it")
-        told = {name: (row["tails"], row["lag"] > 0, row["behind"] > 5) for name, row in views(served).items()}
+        assert up("send", "AddItem", TEA.format("hung")).code == 0
+        wait_until(lambda: "view cart_summary is " in up("status").err, "status to tell of it")
+        told = {name: (row["tails"], row["lag"] > 0, row["behind"] > 5) for name, row in views(up).items()}
         assert told == dict.fromkeys(VIEWS, (0, True, True))
-        assert items(served, "hung") == 2
+        assert items(up, "hung") == 2
         line = re.compile(
             r"view cart_summary is \d+ s behind, lag \d+, and no tail is at work on it, or one that hangs \(.*\); "
             r"start one: leftfold (run cart_summary)\n"
         )
-        (typed,) = line.findall(served("status").err)
-        started(Beside(served, "standby"), shlex.split(typed))
-        wait_until(lambda: items(served, "hung") == 4, "the other tail to take over")
-        wait_until(lambda: "view cart_summary is " not in served("status").err, "status to be content")
-        wait_until(lambda: views(served)["cart_summary"]["tails"] == 1, "it to be counted")
-        assert "view customer_spend is " in served("status").err, "nobody was started for that one"
-    wait_until(lambda: "s behind" not in served("status").err, "the tail that woke up")
+        (typed,) = line.findall(up("status").err)
+        started(Beside(up, "standby"), shlex.split(typed))
+        wait_until(lambda: items(up, "hung") == 4, "the other tail to take over")
+        wait_until(lambda: "view cart_summary is " not in up("status").err, "status to be content")
+        wait_until(lambda: views(up)["cart_summary"]["tails"] == 1, "it to be counted")
+        assert "view customer_spend is " in up("status").err, "nobody was started for that one"
+    wait_until(lambda: "s behind" not in up("status").err, "the tail that woke up")
 
 
 def test_a_standby_is_at_work_within_seconds_and_nobody_needs_to_type(
-    run: Running, served: Shell, wait_until: Wait, started: Started
+    run: Running, up: Shell, wait_until: Wait, started: Started
 ) -> None:
-    started(Beside(served, "standby"), ["run", *VIEWS])
-    wait_until(lambda: all(row["tails"] == 2 for row in views(served).values()), "the standby")
+    started(Beside(up, "standby"), ["run", *VIEWS])
+    wait_until(lambda: all(row["tails"] == 2 for row in views(up).values()), "the standby")
     keys = [f"standby-{number}" for number in range(8)]
     with hung(run.part("tail")):
         for key in keys:
-            assert served("send", "AddItem", TEA.format(key)).code == 0
-        wait_until(lambda: all(items(served, key) == 2 for key in keys), "the standby to take over")
-        wait_until(lambda: "s behind" not in served("status").err, "status to be content")
+            assert up("send", "AddItem", TEA.format(key)).code == 0
+        wait_until(lambda: all(items(up, key) == 2 for key in keys), "the standby to take over")
+        wait_until(lambda: "s behind" not in up("status").err, "status to be content")
 
 
 def test_the_twin_whose_place_is_kept_for_long_is_not_replaced_and_status_says_so(
-    served: Shell, wait_until: Wait, started: Started
+    up: Shell, wait_until: Wait, started: Started
 ) -> None:
     """The list of tails is fresh, as it is in the first seconds of every hang: nobody may take its buckets."""
-    started(Beside(served, "worker"), ["run", "carts"])
-    environment = served._environment | {"PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}"}
+    started(Beside(up, "worker"), ["run", "carts"])
+    environment = up._environment | {"PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}"}
     keys = [f"kept-{number}" for number in range(8)]
-    tail = subprocess.Popen([sys.executable, "-m", "tests.cli.hanging_tail"], cwd=served.place, env=environment)
+    tail = subprocess.Popen([sys.executable, "-m", "tests.cli.hanging_tail"], cwd=up.place, env=environment)
     try:
-        wait_until(lambda: all(row["tails"] == 1 for row in views(served).values()), "the tail")
+        wait_until(lambda: all(row["tails"] == 1 for row in views(up).values()), "the tail")
         for key in keys:
-            assert served("send", "AddItem", TEA.format(key)).code == 0
-        wait_until(lambda: all(items(served, key) == 2 for key in keys), "the tail to fold")
+            assert up("send", "AddItem", TEA.format(key)).code == 0
+        wait_until(lambda: all(items(up, key) == 2 for key in keys), "the tail to fold")
         with hung(psutil.Process(tail.pid)):
             for key in keys:
-                assert served("send", "AddItem", TEA.format(key)).code == 0
-            wait_until(
-                lambda: "although 1 tail is at work: it catches up, was stopped" in served("status").err, "status"
-            )
-            assert all(row["lag"] > 0 and row["behind"] > 5 for row in views(served).values())
-            started(Beside(served, "standby"), ["run", *VIEWS])
-            wait_until(lambda: any(items(served, key) == 4 for key in keys), "the other tail to fold its share")
-            assert not all(items(served, key) == 4 for key in keys)
-            wait_until(lambda: "although 2 tails are at work" in served("status").err, "both to be counted")
-        wait_until(lambda: all(items(served, key) == 4 for key in keys), "both to fold on")
+                assert up("send", "AddItem", TEA.format(key)).code == 0
+            wait_until(lambda: "although 1 tail is at work: it catches up, was stopped" in up("status").err, "status")
+            assert all(row["lag"] > 0 and row["behind"] > 5 for row in views(up).values())
+            started(Beside(up, "standby"), ["run", *VIEWS])
+            wait_until(lambda: any(items(up, key) == 4 for key in keys), "the other tail to fold its share")
+            assert not all(items(up, key) == 4 for key in keys)
+            wait_until(lambda: "although 2 tails are at work" in up("status").err, "both to be counted")
+        wait_until(lambda: all(items(up, key) == 4 for key in keys), "both to fold on")
     finally:
         tail.terminate()
         tail.wait(240.0)
 
 
-def test_a_view_that_cannot_be_read_keeps_status_from_no_other(run: Running, served: Shell, wait_until: Wait) -> None:
-    assert served("send", "AddItem", TEA.format("read")).code == 0
-    wait_until(lambda: views(served).keys() == VIEWS, "both views to be live")
-    address = json.loads((served.place / ".leftfold" / "servers.json").read_text("utf-8"))["redis"]
+def test_a_view_that_cannot_be_read_keeps_status_from_no_other(run: Running, up: Shell, wait_until: Wait) -> None:
+    assert up("send", "AddItem", TEA.format("read")).code == 0
+    wait_until(lambda: views(up).keys() == VIEWS, "both views to be live")
+    address = json.loads((up.place / ".leftfold" / "servers.json").read_text("utf-8"))["redis"]
     with closing(redis.Redis.from_url(address)) as client:
         client.hset("view:cart_summary", "g:0-torn", "{")
         try:
-            assert views(served).keys() == {"customer_spend"}
-            assert "remove it: HDEL view:cart_summary g:0-torn" in served("status").err
+            assert views(up).keys() == {"customer_spend"}
+            assert "remove it: HDEL view:cart_summary g:0-torn" in up("status").err
         finally:
             client.hdel("view:cart_summary", "g:0-torn")
-    assert views(served).keys() == VIEWS
+    assert views(up).keys() == VIEWS

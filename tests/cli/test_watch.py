@@ -18,14 +18,14 @@ TEA = '{"cart_id": "c-1", "product_id": "tea", "quantity": 2, "price": "3.20"}'
 
 
 @pytest.fixture(scope="module")
-def at_work(served: Shell) -> Iterator[Shell]:
+def at_work(up: Shell) -> Iterator[Shell]:
     """The project while `leftfold run` runs, with one cart."""
-    with serving(served):
-        sent = served("send", "AddItem", TEA, "--timeout", "30")
+    with serving(up):
+        sent = up("send", "AddItem", TEA, "--timeout", "30")
         assert sent.code == 0, sent.err
         position = sent.out.rsplit("position ", 1)[1].strip()
-        assert served("get", "cart_summary", "c-1", "--after", position, "--timeout", "30").code == 0
-        yield served
+        assert up("get", "cart_summary", "c-1", "--after", position, "--timeout", "30").code == 0
+        yield up
 
 
 def test_watching_shows_rows_as_they_change_and_says_how_to_go_on(at_work: Shell, wait_until: Wait) -> None:

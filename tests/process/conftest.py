@@ -11,19 +11,17 @@ import pytest
 
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
-from leftfold.local import LocalSettings, embedded
 from tests.core.trade import app
 from tests.process.children import ChildProcess, StartChild
+from tests.servers import Addresses
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
-    """How to reach a broker of this module's own, which allows short sessions."""
-    short = LocalSettings(kafka_properties={"group.min.session.timeout.ms": "500"})
-    with embedded(tmp_path_factory.mktemp("kafka"), settings=short, want=frozenset({"kafka"})) as servers:
-        settings = KafkaSettings(bootstrap_servers=servers.kafka)
-        ensure(app, settings)
-        yield settings
+def settings(empty_servers: Addresses) -> KafkaSettings:
+    """How to reach a broker with the topics of the trade, which allows short sessions."""
+    settings = KafkaSettings(bootstrap_servers=empty_servers.kafka)
+    ensure(app, settings)
+    return settings
 
 
 @pytest.fixture
