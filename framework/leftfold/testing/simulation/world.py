@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from leftfold.testing.simulation.kafka.cluster import Cluster
-from leftfold.testing.simulation.scheduler import Process, Scheduler, Task
+from leftfold.testing.simulation.scheduler import Killed, Process, Scheduler, Task
 
 __all__ = ["World", "active", "is_simulated"]
 
@@ -37,9 +38,13 @@ class World:
     def activated(self) -> Iterator[World]:
         """The world in which clients are made within the block."""
         _active.append(self)
+        told = sys.unraisablehook
+        # What a killed process has left is finalized by whoever comes next, and cannot say goodbye to its servers.
+        sys.unraisablehook = lambda about: None if about.exc_type is Killed else told(about)
         try:
             yield self
         finally:
+            sys.unraisablehook = told
             _active.pop()
 
     @property
