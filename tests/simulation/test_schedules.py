@@ -68,7 +68,7 @@ def test_schedules_that_once_broke_a_promise_of_views_keep_it(seed: int) -> None
 
 
 @pytest.mark.parametrize("is_looked_for", [True, False], ids=["", "twin"])
-def test_whoever_takes_over_ends_what_holds_up_readers_alone(is_looked_for: bool) -> None:
+def test_a_takeover_ends_what_holds_up_readers_alone(is_looked_for: bool) -> None:
     with planted("deaf"), nullcontext() if is_looked_for else planted("held readers"):
         assert [not run(PURSE, seed).wrong for seed in _HELD] == [is_looked_for] * len(_HELD)
 

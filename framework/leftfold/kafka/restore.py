@@ -142,7 +142,7 @@ class Restoration:
 
     def _watermarks(self) -> bool:
         if self._holds_readers():
-            # The states may tell of it already, and then nobody here would ever read on to where it hangs.
+            # The states may contain it already, and then the restore would never read to where it hangs.
             self._end_hanging()
             return False
         start: dict[int, int] = {}
@@ -156,7 +156,12 @@ class Restoration:
         return False
 
     def _holds_readers(self) -> bool:
-        """Whether a transaction is open on events or letters, which need not be read here to their end."""
+        """Whether a transaction is open on events or letters, which need not be read here to their end.
+
+        Only where workers alone write them: routers write the log and the letters of a process at any time.
+        """
+        if self._log_of not in self._duty.writes:
+            return False
         places = [TopicPartition(topic, p) for topic in self._duty.writes for p in self.found]
         stable = (self._ports.stable.get_watermark_offsets(place, timeout=5.0)[1] for place in places)
         return any(end < self._ends(place.topic, place.partition)[1] for place, end in zip(places, stable, strict=True))

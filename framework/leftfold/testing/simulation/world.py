@@ -38,13 +38,13 @@ class World:
     def activated(self) -> Iterator[World]:
         """The world in which clients are made within the block."""
         _active.append(self)
-        told = sys.unraisablehook
+        before = sys.unraisablehook
         # What a killed process has left is finalized by whoever comes next, and cannot say goodbye to its servers.
-        sys.unraisablehook = lambda about: None if about.exc_type is Killed else told(about)
+        sys.unraisablehook = lambda about: None if about.exc_type is Killed else before(about)
         try:
             yield self
         finally:
-            sys.unraisablehook = told
+            sys.unraisablehook = before
             _active.pop()
 
     @property
