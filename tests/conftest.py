@@ -14,16 +14,25 @@ import pytest
 from tests.watchdog import Watchdog
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.servers import Addresses
 
 SPARK = {"archive", "cli", "reference", "spark"}
 """The folders of tests that start it."""
-TOGETHER = ("archive", "kafka", "spark", "worker")
-"""Folders whose tests share servers; one process tests all of each."""
+TOGETHER = {
+    "archive": "spark",
+    "kafka": "kafka",
+    "reference/test_reports.py": "spark",
+    "spark": "spark",
+    "worker": "worker",
+}
+"""Folders and files whose tests share servers or a Spark session: those of one name are tested by one process."""
 LONG = (
     "spark",
     "worker",
     "archive",
+    "reference/test_reports.py",
     "simulation/test_schedules.py",
     "cli/test_log.py",
     "simulation/test_conformance.py",
@@ -81,8 +90,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class WholeFiles(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            folder = file.split("/")[1]
-            return folder if folder in TOGETHER else file
+            path = file.removeprefix("tests/")
+            return TOGETHER.get(path) or TOGETHER.get(path.partition("/")[0]) or file
 
     return WholeFiles(config, log)
 
@@ -157,6 +166,16 @@ def _lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
     short = LocalSettings(kafka_properties={"group.min.session.timeout.ms": "500"})
     with embedded(tmp_path_factory.mktemp("servers"), settings=short) as servers:
         yield Addresses(servers.kafka, servers.redis)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session of this process: a start takes ten seconds."""
+    from leftfold.local import java_home, spark_jars
+    from leftfold.spark import SparkSettings, spark_session
+
+    with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

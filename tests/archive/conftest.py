@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import Servers, embedded, java_home, spark_jars
+from leftfold.local import Servers, embedded
 from leftfold.redis import RedisSettings
-from leftfold.spark import SparkSettings, spark_session
 from tests.archive.past import Past
 from tests.archive.stopped import Stopped
 from tests.archive.topics import Topic
@@ -53,13 +52,6 @@ def past(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pas
     past.make()
     yield past
     past.store.close()
-
-
-@pytest.fixture(scope="package")
-def spark() -> Iterator[SparkSession]:
-    """The session of this run."""
-    with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
-        yield session
 
 
 @pytest.fixture(scope="package")

@@ -62,6 +62,7 @@ def test_sigterm_is_no_failure(running: Running) -> None:
     assert running.process.wait(240.0) == 0
 
 
+@pytest.mark.faults
 def test_a_killed_worker_is_started_again_and_answers(running: Running, wait_until: Wait) -> None:
     running.part("carts").kill()
     wait_until(lambda: running.count(" serving ") == 2, "the new worker")
@@ -69,6 +70,7 @@ def test_a_killed_worker_is_started_again_and_answers(running: Running, wait_unt
     assert running.shell("send", "AddItem", TEA.format("killed")).code == 0
 
 
+@pytest.mark.faults
 def test_killed_itself_it_leaves_no_orphans(running: Running) -> None:
     parts = running.parts()
     running.process.kill()

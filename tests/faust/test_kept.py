@@ -85,6 +85,7 @@ def test_a_rebuild_keeps_others_out_until_it_is_closed(tills: Tills) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_who_waits_takes_over_from_who_is_killed_and_every_event_counts_once(
     tills: Tills, addresses: Addresses, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def given_twice_while_due(settings: KafkaSettings, typed: Typing, order: str) ->
     write_record(settings, "checkout.commands", due)
 
 
+@pytest.mark.faults
 def test_a_timer_that_is_fired_while_it_is_due_fires_once_and_is_not_set_by_newer_code(
     settings: KafkaSettings, typed: Typing
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_timer_that_is_fired_while_it_is_due_fires_once_and_is_not_set_by_newe
         assert (drops(trading, "twice"), drops(trading, "ended")) == (1, 0)
 
 
+@pytest.mark.faults
 def test_without_the_identity_of_a_setting_it_takes_effect_twice(
     settings: KafkaSettings, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,7 +42,7 @@ def world(server: RedisServer, store: RedisViewStore) -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("write", [WRITES[0], *(pytest.param(one, marks=pytest.mark.faults) for one in WRITES[1:])])
 def test_what_a_killed_removal_leaves_is_found_and_removed(
     server: RedisServer, store: RedisViewStore, world: World, write: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.servers
 SEED = 5
 VIEWS: tuple[View[Any, Any], ...] = (summary, by_owner, by_tag)
 WRITES = (2, 4, 6, 7, 8, 9, 12, 15, 18, 25)
+OFTEN = (4, 7, 12)
+"""Those that are tried in every run; all are in the campaign of faults."""
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +37,13 @@ def world() -> World:
         return world
 
 
-@pytest.mark.parametrize("how", ["in", "behind"])
-@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize(
+    ("how", "write"),
+    [
+        pytest.param(how, write, marks=() if write in OFTEN else pytest.mark.faults)
+        for how, write in itertools.product(("in", "behind"), WRITES)
+    ],
+)
 def test_killed_in_a_write_or_behind_it_it_leaves_whole_flushes_only(
     server: RedisServer, store: RedisViewStore, world: World, write: int, how: str
 ) -> None:

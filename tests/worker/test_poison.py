@@ -42,6 +42,7 @@ def bank(broker: Broker) -> Bank:
     return broker.bank()
 
 
+@pytest.mark.faults
 def test_a_command_that_kills_its_process_is_buried_after_three_lonely_deaths(
     broker: Broker, start: Start, bank: Bank
 ) -> None:

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.servers
 HOME = partition_of(ACCOUNT.encode(), PARTITIONS)
 
 
+@pytest.mark.faults
 def test_a_backlog_is_worked_off_in_short_transactions_through_a_restart(broker: Broker) -> None:
     bank, haste = broker.bank(), Haste(session=CALM.session, transaction=60_000, longest=4.0)
     _post(broker, bank, {f"n{n}": bank.dwell(ACCOUNT, 0.05) for n in range(40)})

@@ -42,6 +42,7 @@ def test_old_and_new_workers_alternate_and_agree_on_every_answer(broker: Broker)
     assert balances == [3 * 7, 5 * 7 * 100]
 
 
+@pytest.mark.faults
 def test_a_new_worker_without_the_old_topic_forgets_what_was_refused(broker: Broker) -> None:
     """The twin: the events alone do not tell of commands that wrote none."""
     old = broker.bank()
