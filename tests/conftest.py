@@ -159,7 +159,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.fixture(scope="session")
-def _lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
+    """Embedded servers of this process, which tests leave as they like; see `emptied`."""
     from leftfold.local import LocalSettings, embedded
     from tests.servers import Addresses
 
@@ -179,11 +180,11 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def empty_servers(_lasting: Addresses) -> Addresses:
+def empty_servers(lasting: Addresses) -> Addresses:
     """Embedded servers with nothing in them; the next module has the same ones, emptied again."""
     from tests.servers import emptied
 
-    return emptied(_lasting)
+    return emptied(lasting)
 
 
 @pytest.fixture(scope="module")

@@ -10,23 +10,22 @@ from pyspark.sql import SparkSession
 
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import Servers, embedded
+from leftfold.local import embedded
 from leftfold.redis import RedisSettings
 from tests.archive.past import Past
 from tests.archive.stopped import Stopped
 from tests.archive.topics import Topic
-from tests.servers import patient
+from tests.servers import Addresses, emptied, patient
 
 
 @pytest.fixture(scope="package")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """A broker and a Redis."""
-    with embedded(tmp_path_factory.mktemp("archive-servers")) as servers:
-        yield servers
+def own(lasting: Addresses) -> Addresses:
+    """A broker and a Redis with nothing in them."""
+    return emptied(lasting)
 
 
 @pytest.fixture(scope="package")
-def kafka(own: Servers) -> KafkaSettings:
+def kafka(own: Addresses) -> KafkaSettings:
     """The settings of that broker."""
     return patient(own.kafka)
 
@@ -45,7 +44,7 @@ def make_topic(kafka: KafkaSettings, cluster: Cluster, tmp_path: Path) -> Callab
 
 
 @pytest.fixture(scope="package")
-def past(own: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
+def past(own: Addresses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
     """The ledgers App with its past in an archive only."""
     folder = str(tmp_path_factory.mktemp("archive"))
     past = Past(patient(own.kafka), RedisSettings(url=own.redis), folder)

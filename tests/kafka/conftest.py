@@ -10,8 +10,8 @@ import pytest
 
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.local import embedded
 from leftfold.ports import LogReader, RawRecord
+from tests.servers import Addresses, emptied
 
 WAIT_SECONDS = 240.0
 
@@ -21,10 +21,9 @@ ReadAll = Callable[[LogReader, int], list[RawRecord]]
 
 
 @pytest.fixture(scope="package")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSettings]:
+def kafka(lasting: Addresses) -> KafkaSettings:
     """The settings of a running broker."""
-    with embedded(tmp_path_factory.mktemp("kafka"), want=frozenset({"kafka"})) as servers:
-        yield KafkaSettings(bootstrap_servers=servers.kafka)
+    return KafkaSettings(bootstrap_servers=emptied(lasting).kafka)
 
 
 @pytest.fixture(scope="package")
