@@ -23,6 +23,7 @@ SPARK = {"archive", "cli", "reference", "spark"}
 TOGETHER = {
     "archive": "spark",
     "kafka": "kafka",
+    "redis": "redis",
     "reference/test_reports.py": "spark",
     "spark": "spark",
     "worker": "worker",
@@ -33,6 +34,7 @@ LONG = (
     "worker",
     "archive",
     "reference/test_reports.py",
+    "redis",
     "simulation/test_schedules.py",
     "cli/test_log.py",
     "simulation/test_conformance.py",
@@ -40,7 +42,6 @@ LONG = (
     "cli/test_rights.py",
     "cli/test_printed.py",
     "cli/test_journey.py",
-    "redis/test_journey_on_a_cluster.py",
     "faust",
     "process",
     "cli",

@@ -42,15 +42,22 @@ def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSet]
         sentinels.kill()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
-    """A running cluster, ended with the module."""
+@pytest.fixture(scope="package")
+def _lasting_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSet]:
     cluster = ClusterSet(tmp_path_factory.mktemp("cluster"))
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.kill()
+
+
+@pytest.fixture(scope="module")
+def cluster(_lasting_cluster: ClusterSet) -> ClusterSet:
+    """A running cluster with nothing in it; the next module has the same one, whole and emptied again."""
+    _lasting_cluster.bring_back()
+    _lasting_cluster.empty()
+    return _lasting_cluster
 
 
 @pytest.fixture
