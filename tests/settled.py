@@ -7,7 +7,7 @@ from contextlib import closing
 from leftfold.kafka.bulk import KafkaBulkLog
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["wait_settled"]
 

@@ -37,6 +37,7 @@ from leftfold.reading import Views
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 from leftfold.view import View
 from tests.ledger import app, histories, stranger
+from tests.waiting import wait_until
 from tests.worker.receipts import behind
 
 __all__ = ["TOPIC", "WAIT_SECONDS", "Past"]
@@ -161,9 +162,6 @@ class Past:
         """Deletes the state topic and makes it anew, empty."""
         topic, admin = names.state("ledgers", 1), AdminClient(self.kafka.librdkafka())
         admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
-        deadline = time.monotonic() + WAIT_SECONDS
         with Cluster(self.kafka) as cluster:
-            while cluster.partition_counts([topic]):
-                assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {topic} to go"
-                time.sleep(0.02)
+            wait_until(lambda: not cluster.partition_counts([topic]), f"{topic} to go")
         ensure(app, self.kafka)

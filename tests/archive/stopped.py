@@ -26,7 +26,7 @@ from tests.ledger import app
 from tests.servers import secret_url
 from tests.spark.queries import owner_sums
 from tests.spark.query_streams import Streaming, places
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["Stopped"]
 
@@ -121,8 +121,8 @@ class Stopped:
     def agreement(self, past: Past) -> Agreement:
         """Whether the query view's rows are those of archive and topic at the very same position."""
         refresh = past.work(Refresh, owner_sums, query_runner(self.spark), swap_anyway=True)
-        plan, deadline = refresh.plan(), time.monotonic() + WAIT_SECONDS
-        while not refresh.stands_at(plan):
-            assert time.monotonic() < deadline, f"owner_sums stays at {past.views[owner_sums].describe().position}"
-            time.sleep(0.05)
+        plan = refresh.plan()
+        wait_until(
+            lambda: refresh.stands_at(plan), lambda: f"{past.views[owner_sums].describe().position} to be the plan's"
+        )
         return refresh.run(plan).agreement

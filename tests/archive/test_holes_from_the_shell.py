@@ -22,7 +22,7 @@ from tests.archive.stopped import Stopped
 from tests.ledger import by_owner
 from tests.servers import secret_url
 from tests.spark.queries import owner_sums
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 

@@ -32,7 +32,7 @@ from tests.archive.past import TOPIC, Past
 from tests.archive.topics import Topic, decision
 from tests.ledger import Moved, app, by_owner, ledgers
 from tests.spark.hostile_sql import HARMFUL
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

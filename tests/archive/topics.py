@@ -22,6 +22,7 @@ from leftfold.parquet.place import Place
 from leftfold.ports import RawRecord
 from leftfold.position import Position
 from tests.settled import wait_settled
+from tests.waiting import wait_until
 
 DAY = 86_400_000
 BEGUN = 20_000 * DAY
@@ -69,10 +70,8 @@ class Topic:
         # With CreateTime a test can write records of many days.
         config = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
         self.cluster.create(self.name, self.partitions, 1, config)
-        deadline = time.monotonic() + WAIT_SECONDS
-        while self.cluster.partition_counts([self.name]) != {self.name: self.partitions}:
-            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {self.name}"
-            time.sleep(0.01)
+        made = {self.name: self.partitions}
+        wait_until(lambda: self.cluster.partition_counts([self.name]) == made, self.name)
 
     def open_transaction(self) -> Producer:
         producer = Producer({**self.kafka.librdkafka(), "transactional.id": uuid4().hex})

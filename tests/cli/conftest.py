@@ -6,7 +6,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from leftfold.cli.main import run
 from leftfold.cli.rebuilding import spark_settings
+from tests import waiting
 from tests.cli.shell import Shell, Typed
 from tests.servers import Addresses
 
@@ -99,14 +99,7 @@ def _spark() -> Iterator[None]:
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], object], str], None]:
     """Waits for a condition, and fails saying what was awaited."""
-
-    def wait(condition: Callable[[], object], awaited: str) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {awaited}"
-            time.sleep(0.05)
-
-    return wait
+    return waiting.wait_until
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import pytest
 
 from leftfold.cli.main import run
 from tests.servers import Addresses
+from tests.waiting import wait_until
 
 __all__ = ["ROOT", "Shell", "Typed", "serving"]
 
@@ -113,10 +113,9 @@ class Shell:
 
     def wait_said(self, *words: str) -> None:
         """Waits until a long-running command has written all of these."""
-        deadline = time.monotonic() + SECONDS
-        while not all(f'"{word}"' in self.said() for word in words):
-            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for {words}: {self.said()}"
-            time.sleep(0.05)
+        wait_until(
+            lambda: all(f'"{word}"' in self.said() for word in words), lambda: f"{words}: {self.said()}", SECONDS
+        )
 
     def python(self, *words: str) -> Typed:
         """Runs the same Python here."""
@@ -190,11 +189,12 @@ def serving(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """`leftfold run` in a project until the block ends; the block begins once worker and tail are at work."""
     process = shell.start(["run", *words])
     try:
-        deadline = time.monotonic() + SECONDS
-        while not all(f'"{what}"' in shell.said() for what in ("serving", "following")):
-            assert process.poll() is None, shell.said()
-            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for worker and tail: {shell.said()}"
-            time.sleep(0.05)
+        wait_until(
+            lambda: all(f'"{what}"' in shell.said() for what in ("serving", "following")) or process.poll() is not None,
+            lambda: f"worker and tail: {shell.said()}",
+            SECONDS,
+        )
+        assert process.poll() is None, shell.said()
         yield process
     finally:
         process.terminate()

@@ -23,7 +23,7 @@ from leftfold.kafka.settings import KafkaSettings
 from tests.cli.shell import Shell, Typed
 from tests.ledger import app, histories, stranger
 from tests.servers import Addresses
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

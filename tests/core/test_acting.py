@@ -17,7 +17,7 @@ from leftfold.engine.frontier import Frontier
 from leftfold.engine.pending import Pending, PendingReader
 from leftfold.errors import Fenced
 from tests.core.receipts import Paid, paid, receipts_with
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 # who is next
 

@@ -13,7 +13,7 @@ from leftfold.engine.acting import Acting, Left
 from leftfold.engine.pending import Pending
 from leftfold.engine.suspects import DEATHS
 from tests.core.receipts import Paid, paid, receipts_with
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 PLACE = ("visits.events", 0)
 TIMEOUT, LATE = 1.0, 1.5

@@ -14,7 +14,7 @@ from leftfold.engine.acting import Acting, Left
 from leftfold.engine.pending import Pending, PendingReader
 from leftfold.engine.suspects import CLEAN, DEATHS, Suspects
 from tests.core.receipts import Paid, paid, receipts_with
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 PLACE = ("visits.events", 0)
 

@@ -14,7 +14,7 @@ from leftfold.reading import Views
 from tests.faust.shifts import close_doors, closings, shift_at_work
 from tests.faust.test_several_views import live, tills
 from tests.faust.tills import Tills
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["tills"]
 ADDED = 5

@@ -20,7 +20,7 @@ from leftfold.position import Position
 from tests.faust.sales import PARTITIONS, Window, app, expected, lately_of, wired
 from tests.faust.tills import NOW, Program, Tills, by, keeping, running
 from tests.servers import Addresses
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -15,7 +15,7 @@ from leftfold.faust.transport import CommittedThread
 from tests.faust.sales import expected
 from tests.faust.test_windows import tills
 from tests.faust.tills import Tills, by, keeping, running
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["tills"]
 

@@ -19,7 +19,7 @@ from tests.core.test_streamed_rows import TOPIC, Level, at, levels, opened
 from tests.faust.shifts import Closings, Gate, close_doors, closings, last_of, shift_at_work, totals
 from tests.faust.tills import Tills
 from tests.servers import Addresses
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 SALES, CLOSED = 300, 20
 

@@ -18,7 +18,7 @@ from leftfold.kafka.groups import Groups
 from tests.faust.sales import PARTITIONS, Sold, Window, app, by_window, lately, tills, wired
 from tests.faust.tills import Program, Tills
 from tests.servers import Addresses
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 
 class Closed(Event, category="doors", key="door"):

@@ -21,7 +21,7 @@ from leftfold.reading import Views
 from tests.faust.sales import PARTITIONS, Sold, app, expected, lately_of
 from tests.faust.tills import NOW, Program, Tills, by, by_the_document, keeping, running
 from tests.servers import Addresses
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

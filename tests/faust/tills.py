@@ -30,7 +30,7 @@ from leftfold.redis import RedisSettings, RedisViewStore
 from tests.faust.sales import PARTITIONS, VERSION, Sold, Window, keep, lately_of
 from tests.servers import Addresses
 from tests.threads import working
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["NOW", "Keep", "Program", "Tills", "by", "by_the_document", "keeping", "running"]
 

@@ -11,6 +11,7 @@ import pytest
 from leftfold.kafka.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports import LogReader, RawRecord
+from tests import waiting
 from tests.servers import Addresses, emptied
 
 WAIT_SECONDS = 240.0
@@ -49,14 +50,7 @@ def make_topic(cluster: Cluster, wait_until: WaitUntil) -> MakeTopic:
 @pytest.fixture(scope="session")
 def wait_until() -> WaitUntil:
     """Waits for a condition, and fails saying what was awaited."""
-
-    def wait(condition: Callable[[], bool], awaited: str) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for {awaited}"
-            time.sleep(0.01)
-
-    return wait
+    return waiting.wait_until
 
 
 @pytest.fixture(scope="session")

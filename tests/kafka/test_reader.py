@@ -20,7 +20,7 @@ from leftfold.local import embedded, kill, restart
 from leftfold.ports import RawRecord
 from leftfold.position import Position
 from tests.kafka.conftest import MakeTopic, ReadAll, WaitUntil
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from leftfold.local import LocalSettings, down
 from leftfold.local.jars import spark_jars
 from leftfold.local.lock import locked
+from tests import waiting
 
 WAIT_SECONDS = 240.0
 
@@ -40,14 +40,7 @@ def spark_files() -> dict[str, Path]:
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], bool], str], None]:
     """Give a wait for a condition, which fails saying what was awaited."""
-
-    def wait(condition: Callable[[], bool], awaited: str) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"waited {WAIT_SECONDS} s for {awaited}"
-            time.sleep(0.02)
-
-    return wait
+    return waiting.wait_until
 
 
 @pytest.fixture

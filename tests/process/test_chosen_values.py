@@ -22,7 +22,7 @@ from tests.core.trade import Input, app, checkout_with
 from tests.process.routers import EVENTS, plant, routed
 from tests.process.trading import committed
 from tests.threads import working
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -18,7 +18,7 @@ from tests.process.child import Child
 from tests.process.children import ChildProcess, StartChild
 from tests.process.faulty import KILLS, RAISES, UNDECIDABLE, WRONG, app, mended
 from tests.process.trading import Trading, committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -25,7 +25,7 @@ from leftfold.kafka.worker import Worker
 from leftfold.partitioner import partition_of
 from tests.process.alarms import Wind, app
 from tests.process.trading import Trading, committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

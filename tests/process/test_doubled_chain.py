@@ -18,7 +18,7 @@ from tests.process.shopping import send as ask
 from tests.process.test_killed_chain import running, settle
 from tests.reference.chain import chain
 from tests.reference.sums import disagreements
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 

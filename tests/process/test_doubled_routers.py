@@ -18,8 +18,8 @@ from tests.process.children import StartChild
 from tests.process.effects import folded, happened, inputs, routed, sent, states, twice
 from tests.process.orders import Orders
 from tests.process.trading import Trading
+from tests.waiting import wait_until
 from tests.worker.points import Point
-from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -16,7 +16,7 @@ from tests.core.trade import Confirmed, Pay, Place, Reserved, app
 from tests.process.effects import happened, routed, sent, twice
 from tests.process.test_begun_again import raised
 from tests.process.trading import Trading, committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

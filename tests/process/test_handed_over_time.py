@@ -19,7 +19,7 @@ from leftfold.kafka.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.trade import Placed, app
 from tests.process.trading import Trading, committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

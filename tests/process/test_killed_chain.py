@@ -24,7 +24,7 @@ from tests.process.shopping import Log, Shopping, send
 from tests.reference import careless
 from tests.reference.chain import chain
 from tests.reference.sums import disagreements
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 

@@ -25,8 +25,8 @@ from tests.process.effects import folded, happened, routed, sent, states, twice
 from tests.process.orders import Orders
 from tests.process.points import ANSWERING, ROUTER, WORKER
 from tests.process.trading import Trading, committed
+from tests.waiting import wait_until
 from tests.worker.points import Point
-from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

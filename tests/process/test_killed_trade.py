@@ -23,7 +23,7 @@ from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.trade import Confirmed, Dropped, Pay, Place, app
 from tests.process.trading import committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

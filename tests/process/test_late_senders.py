@@ -17,7 +17,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from tests.process.alarms import Wind, app
 from tests.process.trading import Trading, committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

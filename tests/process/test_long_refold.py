@@ -33,8 +33,8 @@ from tests.process.children import StartChild
 from tests.process.effects import folded, states
 from tests.process.test_begun_again import raised
 from tests.process.trading import committed
+from tests.waiting import wait_until
 from tests.worker.points import Point
-from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -30,7 +30,7 @@ from leftfold.ports import RawRecord
 from tests.core.trade import Confirm, Drop, Dropped, Pay, Place, Release, Reserved, app
 from tests.process.effects import happened
 from tests.process.trading import Trading, committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -21,7 +21,7 @@ from leftfold.ports import RawRecord
 from tests.core.trade import app
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.process.trading import committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

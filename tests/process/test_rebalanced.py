@@ -19,7 +19,7 @@ from tests.process.child import Child
 from tests.process.children import StartChild
 from tests.process.effects import inputs, states
 from tests.process.trading import Trading
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

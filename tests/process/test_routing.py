@@ -26,7 +26,7 @@ from leftfold.ports import RawRecord
 from tests.core.trade import Confirmed, Pay, Place, Reserved, app
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.process.trading import Trading, committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -23,7 +23,7 @@ from leftfold.kafka.one_record import write_record
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.trade import Place, Reserved, app, checkout
 from tests.process.trading import Trading
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

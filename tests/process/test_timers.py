@@ -25,8 +25,8 @@ from tests.process.alarms import app as belfry
 from tests.process.child import Child
 from tests.process.children import StartChild
 from tests.process.trading import Trading, committed
+from tests.waiting import wait_until
 from tests.worker.points import Point
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -20,7 +20,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from tests.core.trade import Dropped, Place, Reserved, app, checkout_with
 from tests.process.trading import Trading, committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -16,7 +16,7 @@ from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from tests.core.trade import Confirmed, Dropped, Pay, Place, app
 from tests.process.trading import Trading, committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -24,7 +24,7 @@ from leftfold.partitioner import partition_of
 from tests.core.trade import app, checkout_with, orders, payments, stock
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.settled import wait_settled
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -17,7 +17,7 @@ from leftfold.faust.sending import Sender
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.routers import plant, routing
 from tests.process.trading import committed
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

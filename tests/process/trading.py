@@ -19,7 +19,7 @@ from leftfold.messages import Event
 from leftfold.ports import RawRecord
 from leftfold.position import Position
 from tests.core.trade import app
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["PARTS", "Trading", "committed"]
 

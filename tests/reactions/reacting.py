@@ -16,7 +16,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.partitioner import partition_of
 from tests.core.receipts import Paid, app_with, receipts_with
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["EVENTS", "Post", "acting", "done_up_to", "made", "notes", "write"]
 

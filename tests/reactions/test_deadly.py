@@ -21,7 +21,7 @@ from tests.reactions.deadly import KILLER, NAME, TWIN, app
 from tests.reactions.reacting import PARTITIONS, done_up_to, write
 from tests.reactions.receiver import Receiver, receiving
 from tests.reactions.shell import Shell
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 

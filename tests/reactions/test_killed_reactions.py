@@ -20,7 +20,7 @@ from tests.reactions.hooks import CAREFUL, FORGETFUL, NAMES, app
 from tests.reactions.reacting import EVENTS, write
 from tests.reactions.receiver import Receiver, receiving
 from tests.reactions.shell import Shell
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 

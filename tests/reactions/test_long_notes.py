@@ -14,7 +14,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.partitioner import partition_of
 from tests.core.receipts import Paid
 from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, made, notes, write
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

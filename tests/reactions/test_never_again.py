@@ -22,7 +22,7 @@ from tests.reactions.posting import PATH, VERSIONS, app, total_of
 from tests.reactions.receiver import Receiver, receiving
 from tests.reactions.shell import Shell
 from tests.redis.server import RedisServer
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 

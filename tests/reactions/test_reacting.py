@@ -20,7 +20,7 @@ from leftfold.partitioner import partition_of
 from tests.core.receipts import Paid
 from tests.process.trading import committed
 from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, done_up_to, made, notes, write
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

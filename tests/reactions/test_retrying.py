@@ -13,7 +13,7 @@ from leftfold.kafka.retrying import Retry
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.receipts import Paid
 from tests.reactions.reacting import Post, acting, made, write
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -12,7 +12,8 @@ from redis.exceptions import RedisError
 
 from leftfold.redis import RedisSettings
 from tests.ports import free_port
-from tests.redis.server import RedisServer, offset, wait_until
+from tests.redis.server import RedisServer, offset
+from tests.waiting import wait_until
 
 __all__ = ["ClusterSet"]
 

@@ -13,7 +13,7 @@ from leftfold.reading import Views
 from leftfold.reading.entry import Entry
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.view import View
-from tests.redis.server import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["ConstantReads", "past_rows", "reading"]
 

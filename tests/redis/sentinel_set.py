@@ -13,7 +13,8 @@ from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
 from tests.ports import free_port
-from tests.redis.server import RedisServer, binary, offset, wait_until
+from tests.redis.server import RedisServer, binary, offset
+from tests.waiting import wait_until
 
 __all__ = ["Sentinel", "SentinelSet"]
 

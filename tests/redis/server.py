@@ -6,8 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,18 +16,9 @@ from redis.exceptions import ConnectionError as NotConnected
 
 from leftfold.redis import RedisSettings
 from tests.ports import free_port
+from tests.waiting import wait_until
 
-__all__ = ["RedisServer", "binary", "offset", "wait_until"]
-
-DEADLINE = 240.0
-
-
-def wait_until(condition: Callable[[], bool], awaited: str, seconds: float = DEADLINE) -> None:
-    """Polls until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {awaited}"
-        time.sleep(0.005)
+__all__ = ["RedisServer", "binary", "offset"]
 
 
 class RedisServer:
@@ -65,7 +55,8 @@ class RedisServer:
 
     def client(self) -> Redis:
         """A plain client of it."""
-        return Redis(port=self.port, password=self.password)
+        # Without `driver_info` redis-py reads its own metadata from the disk for each of thousands of clients.
+        return Redis(port=self.port, password=self.password, driver_info=None)
 
     def start(self) -> None:
         """Starts it and waits until it has loaded its data."""

@@ -20,8 +20,8 @@ from leftfold.redis.flushers import Flushers
 from leftfold.redis.wire import dial
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import BUCKETS, flushes, has_rows, new_spread, rows, slot_of, tokens
-from tests.redis.server import wait_until
 from tests.redis.sockets import Line
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -13,8 +13,9 @@ from leftfold.redis import RedisViewStore
 from leftfold.redis.flusher import Flusher, commands_of
 from leftfold.redis.keys import BucketKeys
 from leftfold.redis.wire import Wire
-from tests.redis.server import RedisServer, wait_until
+from tests.redis.server import RedisServer
 from tests.redis.sockets import Line
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -16,8 +16,9 @@ from leftfold.reading import Views
 from leftfold.redis import RedisViewStore
 from leftfold.testing import fold
 from tests.ledger import app, summary
-from tests.redis.server import RedisServer, wait_until
+from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.shell import Shell, Typed
 from tests.redis.cluster_set import ClusterSet
-from tests.redis.server import wait_until
 from tests.servers import Addresses
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 

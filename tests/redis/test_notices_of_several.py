@@ -21,8 +21,9 @@ from tests.core.watches import bench_on
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import BUCKETS, new_spread, slot_of
 from tests.redis.sentinel_set import SentinelSet
-from tests.redis.server import RedisServer, offset, wait_until
+from tests.redis.server import RedisServer, offset
 from tests.redis.test_waiting import SOON, How, blocking, in_a_loop, read_while_folding
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -19,7 +19,8 @@ from leftfold.redis import RedisViewStore, snapshots
 from leftfold.redis.keys import BucketKeys
 from leftfold.redis.snapshots import Glimpse
 from leftfold.redis.wordings import worded
-from tests.redis.server import RedisServer, wait_until
+from tests.redis.server import RedisServer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

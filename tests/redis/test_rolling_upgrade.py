@@ -22,8 +22,9 @@ from leftfold.testing import fold
 from leftfold.view import View
 from tests import ledger_next
 from tests.ledger import Summary, app, summary
-from tests.redis.server import RedisServer, wait_until
+from tests.redis.server import RedisServer
 from tests.redis.test_tail_heals import happen
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -29,9 +29,10 @@ from leftfold.redis.wire import dial
 from tests.ledger import app
 from tests.ports import free_port
 from tests.redis.sentinel_set import PATIENCE, SERVICE, Sentinel, SentinelSet, role
-from tests.redis.server import RedisServer, offset, wait_until
+from tests.redis.server import RedisServer, offset
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on
 from tests.redis.twins import Blind, Repeating
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

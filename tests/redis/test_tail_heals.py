@@ -25,8 +25,9 @@ from leftfold.redis.wire import dial
 from leftfold.testing import fold
 from leftfold.view import View
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
-from tests.redis.server import RedisServer, wait_until
+from tests.redis.server import RedisServer
 from tests.redis.twins import Blind
+from tests.waiting import wait_until
 from tests.whole import assert_whole
 
 pytestmark = pytest.mark.servers

@@ -24,7 +24,8 @@ from tests.core.folding import TOPIC, FoldBench, out
 from tests.core.shop import Spend, household_spend, open_baskets
 from tests.core.watches import bench_on
 from tests.redis.commandstats import calls, counted
-from tests.redis.server import RedisServer, wait_until
+from tests.redis.server import RedisServer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

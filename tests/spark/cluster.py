@@ -14,7 +14,7 @@ import psutil
 import pyspark
 
 from leftfold.local import java_home
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["SPARK_HOME", "StandaloneCluster", "standalone"]
 

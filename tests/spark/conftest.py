@@ -31,8 +31,8 @@ from leftfold.view import View
 from tests.ledger import app, histories, stranger
 from tests.redis.server import RedisServer
 from tests.servers import Addresses, patient, running
+from tests.waiting import wait_until
 from tests.worker.receipts import behind
-from tests.worker.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.spark.streams import Streams

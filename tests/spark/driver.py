@@ -17,7 +17,7 @@ from leftfold.redis import RedisSettings
 from tests.servers import secret_url
 from tests.spark.doomed import Doom
 from tests.spark.late_rebuild import ROOT
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["Driver"]
 

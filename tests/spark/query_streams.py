@@ -28,7 +28,7 @@ from leftfold.spark.query_stream import QueryStream
 from leftfold.spark.stream_batches import StreamPlaces
 from tests.spark.conftest import Shop
 from tests.spark.queries import owner_sums
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["Streaming", "made_elsewhere", "newest", "places", "refreshing", "wait_committed"]
 

@@ -28,9 +28,9 @@ from tests.spark.cluster import SPARK_HOME, StandaloneCluster, standalone
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.late_rebuild import CODE, ROOT
 from tests.spark.oracle import checksum_of, truth
+from tests.waiting import wait_until
 from tests.whole import assert_whole
 from tests.worker.receipts import behind
-from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -23,10 +23,10 @@ from leftfold.redis import RedisViewStore
 from leftfold.spark.runner import spark_pass_runner
 from leftfold.view import View
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
-from tests.redis.server import wait_until
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.killed_rebuild import FOLD
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -14,7 +14,7 @@ from tests.spark.queries import owner_sums
 from tests.spark.query_streams import Streaming, newest, wait_committed
 from tests.spark.test_streams import _nothing_left, agreement, caught_up, move, streaming  # noqa: F401  # a fixture
 from tests.spark.trusting_stream import Trusting
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
 

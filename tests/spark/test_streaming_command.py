@@ -16,7 +16,7 @@ from tests.ledger import by_owner, summary
 from tests.redis.server import RedisServer
 from tests.spark.conftest import Shop
 from tests.spark.streams import Streams
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

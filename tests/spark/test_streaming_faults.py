@@ -27,7 +27,7 @@ from tests.spark.careless_jobs import Cutting, Forgetful, Trusting
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged
 from tests.spark.streams import Streams, begin_run, dump, write
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

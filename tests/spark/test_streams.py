@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -28,7 +27,7 @@ from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import OwnerSums, balances, hourly, owner_sums, regions
 from tests.spark.query_streams import Streaming, made_elsewhere, places, refreshing, wait_committed
 from tests.spark.trusting_stream import Trusting
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
@@ -62,10 +61,7 @@ def agreement(shop: Shop, view: QueryView[Any, Any] = owner_sums) -> Agreement:
     """Whether the stream's rows are those of the batch at the very same position."""
     refresh = refreshing(shop.spark, shop.kafka, shop.redis, shop.store, view, swap_anyway=True)
     plan = refresh.plan()
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not refresh.stands_at(plan):
-        assert time.monotonic() < deadline, f"the stream stays at {shop.views[view].describe().position}"
-        time.sleep(0.05)
+    wait_until(lambda: refresh.stands_at(plan), lambda: f"{shop.views[view].describe().position} to be the plan's")
     return refresh.run(plan).agreement
 
 

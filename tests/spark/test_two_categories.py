@@ -37,7 +37,7 @@ from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.kin import Settle, app, joined, lone, people, region_sums
 from tests.spark.query_streams import Streaming, places, refreshing
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 

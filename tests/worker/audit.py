@@ -13,10 +13,10 @@ from leftfold.engine.statemark import MARK
 from leftfold.envelope import Receipt
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
+from tests.waiting import wait_until
 from tests.worker.bank import Account, Bank
 from tests.worker.broker import Broker
 from tests.worker.load import Sent
-from tests.worker.waiting import wait_until
 
 __all__ = ["Fact", "audit", "facts", "violations", "wait_decided"]
 

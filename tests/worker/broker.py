@@ -26,8 +26,8 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.topics import ensure
 from leftfold.ports import RawRecord
 from tests.settled import wait_settled
+from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank, bank
-from tests.worker.waiting import wait_until
 
 __all__ = ["Broker"]
 

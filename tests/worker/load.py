@@ -14,8 +14,8 @@ from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.messages import Command
+from tests.waiting import wait_until
 from tests.worker.bank import Bank
-from tests.worker.waiting import wait_until
 
 __all__ = ["Load", "Sent"]
 

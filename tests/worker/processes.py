@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from tests.waiting import wait_until
 from tests.worker.process import Circumstances
-from tests.worker.waiting import wait_until
 
 __all__ = ["Start", "WorkerProcess"]
 

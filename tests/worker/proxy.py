@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
-from tests.worker.waiting import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["Api", "Deed", "Fault", "Frame", "Proxy", "parse_request"]
 

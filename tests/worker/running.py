@@ -9,10 +9,10 @@ from typing import Any, Self
 
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker import Worker
+from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.points import Points
 from tests.worker.shop import FaultyShop, Haste
-from tests.worker.waiting import wait_until
 
 __all__ = ["Running"]
 

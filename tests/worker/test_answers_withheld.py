@@ -25,11 +25,11 @@ from leftfold.engine.lane import Lane
 from leftfold.errors import ConfigurationError
 from leftfold.local import embedded
 from leftfold.local.settings import LocalSettings
+from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank, bank
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.hostile import ACCOUNT, good
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -17,12 +17,12 @@ from leftfold.kafka.shared_log import SharedLog
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
 from leftfold.position import Position
+from tests.waiting import wait_until
 from tests.worker import bank as bank_module
 from tests.worker.bank import PARTITIONS
 from tests.worker.broker import Broker
 from tests.worker.conftest import Typing
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

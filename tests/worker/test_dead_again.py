@@ -13,11 +13,11 @@ from leftfold import names
 from leftfold.cli.main import run
 from leftfold.cli.survey import Survey
 from tests.cli.shell import Typed
+from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.hostile import ACCOUNT, good
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -14,6 +14,7 @@ from leftfold import names
 from leftfold.codec import header
 from leftfold.kafka.states import costs
 from leftfold.ports import RawRecord
+from tests.waiting import wait_until
 from tests.worker.audit import facts
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
@@ -21,7 +22,6 @@ from tests.worker.hostile import ACCOUNT, Letter, good, hostile
 from tests.worker.raw_headers import produce_with_header
 from tests.worker.running import Running
 from tests.worker.shop import Haste
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

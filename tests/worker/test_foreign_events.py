@@ -13,12 +13,12 @@ from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.states import forget_states
 from leftfold.partitioner import partition_of
+from tests.waiting import wait_until
 from tests.worker import bank as bank_module
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import Broker
 from tests.worker.conftest import Typing
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

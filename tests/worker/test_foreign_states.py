@@ -14,10 +14,10 @@ from leftfold.kafka.topics import ensure
 from leftfold.partitioner import partition_of
 from tests.process.alarms import Rang, Wind, alarm_called, bells
 from tests.process.trading import Trading
+from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -14,10 +14,10 @@ from leftfold.engine.statemark import MARK, StateMark
 from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.outcomes import Outcome, last_outcome
 from leftfold.local import kill, restart
+from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.proxy import Api, Proxy
-from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

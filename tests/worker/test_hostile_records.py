@@ -14,12 +14,12 @@ from leftfold.engine.inputs import BARRIER
 from leftfold.engine.statemark import MARK
 from leftfold.ports import RawRecord
 from tests.hostility import worsened
+from tests.waiting import wait_until
 from tests.worker.audit import facts
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.hostile import good
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

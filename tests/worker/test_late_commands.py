@@ -9,10 +9,10 @@ from leftfold.errors import OutcomeUnknown
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.messages import Command
+from tests.waiting import wait_until
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.proxy import Api, Proxy
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -11,6 +11,7 @@ from leftfold.errors import ConfigurationError
 from leftfold.kafka.client import KafkaClient
 from leftfold.local import kill, restart
 from leftfold.partitioner import partition_of
+from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.broker import Broker
 from tests.worker.hostile import good
@@ -21,7 +22,6 @@ from tests.worker.proxy import Api, Deed, Proxy
 from tests.worker.running import Running
 from tests.worker.shop import Haste
 from tests.worker.supervisor import Supervisor
-from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -11,9 +11,9 @@ from leftfold import names
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.member import Member
+from tests.waiting import wait_until
 from tests.worker.broker import Broker
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 
 def test_metadata_without_a_generation_are_not_used() -> None:

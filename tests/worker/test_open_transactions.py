@@ -24,6 +24,7 @@ from leftfold.kafka.restore import Restoration
 from leftfold.kafka.restore_ports import RestorePorts
 from leftfold.memory.states import MemoryStates
 from leftfold.partitioner import partition_of
+from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
@@ -32,7 +33,6 @@ from tests.worker.process import Circumstances
 from tests.worker.processes import Start
 from tests.worker.proxy import Api, Proxy
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -22,11 +22,11 @@ from leftfold.kafka.known_logs import KnownLogs
 from leftfold.kafka.reader import KafkaLogReader
 from leftfold.kafka.states import Where, forget_states
 from leftfold.kafka.topics import ensure
+from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
 from tests.worker.running import Running
 from tests.worker.shop import Haste
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -17,6 +17,7 @@ from leftfold.kafka.client import KafkaClient
 from leftfold.messages import Command
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord
+from tests.waiting import wait_until
 from tests.worker.audit import audit, facts
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
@@ -27,7 +28,6 @@ from tests.worker.process import Circumstances
 from tests.worker.processes import Start
 from tests.worker.running import Running
 from tests.worker.shop import Haste
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

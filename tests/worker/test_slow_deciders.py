@@ -15,6 +15,7 @@ from leftfold.errors import Fenced
 from leftfold.kafka import worker as worker_module
 from leftfold.kafka.pace import FIRST, Pace
 from leftfold.partitioner import partition_of
+from tests.waiting import wait_until
 from tests.worker.audit import facts
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
@@ -22,7 +23,6 @@ from tests.worker.hostile import ACCOUNT, good
 from tests.worker.points import Point, Points
 from tests.worker.running import CALM, Running
 from tests.worker.shop import Haste
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

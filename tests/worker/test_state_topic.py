@@ -12,12 +12,12 @@ from leftfold import names
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.client import KafkaClient
+from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
 from tests.worker.load import Sent
 from tests.worker.running import Running
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

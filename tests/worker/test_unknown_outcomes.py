@@ -12,6 +12,7 @@ from leftfold import names
 from leftfold.envelope import Receipt
 from leftfold.kafka.client import KafkaClient
 from leftfold.partitioner import partition_of
+from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker
@@ -19,7 +20,6 @@ from tests.worker.load import Sent
 from tests.worker.proxy import Api, Proxy
 from tests.worker.running import Running
 from tests.worker.shop import Haste
-from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from leftfold.kafka.watchdog import Watchdog
+from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.broker import Broker
 from tests.worker.load import Load
@@ -14,7 +15,6 @@ from tests.worker.points import Point
 from tests.worker.process import Circumstances
 from tests.worker.processes import Start
 from tests.worker.shop import Haste
-from tests.worker.waiting import wait_until
 
 pytestmark = pytest.mark.servers
 

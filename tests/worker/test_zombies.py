@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from leftfold import names
+from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.bank import Bank
 from tests.worker.broker import SECONDS, Broker
@@ -18,7 +19,6 @@ from tests.worker.load import Load
 from tests.worker.points import Point
 from tests.worker.process import Circumstances
 from tests.worker.processes import Start, WorkerProcess
-from tests.worker.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.faults]
 

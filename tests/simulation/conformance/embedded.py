@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient
 
 from tests.simulation.conformance.bench import SECONDS, Bench, Deed, Outcome, Script, Step
 from tests.simulation.conformance.settings import consumer_config, producer_config
+from tests.waiting import wait_until
 from tests.worker.proxy import Api, Fault, Proxy
 from tests.worker.proxy import Deed as ProxyDeed
-from tests.worker.waiting import wait_until
 
 __all__ = ["Place", "perform"]
 
