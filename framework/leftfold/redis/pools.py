@@ -9,6 +9,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
+from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
 from leftfold.redis.commands import Client
@@ -17,6 +18,9 @@ from leftfold.redis.sentinels import why_no_master
 from leftfold.redis.settings import RedisSettings
 
 __all__ = ["open_async_node", "open_server"]
+
+_DRIVER = DriverInfo()
+"""What CLIENT LIST shows of a connection; redis-py would read its own package's metadata for each one."""
 
 
 def open_server(settings: RedisSettings, *, leads: bool = False) -> Client:
@@ -87,6 +91,7 @@ def _connection(settings: RedisSettings, connected: Callable[[Any], Any] | None)
         "socket_timeout": settings.timeout,
         "socket_connect_timeout": settings.connect_timeout,
         "protocol": 2,
+        "driver_info": _DRIVER,
     }
     if connected is not None:
         options["redis_connect_func"] = connected
