@@ -1,6 +1,6 @@
 # Every target makes the virtual environment first, from the lock alone; `PYTHON=python3.12 make test` chooses another Python.
 PYTHON ?= python3
-# How many processes test, each with servers of its own: they wait as much as they work. 0 = one, and its output at once.
+# How many processes test, each with servers of its own. 0 = one, and its output at once.
 JOBS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin

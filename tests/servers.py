@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from leftfold.local import embedded
 from leftfold.local.servers import PROBES
 from leftfold.redis import RedisSettings
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 __all__ = ["Addresses", "compose_service", "emptied", "patient", "running", "secret_url"]
 
@@ -61,10 +61,7 @@ def emptied(servers: Addresses) -> Addresses:
     if topics := left():
         for deleted in admin.delete_topics(topics, operation_timeout=READY_SECONDS).values():
             deleted.result()
-    deadline = time.monotonic() + READY_SECONDS
-    while topics := left():
-        assert time.monotonic() < deadline, f"waited {READY_SECONDS:g} s for the end of {topics}"
-        time.sleep(0.05)
+    wait_until(lambda: not left(), lambda: f"the end of {left()}", READY_SECONDS)
     return servers
 
 
@@ -122,7 +119,4 @@ def _ready(addresses: Addresses) -> Addresses:
 
 
 def _wait(probe: Callable[[str, float], bool], address: str) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while not probe(address, 5.0):
-        assert time.monotonic() < deadline, f"waited {READY_SECONDS:g} s in vain for {probe.__name__} at {address}"
-        time.sleep(0.1)
+    wait_until(lambda: probe(address, 5.0), f"{probe.__name__} at {address}", READY_SECONDS)

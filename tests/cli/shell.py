@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -116,6 +116,10 @@ class Shell:
         wait_until(
             lambda: all(f'"{word}"' in self.said() for word in words), lambda: f"{words}: {self.said()}", SECONDS
         )
+
+    def wait_until(self, process: subprocess.Popen[bytes], condition: Callable[[str], object]) -> None:
+        """Waits until what a command that was started has written fulfils a condition."""
+        wait_until(lambda: condition(self.said()), self.said, SECONDS, lambda: process.poll() is None)
 
     def python(self, *words: str) -> Typed:
         """Runs the same Python here."""

@@ -14,6 +14,8 @@ from select import select
 from types import TracebackType
 from typing import Self
 
+from tests.waiting import wait_until
+
 __all__ = ["COMMAND", "CTRL_C", "Terminal"]
 
 CTRL_C = "\x03"
@@ -85,10 +87,9 @@ class Terminal:
         Python hears a Ctrl-C between the two only behind the answer: it looks at signals, and then waits for input.
         """
         self.wait_shown(pattern)
-        deadline, call = time.monotonic() + SECONDS, Path(f"/proc/{self._process.pid}/syscall")
-        while call.read_text().split()[1:2] != ["0x0"]:  # the first argument: standard input
-            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for it to read: {self.shown}"
-            time.sleep(0.01)
+        call = Path(f"/proc/{self._process.pid}/syscall")
+        reads = lambda: call.read_text().split()[1:2] == ["0x0"]  # noqa: E731  # the first argument: standard input
+        wait_until(reads, lambda: f"it to read: {self.shown}", SECONDS)
 
     def ended(self) -> int:
         """Waits for the end and returns the exit code."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -62,11 +61,7 @@ def run(shell: Shell) -> Iterator[subprocess.Popen[bytes]]:
     """`leftfold run`, at work."""
     process = shell.start(["run"])
     try:
-        deadline = time.monotonic() + SECONDS
-        while "following" not in shell.said() or "serving" not in shell.said():
-            assert process.poll() is None, shell.said()
-            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for leftfold run: {shell.said()}"
-            time.sleep(0.05)
+        shell.wait_until(process, lambda said: "following" in said and "serving" in said)
         yield process
     finally:
         end(process)

@@ -9,7 +9,6 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -41,11 +40,7 @@ def project(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) 
     shell.at(empty_servers)
     process = shell.start(["run"])
     try:
-        deadline = time.monotonic() + SECONDS
-        while "following" not in shell.said() or shell.said().count("serving") < 1:
-            assert process.poll() is None, shell.said()
-            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for leftfold run: {shell.said()}"
-            time.sleep(0.05)
+        shell.wait_until(process, lambda said: "following" in said and "serving" in said)
         with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=empty_servers.kafka))) as client:
             client.send_many(list(histories(stranger(3), 400)), timeout=SECONDS)
         yield shell

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -22,6 +21,7 @@ from tests.cli.terminal import COMMAND, CTRL_C, SECONDS, Terminal
 from tests.cli.tower import app
 from tests.process.alarms import Wind
 from tests.servers import Addresses
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 RINGS = 200
@@ -36,18 +36,13 @@ def tower(empty_servers: Addresses, tmp_path_factory: pytest.TempPathFactory) ->
     shell.at(empty_servers)
     process = shell.start(["run", "bells", "quiet"])
     try:
-        deadline = time.monotonic() + SECONDS
-        while shell.said().count('"serving"') < 2 or '"routing"' not in shell.said():
-            assert process.poll() is None, shell.said()
-            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for the tower: {shell.said()}"
-            time.sleep(0.05)
+        shell.wait_until(process, lambda said: said.count('"serving"') >= 2 and '"routing"' in said)
         with closing(KafkaClient(app.name, KafkaSettings(bootstrap_servers=empty_servers.kafka))) as client:
             now = datetime.now(UTC)
             client.send_many(
                 [Wind(bell=f"b-{n % 2}", at=now + timedelta(hours=1)) for n in range(RINGS)], timeout=SECONDS
             )
-        while len(shell("timers", "list", "--json").rows()) < 2:
-            assert time.monotonic() < deadline, f"waited {SECONDS:g} s for timers"
+        wait_until(lambda: len(shell("timers", "list", "--json").rows()) == 2, "two timers")
         yield shell
     finally:
         process.terminate()

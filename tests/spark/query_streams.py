@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -120,11 +119,7 @@ class Streaming:
         return self.error
 
     def _wait(self, reached: Any, why: str, *, ended: bool = False) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not reached():
-            assert ended or self._thread.is_alive(), f"the stream ended: {self.error!r}"
-            assert time.monotonic() < deadline, why
-            time.sleep(0.02)
+        wait_until(reached, lambda: f"{why}; {self.error!r}", WAIT_SECONDS, lambda: ended or self._thread.is_alive())
 
     def _run(self) -> None:
         try:

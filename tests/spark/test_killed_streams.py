@@ -18,6 +18,7 @@ from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.queries import owner_sums
 from tests.spark.test_streams import _nothing_left, agreement, caught_up, move, streaming  # noqa: F401  # a fixture
+from tests.waiting import wait_until
 
 STARTING_SECONDS = 240.0
 pytestmark = [pytest.mark.servers, pytest.mark.slow, pytest.mark.faults]
@@ -52,9 +53,8 @@ class Driver:
         return self._log.read_text()
 
     def wait_live(self, shop: Shop) -> None:
-        while shop.store.registry(owner_sums.name).live_of(owner_sums.hash) is None:
-            assert self.ended is None, self.said
-            time.sleep(0.05)
+        live = lambda: shop.store.registry(owner_sums.name).live_of(owner_sums.hash) is not None  # noqa: E731
+        wait_until(live, lambda: self.said, running=lambda: self.ended is None)
 
 
 @pytest.mark.parametrize("point", ["before seal 1", "after seal 1", "before flush 1", "after flush 1", "after flush 2"])

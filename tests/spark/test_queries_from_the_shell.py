@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.ledger import app as ledgers_app
 from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.queries import app, owner_frame, owner_sums, still_open
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 
@@ -136,15 +136,18 @@ def await_refreshed(shop: Shop, log: Path) -> None:
     """Waits until the view that is computed last has said so: no refresh is under way until events or files change."""
     live = shop.store.registry(owner_frame.name).live_of(owner_frame.hash)
     assert live is not None
-    said, deadline = f'"generation": "{live.id}"', time.monotonic() + STARTING_SECONDS
-    while not any('"refreshed"' in line and said in line for line in log.read_text().splitlines()):
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    said = f'"generation": "{live.id}"'
+    wait_until(
+        lambda: any('"refreshed"' in line and said in line for line in log.read_text().splitlines()),
+        log.read_text,
+        STARTING_SECONDS,
+    )
 
 
 def awaited(shop: Shop, view: Any, running: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + STARTING_SECONDS
-    while shop.store.registry(view.name).live_of(view.hash) is None:
-        assert running.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, f"{view.name} was never computed: {log.read_text()}"
-        time.sleep(0.1)
+    wait_until(
+        lambda: shop.store.registry(view.name).live_of(view.hash) is not None,
+        lambda: f"{view.name} to be computed: {log.read_text()}",
+        STARTING_SECONDS,
+        lambda: running.poll() is None,
+    )

@@ -188,8 +188,7 @@ def _forget(broker: Broker, proxy: Proxy, bank: Bank, writer: str, decided: Deci
     restart(broker.data, "kafka")
     log = broker.data / "kafka" / "logs" / "server.log"
     told, deadline = f"to send transaction markers for {writer}", time.monotonic() + FORGETS_SECONDS
-    while told not in log.read_text("utf-8") and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: told in log.read_text("utf-8") or time.monotonic() > deadline, told)
     wait_until(lambda: _answers(broker, bank), "the broker to answer")
 
 
