@@ -155,12 +155,18 @@ def install(world: World, faults: Sequence[Fault]) -> _Installed:
 
 
 class _Installed:
-    """Faults of a running world; `until` is when the last one that has struck is over."""
+    """Faults of a running world.
+
+    Attributes:
+        until: when the last one that has struck is over. loses_until: when Redis loses writes for the last time.
+    """
 
     def __init__(self, world: World, faults: Sequence[Fault]) -> None:
         self._world, self._scheduler, self._cluster = world, world.scheduler, world.cluster
         self.struck: list[tuple[float, Fault]] = []
         self.until = 0.0
+        lossy = [f for f in faults if f.kind == "wipe redis" or (f.kind == "restart redis" and f.target)]
+        self.loses_until = max((f.after + f.seconds for f in lossy), default=-1.0)
         self._left = [fault for fault in faults if fault.number]
         self._counts = Counter[tuple[str, str]]()
         self._cluster.fate = self._fate

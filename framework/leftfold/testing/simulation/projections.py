@@ -183,23 +183,41 @@ class Projections:
         self._deployment.note("rebuilt", f"{view.name}: {str(result).splitlines()[0]}")
 
     def _deploy(self, view: View[Any, Any]) -> None:
-        """Rebuilds a view with the newer code, holds it back, and promotes it as soon as that is granted."""
-        self._world.scheduler.wait(self._world.random.random() * _DEPLOY_SECONDS)
+        """Rebuilds a view with the newer code, holds it back, and promotes it as soon as that is granted.
+
+        What Redis has lost meanwhile is done again, as an operator does who looks at `status`.
+        """
+        scheduler = self._world.scheduler
+        scheduler.wait(self._world.random.random() * _DEPLOY_SECONDS)
         options = RebuildOptions(cores=1, buckets=_BUCKETS, keep=self._world.random.choice((0.0, 600.0)), fold=_NEWER)
         with closing(RedisViewStore(SETTINGS)) as store:
-            held = replace(options, hold=True)
-            Rebuild(view, store, open_sink=partial(BulkSink, SETTINGS), options=held, **self._logs()).run()
-            self._deployment.note("held", view.name)
-            while True:
-                self._world.scheduler.wait(0.5)
-                try:
-                    Promotion(view, store, options=options, **self._logs()).run("held")
-                except ConfigurationError as error:
-                    self._deployment.note("not promoted", error)
-                else:
-                    break
+            while scheduler.now <= self._deployment.faults.loses_until or not self._is_newer(view, store):
+                if not self._is_newer(view, store):
+                    held = replace(options, hold=True)
+                    Rebuild(view, store, open_sink=partial(BulkSink, SETTINGS), options=held, **self._logs()).run()
+                    self._deployment.note("held", view.name)
+                    self._promote(view, store, options)
+                scheduler.wait(0.5)
         self._promoted.add(view.name)
         self._deployment.note("promoted", view.name)
+
+    def _promote(self, view: View[Any, Any], store: RedisViewStore, options: RebuildOptions) -> None:
+        while True:
+            self._world.scheduler.wait(0.5)
+            try:
+                Promotion(view, store, options=options, **self._logs()).run("held")
+            except ViewNotBuilt as error:
+                # Redis has lost it, or nothing was live any more, so that a tail has shown it.
+                return self._deployment.note("not held", error)
+            except ConfigurationError as error:
+                self._deployment.note("not promoted", error)
+            else:
+                return None
+
+    def _is_newer(self, view: View[Any, Any], store: RedisViewStore) -> bool:
+        """Whether readers see what the newer code alone has folded."""
+        live = store.registry(view.name).live_of(view.hash)
+        return live is not None and live.folds == (_NEWER,)
 
     def _logs(self) -> dict[str, Any]:
         return {"open_log": partial(KafkaBulkLog, self._kafka), "open_reader": partial(KafkaLogReader, self._kafka)}
