@@ -49,7 +49,7 @@ def folded(view: View[Any, Any], batches: list[Any], tracked: Collection[str] = 
 
 
 @VIEWS
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(found=batches)
 def test_columns_fold_as_records_do(view: Any, found: list[list[Any]]) -> None:
     wanted = numbered(found)

@@ -19,7 +19,7 @@ __all__ = ["Searches"]
 # Each example makes a generation of its own, and each subclass has a store of its own.
 sharing_the_store = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow],
-    max_examples=12,
+    max_examples=6,
 )
 SMALLER: dict[str, Callable[[Any, Any], bool]] = {
     "at_least": lambda value, end: value >= end,
