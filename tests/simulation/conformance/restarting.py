@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from confluent_kafka import TopicPartition
 
 from tests.simulation.conformance.bench import SECONDS, Bench, generation_of, said
@@ -118,6 +120,33 @@ def an_idempotent_producer_is_still_known(bench: Bench) -> None:
     bench.saw("read", bench.read(topic), ["a", "b", "c", 3])
 
 
+def an_idle_producer_hears_of_it(bench: Bench) -> None:
+    """While nothing is under way: the coordinator that comes next may have forgotten a transaction."""
+    lines = Lines()
+    topic, writer = bench.topic(), bench.writer(logger=lines.logger, log_level=6)
+    bench.commit(writer, topic, "a")
+    bench.wait_settled(topic)
+    writer.poll(0)
+    bench.saw("before", lines.failures, [])
+    bench.restart()
+    bench.wait(lambda: (writer.poll(0), lines.failures)[1], "a line of the log")
+
+
+class Lines(logging.Handler):
+    """What a client logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[str] = []
+        self.logger = logging.getLogger("a client of conformance scripts")
+        self.logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps the lines that say a connection has failed."""
+        if record.getMessage().startswith("FAIL"):
+            self.failures.append(record.getMessage())
+
+
 SCRIPTS = (
     records_and_offsets_are_still_there,
     an_open_transaction_is_still_open,
@@ -127,4 +156,5 @@ SCRIPTS = (
     a_decision_is_carried_out,
     members_stay_members,
     an_idempotent_producer_is_still_known,
+    an_idle_producer_hears_of_it,
 )

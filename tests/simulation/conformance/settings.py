@@ -39,4 +39,5 @@ def consumer_config(address: str, group: str, config: Mapping[str, Any]) -> dict
 
 
 def _named(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name if name.endswith("_cb") else name.replace("_", "."): value for name, value in config.items()}
+    as_it_is = ("_cb", "log_level")
+    return {name if name.endswith(as_it_is) else name.replace("_", "."): value for name, value in config.items()}

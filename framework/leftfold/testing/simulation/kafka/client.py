@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from leftfold.testing.simulation.kafka.cluster import LOADING, NOT_COORDINATOR, NOT_LEADER, Connection, Home
+from leftfold.testing.simulation.kafka.cluster import LOADING, NOT_COORDINATOR, NOT_LEADER, Connections, Home
 from leftfold.testing.simulation.kafka.partitions import Refused
 from leftfold.testing.simulation.world import active
 
@@ -36,8 +36,8 @@ class Client:
         self.is_closed = False
         self._socket_timeout = float(self.config.get("socket.timeout.ms", 60_000)) / 1000
         self._backoff = float(self.config.get("retry.backoff.ms", 100)) / 1000
-        self._connections: dict[int, Connection] = {}
-        self._logger, self._on_error = logger, self.config.get("error_cb")
+        self._connections = Connections(self._disconnected)
+        self._logger, self._on_error = logger or self.config.get("logger"), self.config.get("error_cb")
         self._events: deque[Callable[[], None]] = deque(maxlen=_MOST_EVENTS)
         self._waiting: list[tuple[Any, int]] = []
 
@@ -167,10 +167,18 @@ class Client:
             if not any(broker.is_up for broker in self.cluster.brokers):
                 self._error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all brokers are down"))
 
+    def _disconnected(self) -> None:
+        """A broker has died: that is in the log at once, and wakes nobody."""
+        if not self.is_closed and self._logger is not None:
+            self._events.append(self._line("FAIL", "Disconnected: connection closed by peer"))
+
     def _log(self, facility: str, text: str) -> None:
         if self._logger is not None:
-            logger, line = self._logger, f"{facility} [{self.name}] {text}"
-            self.tell(lambda: logger.log(logging.WARNING, line))
+            self.tell(self._line(facility, text))
+
+    def _line(self, facility: str, text: str) -> Callable[[], None]:
+        line = f"{facility} [{self.name}] {text}"
+        return lambda: self._logger.log(logging.WARNING, line) if self._logger is not None else None
 
     def _error(self, error: KafkaError) -> None:
         if self._on_error is not None:

@@ -47,6 +47,8 @@ class Broker:
         self.slow_until = 0.0
         self.waiting: dict[_Request, None] = {}
         """Requests that have arrived and are not answered."""
+        self.links: dict[Connection, Connections] = {}
+        """The connections of clients to it."""
 
     def __repr__(self) -> str:
         return f"<broker {self.number}>"
@@ -59,6 +61,30 @@ class Connection:
 
     def __init__(self) -> None:
         self.arrived = self.returned = 0.0
+
+
+class Connections(dict[int, Connection]):
+    """Of one client, by the number of the broker; it hears at once when a broker dies, also while nothing is asked.
+
+    Args:
+        lost: called for each that breaks with its broker.
+    """
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        self.lost = lost
+
+    def to(self, broker: Broker) -> Connection:
+        """The one to a broker, opened when it is first needed."""
+        if (found := self.get(broker.number)) is None:
+            found = self[broker.number] = Connection()
+            broker.links[found] = self
+        return found
+
+    def drop(self, broker: Broker, link: Connection) -> None:
+        """Closes one: the next request opens another."""
+        broker.links.pop(link, None)
+        if self.get(broker.number) is link:
+            del self[broker.number]
 
 
 class Cluster:
@@ -166,6 +192,9 @@ class Cluster:
         waiting, broker.waiting = broker.waiting, {}
         for request in waiting:
             request.broken()
+        for link, connections in list(broker.links.items()):
+            connections.drop(broker, link)
+            connections.lost()
 
     def start(self, broker: Broker) -> None:
         """Starts a broker again; what still lives there is loaded first."""
@@ -185,7 +214,7 @@ class Cluster:
     def ask(
         self,
         process: Process,
-        connections: dict[int, Connection],
+        connections: Connections,
         api: str,
         key: Home,
         handle: Callable[[Callable[[Any], None]], None],
@@ -252,7 +281,7 @@ class _Request:
         self,
         cluster: Cluster,
         process: Process,
-        connections: dict[int, Connection],
+        connections: Connections,
         api: str,
         key: Home,
         handle: Callable[[Callable[[Any], None]], None],
@@ -267,7 +296,7 @@ class _Request:
         )
         self._key, self._handle, self._done, self._timeout = key, handle, done, timeout
         self._broker = cluster.home(key)
-        self._link = connections.setdefault(self._broker.number, Connection())
+        self._link = connections.to(self._broker)
         self._fate, self._lives, self._began = cluster.fate(api, process), self._broker.lives, cluster.scheduler.now
         self._is_done = False
         self._timer: Timer | None = None
@@ -349,8 +378,7 @@ class _Request:
             self._finish(Refused(TIMED_OUT))
 
     def _drop_link(self) -> None:
-        if self._connections.get(self._broker.number) is self._link:
-            del self._connections[self._broker.number]
+        self._connections.drop(self._broker, self._link)
 
     def _is_fated(self, kind: str) -> bool:
         return self._fate is not None and self._fate.kind == kind
