@@ -8,13 +8,21 @@ import sys
 import time
 
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
+from tests.simulation.mishaps import CUT, LOG, REMADE
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
 from tests.simulation.spending import DEPLOY, SPENDING
 
 __all__ = ["main"]
 
-SCENARIOS = {"write path": PURSE, "read path": SPENDING, "deploy": DEPLOY}
+SCENARIOS = {
+    "write path": PURSE,
+    "read path": SPENDING,
+    "deploy": DEPLOY,
+    "damaged log": LOG,
+    "cut commands": CUT,
+    "commands made again": REMADE,
+}
 _MOST = 2000
 """Schedules within which a planted bug must be found."""
 

@@ -14,9 +14,11 @@ from leftfold.engine.follower import Follower
 from leftfold.engine.lane import Lane
 from leftfold.engine.rebuild import Begun, Rebuild
 from leftfold.engine.rebuild_catchup import CatchUp
+from leftfold.engine.statemark import StateMark
 from leftfold.engine.tail import Tail
 from leftfold.kafka import bulk, reader
 from leftfold.kafka.hanging import Hanging
+from leftfold.kafka.known_logs import KnownLogs
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.member import Member
 from leftfold.kafka.restore import Restoration
@@ -27,6 +29,7 @@ from leftfold.redis import RedisViewStore
 from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import EXEC, MULTI
 from leftfold.testing.simulation.schedules import Scenario
+from tests.simulation.mishaps import CUT, LOG, REMADE
 from tests.simulation.purse import PURSE
 from tests.simulation.spending import DEPLOY, SPENDING
 
@@ -291,6 +294,36 @@ def _other_code() -> Sequence[Patch]:
     return [(Tail, "__init__", lambda self, *more, **options: init(self, *more, **{**options, "folds": {}}))]
 
 
+def _shorter_log() -> Sequence[Patch]:
+    """A log that ends before what its states know is gone on with."""
+    return [(KnownLogs, name, lambda self, end: None) for name in ("check_same", "check_events")]
+
+
+def _shorter_commands() -> Sequence[Patch]:
+    """Commands that end before what was taken are gone on with."""
+    return [(Restoration, "_check_commands", lambda self, restored: None)]
+
+
+def _ids_of_topics() -> Sequence[Patch]:
+    """A topic of the same name passes for the same one."""
+    return [(StateMark, "is_of", lambda self, topic, ids: True)]
+
+
+def _lost_to_retention() -> Sequence[Patch]:
+    """Whoever finds that commands are gone goes on at the first one that is there, and says nothing."""
+    begin, init = Restoration._pass_over_lost, Member.__init__
+
+    def silent(self: Any, restored: Any) -> None:
+        report, self._report = self._report, lambda what, details: None
+        begin(self, restored)
+        self._report = report
+
+    def earliest(self: Any, config: Any, *more: Any) -> None:
+        init(self, {"auto.offset.reset": "earliest", **config}, *more)
+
+    return [(Restoration, "_pass_over_lost", silent), (Member, "__init__", earliest)]
+
+
 def _module_of(cls: type) -> Any:
     import sys
 
@@ -336,6 +369,10 @@ PLANTED = {
     "not landed": Bug(_not_landed, SPENDING),
     "went back": Bug(_went_back, SPENDING),
     "other code": Bug(_other_code, DEPLOY),
+    "shorter log": Bug(_shorter_log, LOG),
+    "shorter commands": Bug(_shorter_commands, CUT),
+    "ids of topics": Bug(_ids_of_topics, REMADE),
+    "lost to retention": Bug(_lost_to_retention, REMADE),
 }
 
 

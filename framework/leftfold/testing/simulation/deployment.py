@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from leftfold.app import App
-from leftfold.errors import DomainError, Fenced, InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.errors import ConfigurationError, DomainError, Fenced, InfrastructureError, LeftfoldError, OutcomeUnknown
 from leftfold.kafka import topics
 from leftfold.kafka.client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
@@ -16,6 +16,7 @@ from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.messages import Command
 from leftfold.testing.simulation.faults import Fault, install
+from leftfold.testing.simulation.operating import Operator
 from leftfold.testing.simulation.stand_ins.threads import Event
 from leftfold.testing.simulation.witness import Sent
 from leftfold.testing.simulation.world import World
@@ -39,7 +40,7 @@ class Deployment:
     Args:
         loads: what each client sends, in its order. workers: per decider. make: makes the clients of a worker.
         same_ids: whether a command whose outcome is not known is sent again under its id, as it should be.
-        newer: see `Scenario`.
+        newer, is_operated: see `Scenario`.
 
     Attributes:
         trace: what workers reported and how processes ended: (seconds, process, what, details).
@@ -56,6 +57,7 @@ class Deployment:
         faults: Sequence[Fault] = (),
         same_ids: bool = True,
         newer: App | None = None,
+        is_operated: bool = False,
         make: Callable[..., Workshop] = Workshop,
     ) -> None:
         self._world, self.app, self._make, self._same_ids = world, app, make, same_ids
@@ -77,6 +79,7 @@ class Deployment:
 
             self.projections = Projections(self, world, SETTINGS, newer=newer)
         self.faults = install(world, faults)
+        self._operator = Operator(self, world) if is_operated else None
 
     def begin(self) -> None:
         """Makes the topics, then starts everything."""
@@ -161,6 +164,11 @@ class Deployment:
                 self.note("ended", error)
                 self.ended.append((role, f"{name} ended though nothing struck: {error}"))
                 process.end(75)
+            except ConfigurationError as error:
+                if self._operator is None:
+                    self.broken.append(f"refused: {name}: {error}")
+                self.note("refused to work", error)
+                process.end(error.exit_code)
             except Exception as error:  # noqa: BLE001  # as a process that ends with a traceback, and is started again
                 self.note("broke", repr(error))
                 self.broken.append(f"broke: {name}: {error!r}")
@@ -174,11 +182,14 @@ class Deployment:
                 return
             self.broken += [f"broke: {name}/{one.name}: {one.error!r}" for one in task.process.tasks if one.error]
             self.trace.append((world.scheduler.now, name, "exit", code))
+            if self._operator is not None and self._operator.takes(role, code, again):
+                return
             if not self.is_stopping and code is not None:
-                world.scheduler.call_later(AGAIN_SECONDS, lambda: again() if current == self._rounds else None)
+                world.scheduler.call_later(AGAIN_SECONDS, again)
 
         def again() -> None:
-            self.keep(name, role, function)
+            if current == self._rounds:
+                self.keep(name, role, function)
 
         task.process.at_end.append(ended)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leftfold.testing.simulation.damage import TOPIC_KINDS, Damage
 from leftfold.testing.simulation.kafka.cluster import Broker, Fate
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.scheduler import Process
@@ -125,7 +126,7 @@ REDIS_KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], F
     "wipe redis": _of_redis("wipe redis"),
 }
 """What strikes where an App has views; the target says how many seconds of writes are lost."""
-_ALL = {**KINDS, **REDIS_KINDS}
+_ALL = {**KINDS, **REDIS_KINDS, **{kind: _at_time(kind) for kind in TOPIC_KINDS}}
 _WEIGHTS = {
     "restart redis": 2,
     "kill": 4,
@@ -167,6 +168,7 @@ class _Installed:
         self.until = 0.0
         lossy = [f for f in faults if f.kind == "wipe redis" or (f.kind == "restart redis" and f.target)]
         self.loses_until = max((f.after + f.seconds for f in lossy), default=-1.0)
+        self.damage = Damage(world)
         self._left = [fault for fault in faults if fault.number]
         self._counts = Counter[tuple[str, str]]()
         self._cluster.fate = self._fate
@@ -186,8 +188,9 @@ class _Installed:
         process.strike = self._called
 
     def stop(self) -> None:
-        """No fault strikes any more."""
+        """No fault strikes any more, but those of a time that is still to come; topics are left alone."""
         self._left.clear()
+        self.damage.is_over = True
 
     def _note(self, fault: Fault, seconds: float = 0.0) -> None:
         now = self._scheduler.now
@@ -240,6 +243,9 @@ class _Installed:
         cluster, later = self._cluster, self._scheduler.call_later
         if fault.kind in REDIS_KINDS:
             self._strike_redis(fault)
+        elif fault.kind in TOPIC_KINDS:
+            self._note(fault)
+            self.damage.strike(fault.kind)
         elif fault.kind in ("restart broker", "slow broker"):
             broker = cluster.brokers[int(fault.target) - 1]
             if not broker.is_up:

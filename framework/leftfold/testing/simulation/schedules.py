@@ -42,6 +42,7 @@ class Scenario:
         load: draws what each client sends. workers: of each decider. kinds: of faults that may strike; () = all.
         horizon: virtual seconds within which they do. same_ids: see `simulate`. check: what the domain promises.
         newer: the App of a rolling deploy, whose folds of the same views differ; they are rebuilt, held and promoted.
+        is_operated: whether somebody does what a worker says that refuses a damaged topic; else it must not refuse.
     """
 
     app: App
@@ -53,6 +54,7 @@ class Scenario:
     same_ids: bool = True
     check: Check | None = None
     newer: App | None = None
+    is_operated: bool = False
 
     def faults(self, seed: int) -> list[Fault]:
         """What strikes under a seed."""
@@ -174,13 +176,16 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
             faults=chosen,
             same_ids=scenario.same_ids,
             newer=scenario.newer,
+            is_operated=scenario.is_operated,
         )
         wrong: list[str] = []
         try:
             deployment.begin()
             _live(world, deployment, wrong)
             if not wrong:
-                wrong = violations(world.cluster, scenario.app, deployment.sent, scenario.check)
+                lost = deployment.faults.damage.lost
+                wrong = violations(world.cluster, scenario.app, deployment.sent, scenario.check, lost)
+                wrong += deployment.faults.damage.unreported(deployment.trace)
                 if deployment.projections is not None:
                     wrong += deployment.projections.violations(world.cluster)
             if all(fault.kind == "terminate" for _, fault in deployment.faults.struck):
@@ -214,7 +219,7 @@ def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
             is_there = world.run(lambda: deployment.is_serving, LIVENESS_SECONDS)
             # Commands whose clients have given up are decided, too.
             until = scheduler.now + LIVENESS_SECONDS
-            while undecided(world.cluster, deployment.app) and scheduler.now < until:
+            while undecided(world.cluster, deployment.app, deployment.faults.damage.lost) and scheduler.now < until:
                 world.run(lambda: bool(deployment.broken), _SETTLING_SECONDS)
                 if deployment.broken:
                     break

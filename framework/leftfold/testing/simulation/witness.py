@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -51,33 +51,43 @@ class _Fact(NamedTuple):
     record: Record
 
 
-def violations(cluster: Cluster, app: App, sent: Sequence[Sent], check: Check | None = None) -> list[str]:
-    """Everything that is wrong once all is quiet; empty when nothing is."""
+def violations(
+    cluster: Cluster, app: App, sent: Sequence[Sent], check: Check | None = None, lost: Collection[str] = ()
+) -> list[str]:
+    """Everything that is wrong once all is quiet; empty when nothing is.
+
+    Args:
+        lost: ids of commands whose outcome was lost with a topic, as nobody but an operator can help.
+    """
     found: list[str] = []
     for decider in app.deciders:
         facts = list(_facts(cluster, decider.name))
         mine = [one for one in sent if one.category == decider.name]
+        known = {id_ for one in mine for id_ in one.ids}
         found += _sequences(facts)
         found += _decisions(facts)
-        found += _outcomes(facts, mine)
+        found += [f"unasked: {fact.command}" for fact in facts if fact.command not in known]
+        found += _outcomes(facts, [one for one in mine if one.answer is None or one.id not in lost])
         found += _misplaced(facts, app.partitions)
         found += _states(cluster, decider, facts)
-        found += _undecided(cluster, app.name, decider, facts)
+        found += _undecided(cluster, app.name, decider, facts, lost)
         if check is not None:
             found += check(_streams(decider, facts))
     return found + _open(cluster)
 
 
-def undecided(cluster: Cluster, app: App) -> list[str]:
+def undecided(cluster: Cluster, app: App, lost: Collection[str] = ()) -> list[str]:
     """Commands that are not taken, or have no outcome; empty once all are decided."""
     found = []
     for decider in app.deciders:
-        found += _undecided(cluster, app.name, decider, list(_facts(cluster, decider.name)))
+        found += _undecided(cluster, app.name, decider, list(_facts(cluster, decider.name)), lost)
     return found
 
 
-def _undecided(cluster: Cluster, app: str, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> list[str]:
-    return _progress(cluster, app, decider) + _passed_over(cluster, decider, facts)
+def _undecided(
+    cluster: Cluster, app: str, decider: Decider[Any, Any, Any], facts: Iterable[_Fact], lost: Collection[str]
+) -> list[str]:
+    return _progress(cluster, app, decider) + _passed_over(cluster, decider, facts, lost)
 
 
 def _facts(cluster: Cluster, category: str) -> Iterator[_Fact]:
@@ -124,7 +134,7 @@ def _decisions(facts: Iterable[_Fact]) -> list[str]:
 def _outcomes(facts: Sequence[_Fact], sent: Sequence[Sent]) -> list[str]:
     """What clients heard is what happened."""
     written, last = Counter(f.command for f in facts), {f.command: f.version for f in facts}
-    wrong = [f"unasked: {command}" for command in written.keys() - {id_ for one in sent for id_ in one.ids}]
+    wrong = list[str]()
     for one in sent:
         answer, events = one.answer, written[one.id]
         if answer is None:
@@ -191,9 +201,11 @@ def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any]) -> li
     return wrong
 
 
-def _passed_over(cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact]) -> list[str]:
+def _passed_over(
+    cluster: Cluster, decider: Decider[Any, Any, Any], facts: Iterable[_Fact], lost: Collection[str]
+) -> list[str]:
     """Every command that came in time has an outcome, whether a client still waits for it or not."""
-    decided = {fact.command for fact in facts}
+    decided = {fact.command for fact in facts} | set(lost)
     for partition in cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions:
         for record in partition.committed():
             if record.key != b"@" and record.value is not None:

@@ -192,6 +192,28 @@ class Partition:
         del self.records[: self._index(self.start)]
         self.changed()
 
+    def cut(self, end: int) -> None:
+        """Loses what lies behind an offset, and whoever wrote to it is forgotten: a log that was restored, or torn."""
+        del self.records[self._index(end) :]
+        self.end = end
+        self._open.clear()
+        self._writers.clear()
+        self._aborted = [one for one in self._aborted if one[2] <= end]
+        self.changed()
+
+    @property
+    def settled(self) -> list[int]:
+        """Offsets at which no transaction was open."""
+        found, begun = [self.start], set[int]()
+        for record in self.records:
+            if record.outcome is not None:
+                begun.discard(record.producer)
+            elif record.is_open:
+                begun.add(record.producer)
+            if not begun:
+                found.append(record.offset + 1)
+        return found
+
     def compact(self) -> None:
         """Keeps the last record of each key, and never touches what is not decided."""
         end = self.stable_end

@@ -1,0 +1,159 @@
+"""What may become of topics: cut, trimmed, or made again; and what is lost with that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from leftfold.testing.simulation.kafka.partitions import Batch, Partition, Record, Topic
+from leftfold.testing.simulation.world import World
+
+__all__ = ["TOPIC_KINDS", "Damage"]
+
+TOPIC_KINDS = ("cut events", "copy events", "cut commands", "remake commands", "trim commands")
+"""Strikes at topics: only a scenario that asks for them by name has any."""
+_LEAST = 3
+"""Offsets that a cut goes back beyond what states know: a log that lost less is not told from one that did not."""
+_OUTAGE_SECONDS = 0.25
+
+
+class Damage:
+    """What has become of the topics of a world.
+
+    Attributes:
+        lost: ids of commands that were there before a topic was cut or states were folded anew: their events or their
+            answers are gone, so nobody promises anything of these any more.
+        is_over: whether topics are left alone from now on.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world, self._cluster = world, world.cluster
+        self.lost = set[str]()
+        self.is_over = False
+        self._trimmed: list[tuple[Partition, Record]] = []
+
+    def strike(self, kind: str) -> None:
+        """Damages a topic of any category; topics are cut while no worker runs."""
+        if self.is_over:
+            return
+        what, _, which = kind.partition(" ")
+        names = sorted(name for name in self._cluster.topics if name.endswith(f".{which}"))
+        if not names:
+            return
+        topic = self._cluster.topics[self._world.scheduler.random.choice(names)]
+        match what:
+            case "cut" | "copy":
+                work = self._cut if what == "cut" else self._copy
+                self._outage()
+                self._world.scheduler.call_later(_OUTAGE_SECONDS, lambda: work(topic))
+            case "remake":
+                self._cluster.delete(topic.name)
+                self._cluster.create(topic.name, len(topic.partitions), topic.config)
+            case "trim":
+                self._trim(topic)
+
+    def unreported(self, trace: Sequence[tuple[float, str, str, Any]]) -> list[str]:
+        """Commands that were trimmed away, have no outcome, and of which no worker has said that they are gone."""
+        told = [details for _, _, what, details in trace if what == "commands lost to retention"]
+        return [
+            f"gone without a word: {_id(record)} at {record.offset} of {partition}"
+            for partition, record in self._trimmed
+            if not any(_covers(one, partition, record.offset) for one in told) and not self._is_decided(partition, record)
+        ]
+
+    def _outage(self) -> None:
+        for process in self._world.processes:
+            if process.role in ("worker", "successor") and process.code is None:
+                process.end(-9)
+
+    def _cut(self, topic: Topic) -> None:
+        """Cuts a partition below what its state knows."""
+        if self.is_over:
+            return
+        self._outage()
+        category, _, which = topic.name.rpartition(".")
+        marks = {p.number: mark[which] for p, mark in self._marks(category)}
+        choice = [
+            (partition, end)
+            for partition in topic.partitions
+            for end in partition.settled
+            if end <= marks.get(partition.number, 0) - _LEAST and _is_whole(partition, end)
+        ]
+        if choice:
+            partition, end = self._world.scheduler.random.choice(choice)
+            self._lose(self._cluster.topics[f"{category}.commands"].partitions[partition.number])
+            partition.cut(end)
+
+    def _copy(self, topic: Topic) -> None:
+        """Makes a log again from a copy of its first records, as a backup has them: without ends of transactions."""
+        if self.is_over:
+            return
+        self._outage()
+        self._cluster.delete(topic.name)
+        copy = self._cluster.create(topic.name, len(topic.partitions), topic.config)
+        self.forget(topic.name.rpartition(".")[0])
+        for partition in topic.partitions:
+            ends = [0, *(n for n, r in enumerate(partition.committed(), 1) if _is_last(r))]
+            kept = partition.committed()[: self._world.scheduler.random.choice(ends)]
+            for record in kept:
+                fields = record.key, record.value, record.headers, record.timestamp
+                copy.partitions[partition.number].append(Batch([fields]), record.timestamp)
+
+    def forget(self, category: str) -> None:
+        """The states of a category were folded anew: only events tell what was answered before."""
+        for partition in self._cluster.topics[f"{category}.commands"].partitions:
+            self._lose(partition)
+
+    def _lose(self, commands: Partition) -> None:
+        self.lost |= {_id(record) for record in commands.records}
+
+    def _trim(self, topic: Topic) -> None:
+        """Takes the first records of each partition, some of which may not be taken yet."""
+        for partition in topic.partitions:
+            before = self._world.scheduler.random.randint(partition.start, partition.end)
+            self._trimmed += [(partition, record) for record in partition.records if record.offset < before]
+            partition.delete(before)
+
+    def _marks(self, category: str) -> Iterator[tuple[Partition, dict[str, Any]]]:
+        for topic in list(self._cluster.topics.values()):
+            if topic.name.startswith(f"{category}.state.v"):
+                for partition in topic.partitions:
+                    if found := [r.value for r in partition.committed() if r.key == b"@"]:
+                        yield partition, json.loads(found[-1] or b"{}")
+
+    def _is_decided(self, partition: Partition, record: Record) -> bool:
+        category, number = partition.topic.name.rpartition(".")[0], partition.number
+        id_ = _id(record)
+        for name, topic in self._cluster.topics.items():
+            if name == f"{category}.events":
+                headers = [dict(fact.headers or ()) for fact in topic.partitions[number].committed()]
+                if any(found.get("ce_causationid") == id_.encode() for found in headers):
+                    return True
+            elif name.startswith(f"{category}.state.v"):
+                for state in topic.partitions[number].committed():
+                    if state.key != b"@" and state.value and any(a[0] == id_ for a in json.loads(state.value)["answered"]):
+                        return True
+        return False
+
+
+def _id(record: Record) -> str:
+    return (dict(record.headers or ()).get("ce_id") or b"").decode()
+
+
+def _is_last(record: Record) -> bool:
+    """Whether a decision ends with an event; a copy holds whole ones."""
+    k, _, n = (dict(record.headers or ()).get("ce_decision") or b"").partition(b"/")
+    return k == n
+
+
+def _is_whole(partition: Partition, end: int) -> bool:
+    """Whether no decision is cut by an end; in a copy no transaction says so."""
+    before = [record for record in partition.records if record.offset < end and record.outcome is None]
+    return not before or _is_last(before[-1])
+
+
+def _covers(told: Any, partition: Partition, offset: int) -> bool:
+    first, _, last = told["offsets"].partition(" to ")
+    is_there = (told["topic"], told["partition"]) == (partition.topic.name, partition.number)
+    return is_there and int(first) <= offset <= int(last)
