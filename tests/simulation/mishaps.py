@@ -1,14 +1,40 @@
-"""The scenarios of damaged topics: cut, trimmed or made again under workers of the purse."""
+"""Scenarios of the purse with mishaps of their own: damaged topics, and commands that arrive long after their time."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+from functools import partial
+
+from leftfold.kafka.workshop import Workshop
+from leftfold.messages import Command
 from leftfold.testing.simulation.schedules import Scenario
 from tests.simulation.purse import load_of
 from tests.worker.bank import bank
 
-__all__ = ["CUT", "LOG", "REMADE"]
+__all__ = ["CUT", "HEAVY", "LOG", "REMADE", "STRAY"]
 
 _BANK = bank("mishaps", partitions=3)
 LOG = Scenario(_BANK.app, load_of(_BANK), kinds=("cut events", "copy events"), is_operated=True)
 CUT = Scenario(_BANK.app, load_of(_BANK), kinds=("cut commands",), is_operated=True)
 REMADE = Scenario(_BANK.app, load_of(_BANK), kinds=("remake commands", "trim commands"))
+
+
+def _many(chance: random.Random) -> Sequence[Sequence[Command]]:
+    """More commands of one account than are remembered, over more than a minute."""
+    return [[_BANK.deposit("a0", chance.randrange(9) + 1) for _ in range(60)] for _ in range(2)]
+
+
+STRAY = Scenario(_BANK.app, _many, kinds=("stray",), pace=1.5)
+
+
+_LONG = "a" * 300
+
+
+def _refused(chance: random.Random) -> Sequence[Sequence[Command]]:
+    """Long refusals of one account: all of them are too much for its record, those of one client are not."""
+    few = [_BANK.deposit(_LONG, 1), _BANK.withdraw(_LONG, 100), _BANK.withdraw(_LONG, 100), _BANK.withdraw(_LONG, 100)]
+    return [[chance.choice(few) for _ in range(12)] for _ in range(2)]
+
+
+HEAVY = Scenario(_BANK.app, _refused, make=partial(Workshop, max_bytes=12_500))

@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 
 from leftfold.engine import deciding, rebuild_attempt, rebuild_removal
+from leftfold.engine.batch_lane import BatchLane
 from leftfold.engine.follower import Follower
 from leftfold.engine.lane import Lane
 from leftfold.engine.rebuild import Begun, Rebuild
@@ -21,6 +22,7 @@ from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.known_logs import KnownLogs
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.member import Member
+from leftfold.kafka.outbox import Outbox
 from leftfold.kafka.restore import Restoration
 from leftfold.kafka.transaction import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker import Worker
@@ -29,7 +31,7 @@ from leftfold.redis import RedisViewStore
 from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import EXEC, MULTI
 from leftfold.testing.simulation.schedules import Scenario
-from tests.simulation.mishaps import CUT, LOG, REMADE
+from tests.simulation.mishaps import CUT, HEAVY, LOG, REMADE, STRAY
 from tests.simulation.purse import PURSE
 from tests.simulation.spending import DEPLOY, SPENDING
 
@@ -324,6 +326,27 @@ def _lost_to_retention() -> Sequence[Patch]:
     return [(Restoration, "_pass_over_lost", silent), (Member, "__init__", earliest)]
 
 
+def _deadline() -> Sequence[Patch]:
+    """A command is decided however late it has reached its topic."""
+    decide = deciding.decide
+
+    def patient(decider: Any, codec: Any, stream: Any, received: Any, *more: Any) -> Any:
+        return decide(decider, codec, stream, received._replace(deadline=None), *more)
+
+    return [(_module_of(Lane), "decide", patient)]
+
+
+def _long_delivery() -> Sequence[Patch]:
+    """A command counts for longer than what was answered is remembered."""
+    init = Outbox.__init__
+    return [(Outbox, "__init__", lambda self, settings, source, undelivered, *more: init(self, settings, source, undelivered, 120.0))]
+
+
+def _leaving_answers() -> Sequence[Patch]:
+    """No answer leaves a record that is too heavy."""
+    return [(BatchLane, "_fitted", lambda self, batch, partition, stream, room: self.streams.encode(stream))]
+
+
 def _module_of(cls: type) -> Any:
     import sys
 
@@ -373,6 +396,9 @@ PLANTED = {
     "shorter commands": Bug(_shorter_commands, CUT),
     "ids of topics": Bug(_ids_of_topics, REMADE),
     "lost to retention": Bug(_lost_to_retention, REMADE),
+    "leaving answers": Bug(_leaving_answers, HEAVY),
+    "deadline": Bug(_deadline, STRAY),
+    "long delivery": Bug(_long_delivery, STRAY),
 }
 
 

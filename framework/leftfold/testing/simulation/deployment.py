@@ -40,7 +40,7 @@ class Deployment:
     Args:
         loads: what each client sends, in its order. workers: per decider. make: makes the clients of a worker.
         same_ids: whether a command whose outcome is not known is sent again under its id, as it should be.
-        newer, is_operated: see `Scenario`.
+        newer, is_operated, pace: see `Scenario`.
 
     Attributes:
         trace: what workers reported and how processes ended: (seconds, process, what, details).
@@ -58,6 +58,7 @@ class Deployment:
         same_ids: bool = True,
         newer: App | None = None,
         is_operated: bool = False,
+        pace: float = 0.0,
         make: Callable[..., Workshop] = Workshop,
     ) -> None:
         self._world, self.app, self._make, self._same_ids = world, app, make, same_ids
@@ -69,7 +70,7 @@ class Deployment:
         self.ended: list[tuple[str, str]] = []
         self._successors: dict[str, Worker] = {}
         self.sent: list[Sent] = []
-        self._workers = workers
+        self._workers, self._pace = workers, pace
         self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
         self._waiting = list(self.sent)
         self._is_ready = False
@@ -225,6 +226,8 @@ class Deployment:
                     continue
                 if chance.random() < 0.3:
                     self._world.scheduler.wait(chance.random())
+                if self._pace:
+                    self._world.scheduler.wait(chance.random() * 2 * self._pace)
                 while True:
                     try:
                         one.answer = client.send(command, id=one.id, timeout=_PATIENCE)

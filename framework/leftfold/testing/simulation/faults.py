@@ -102,6 +102,15 @@ def _of_redis(kind: str) -> Callable[[random.Random, Sequence[str], int, float],
     return drawn
 
 
+def _stray(chance: random.Random, roles: Sequence[str], brokers: int, horizon: float) -> Fault:
+    number = 1 + int(chance.expovariate(1 / 20))
+    return Fault(STRAY, "client", "produce", number, seconds=_STRAY_SECONDS[0] + chance.random() * _STRAY_SECONDS[1])
+
+
+STRAY = "stray"
+"""A request arrives when its sender has long died: only a scenario that asks for this by name has any."""
+_STRAY_SECONDS = 62.0, 43.0
+"""At least, and up to how many more: longer than answers are remembered."""
 REDIS_ROLES = ("tail", "rebuild", "reader")
 """Who speaks with Redis."""
 KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], Fault]] = {
@@ -126,7 +135,7 @@ REDIS_KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], F
     "wipe redis": _of_redis("wipe redis"),
 }
 """What strikes where an App has views; the target says how many seconds of writes are lost."""
-_ALL = {**KINDS, **REDIS_KINDS, **{kind: _at_time(kind) for kind in TOPIC_KINDS}}
+_ALL = {**KINDS, **REDIS_KINDS, **{kind: _at_time(kind) for kind in TOPIC_KINDS}, STRAY: _stray}
 _WEIGHTS = {
     "restart redis": 2,
     "kill": 4,
@@ -228,9 +237,11 @@ class _Installed:
                     self._left.remove(fault)
                     self._note(fault)
                     return Fate("lost" if fault.kind == "lost" else "unanswered")
-                if fault.kind == "late":
+                if fault.kind in ("late", STRAY):
                     self._left.remove(fault)
                     self._note(fault, fault.seconds)
+                    if fault.kind == STRAY:
+                        self._scheduler.call_later(0.0, lambda: process.end(-9))
                     return Fate("late", fault.seconds)
         return None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from leftfold.app import App
 from leftfold.kafka import reach
+from leftfold.kafka.workshop import Workshop
 from leftfold.messages import Command
 from leftfold.testing.simulation.commands import drawn_load
 from leftfold.testing.simulation.deployment import Deployment, has_tails
@@ -43,6 +44,7 @@ class Scenario:
         horizon: virtual seconds within which they do. same_ids: see `simulate`. check: what the domain promises.
         newer: the App of a rolling deploy, whose folds of the same views differ; they are rebuilt, held and promoted.
         is_operated: whether somebody does what a worker says that refuses a damaged topic; else it must not refuse.
+        pace: seconds that a client waits before a command, about. make: makes the clients of a worker.
     """
 
     app: App
@@ -55,6 +57,8 @@ class Scenario:
     check: Check | None = None
     newer: App | None = None
     is_operated: bool = False
+    pace: float = 0.0
+    make: Callable[..., Workshop] = Workshop
 
     def faults(self, seed: int) -> list[Fault]:
         """What strikes under a seed."""
@@ -177,6 +181,8 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
             same_ids=scenario.same_ids,
             newer=scenario.newer,
             is_operated=scenario.is_operated,
+            pace=scenario.pace,
+            make=scenario.make,
         )
         wrong: list[str] = []
         try:
