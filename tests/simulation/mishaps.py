@@ -9,10 +9,11 @@ from functools import partial
 from leftfold.kafka.workshop import Workshop
 from leftfold.messages import Command
 from leftfold.testing.simulation.schedules import Scenario
+from leftfold.testing.simulation.world import active
 from tests.simulation.purse import load_of
 from tests.worker.bank import bank
 
-__all__ = ["CUT", "HEAVY", "LOG", "REMADE", "STRAY"]
+__all__ = ["CUT", "HEAVY", "LOG", "REMADE", "SLOW", "STRAY"]
 
 _BANK = bank("mishaps", partitions=3)
 LOG = Scenario(_BANK.app, load_of(_BANK), kinds=("cut events", "copy events"), is_operated=True)
@@ -38,3 +39,14 @@ def _refused(chance: random.Random) -> Sequence[Sequence[Command]]:
 
 
 HEAVY = Scenario(_BANK.app, _refused, make=partial(Workshop, max_bytes=12_500))
+
+
+_SLOW = bank("slow", partitions=3, sleep=lambda seconds: active().scheduler.wait(seconds))
+
+
+def _dwelling(chance: random.Random) -> Sequence[Sequence[Command]]:
+    """Commands of many clients at once, which take seconds each to decide: together more than a transaction may."""
+    return [[_SLOW.dwell(f"a{chance.randrange(5)}", 0.5 + chance.random()) for _ in range(2)] for _ in range(16)]
+
+
+SLOW = Scenario(_SLOW.app, _dwelling)

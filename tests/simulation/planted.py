@@ -23,6 +23,7 @@ from leftfold.kafka.known_logs import KnownLogs
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.member import Member
 from leftfold.kafka.outbox import Outbox
+from leftfold.kafka.pace import Pace
 from leftfold.kafka.restore import Restoration
 from leftfold.kafka.transaction import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker import Worker
@@ -31,7 +32,7 @@ from leftfold.redis import RedisViewStore
 from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import EXEC, MULTI
 from leftfold.testing.simulation.schedules import Scenario
-from tests.simulation.mishaps import CUT, HEAVY, LOG, REMADE, STRAY
+from tests.simulation.mishaps import CUT, HEAVY, LOG, REMADE, SLOW, STRAY
 from tests.simulation.purse import PURSE
 from tests.simulation.spending import DEPLOY, SPENDING
 
@@ -347,6 +348,16 @@ def _leaving_answers() -> Sequence[Patch]:
     return [(BatchLane, "_fitted", lambda self, batch, partition, stream, room: self.streams.encode(stream))]
 
 
+def _limit_by_time() -> Sequence[Patch]:
+    """Whatever was fetched is decided while a transaction is open, however long that takes."""
+    return [
+        (Pace, "is_over", property(lambda self: False)),
+        (Pace, "is_cheap", property(lambda self: True)),
+        (Pace, "limit", property(lambda self: self._most)),
+        (_module_of(Worker), "CHUNK", 0),
+    ]
+
+
 def _module_of(cls: type) -> Any:
     import sys
 
@@ -397,6 +408,7 @@ PLANTED = {
     "ids of topics": Bug(_ids_of_topics, REMADE),
     "lost to retention": Bug(_lost_to_retention, REMADE),
     "leaving answers": Bug(_leaving_answers, HEAVY),
+    "limit by time": Bug(_limit_by_time, SLOW),
     "deadline": Bug(_deadline, STRAY),
     "long delivery": Bug(_long_delivery, STRAY),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import new_class
 from typing import Any, Literal, TypeVar, Union
@@ -150,7 +150,9 @@ class Bank:
         return self.commands[name](**fields)
 
 
-def bank(name: str, *, version: int = 1, partitions: int = PARTITIONS) -> Bank:
+def bank(
+    name: str, *, version: int = 1, partitions: int = PARTITIONS, sleep: Callable[[float], None] = time.sleep
+) -> Bank:
     """A bank whose category and App have this name; from version 2 on, its accounts are kept in cents."""
     deposited, withdrawn, swollen = _own(Deposited, name), _own(Withdrawn, name), _own(Swollen, name)
     unit = 1 if version == 1 else 100
@@ -169,7 +171,7 @@ def bank(name: str, *, version: int = 1, partitions: int = PARTITIONS) -> Bank:
                 text = "x" * size if what == "event" else ""
                 return [swollen(account=account, text=text, size=size if what == "state" else 0)]
             case Dwell(account=account, seconds=seconds):
-                time.sleep(seconds)
+                sleep(seconds)
                 return [deposited(account=account, amount=1)]
             case Strike(how=how):
                 return _strike(how)
