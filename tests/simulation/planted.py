@@ -17,6 +17,7 @@ from leftfold.engine.rebuild import Begun, Rebuild
 from leftfold.engine.rebuild_catchup import CatchUp
 from leftfold.engine.statemark import StateMark
 from leftfold.engine.tail import Tail
+from leftfold.errors import Fenced
 from leftfold.kafka import bulk, reader
 from leftfold.kafka.hanging import Hanging
 from leftfold.kafka.known_logs import KnownLogs
@@ -28,13 +29,14 @@ from leftfold.kafka.restore import Restoration
 from leftfold.kafka.transaction import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker import Worker
 from leftfold.reading.lookup import Lookup
-from leftfold.redis import RedisViewStore
+from leftfold.redis import BulkSink, RedisViewStore
+from leftfold.redis.failures import executed, refuse_errors, translated
 from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import EXEC, MULTI
 from leftfold.testing.simulation.schedules import Scenario
 from tests.simulation.mishaps import CUT, HEAVY, LOG, REMADE, SLOW, STRAY
 from tests.simulation.purse import PURSE
-from tests.simulation.spending import DEPLOY, SPENDING
+from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
 
 __all__ = ["PLANTED", "planted"]
 
@@ -358,6 +360,21 @@ def _limit_by_time() -> Sequence[Patch]:
     ]
 
 
+def _noted_result() -> Sequence[Patch]:
+    """An attempt of a rebuild's task does not look whether another one has noted its result."""
+
+    def check(self: Any, where: str) -> str | None:
+        with translated(self._settings):
+            replies = self._wire.receive()
+        refuse_errors(self._settings, replies, self._sent)
+        landed, _, (phase, _) = replies[-3:]
+        if self.may_write(phase) and executed(self._settings, landed, self._under_way):
+            return None
+        raise Fenced(f"{where} is being changed")
+
+    return [(BulkSink, "_check", check)]
+
+
 def _module_of(cls: type) -> Any:
     import sys
 
@@ -409,6 +426,7 @@ PLANTED = {
     "lost to retention": Bug(_lost_to_retention, REMADE),
     "leaving answers": Bug(_leaving_answers, HEAVY),
     "limit by time": Bug(_limit_by_time, SLOW),
+    "noted result": Bug(_noted_result, BESIDE),
     "deadline": Bug(_deadline, STRAY),
     "long delivery": Bug(_long_delivery, STRAY),
 }

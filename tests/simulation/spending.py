@@ -1,4 +1,5 @@
-"""The scenarios of the read path: the purse with a row for each account and rows that meet, and a deploy of folds."""
+"""The scenarios of the read path: the purse with a row for each account and rows that meet, a deploy of folds, and
+tasks of a rebuild that run twice at once."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from leftfold.view import FoldView, View
 from tests.simulation.purse import load_of
 from tests.worker.bank import bank
 
-__all__ = ["DEPLOY", "SPENDING"]
+__all__ = ["BESIDE", "DEPLOY", "SPENDING"]
 
 _BANK = bank("spending", partitions=3)
 _EVENTS: Any = Union[_BANK.app.deciders[0].events]  # noqa: UP007  # made at run time
@@ -54,4 +55,5 @@ def _app(*views: View[Any, Any]) -> App:
 
 
 SPENDING = Scenario(_app(balances, amounts), load_of(_BANK))
+BESIDE = Scenario(_app(balances, amounts), load_of(_BANK), attempts=2)
 DEPLOY = Scenario(_app(balances), load_of(_BANK), newer=_app(newer))

@@ -40,7 +40,7 @@ class Deployment:
     Args:
         loads: what each client sends, in its order. workers: per decider. make: makes the clients of a worker.
         same_ids: whether a command whose outcome is not known is sent again under its id, as it should be.
-        newer, is_operated, pace: see `Scenario`.
+        newer, is_operated, pace, attempts: see `Scenario`.
 
     Attributes:
         trace: what workers reported and how processes ended: (seconds, process, what, details).
@@ -59,6 +59,7 @@ class Deployment:
         newer: App | None = None,
         is_operated: bool = False,
         pace: float = 0.0,
+        attempts: int = 1,
         make: Callable[..., Workshop] = Workshop,
     ) -> None:
         self._world, self.app, self._make, self._same_ids = world, app, make, same_ids
@@ -78,7 +79,7 @@ class Deployment:
         if has_tails(app):
             from leftfold.testing.simulation.projections import Projections
 
-            self.projections = Projections(self, world, SETTINGS, newer=newer)
+            self.projections = Projections(self, world, SETTINGS, newer=newer, attempts=attempts)
         self.faults = install(world, faults)
         self._operator = Operator(self, world) if is_operated else None
 

@@ -45,6 +45,7 @@ class Scenario:
         newer: the App of a rolling deploy, whose folds of the same views differ; they are rebuilt, held and promoted.
         is_operated: whether somebody does what a worker says that refuses a damaged topic; else it must not refuse.
         pace: seconds that a client waits before a command, about. make: makes the clients of a worker.
+        attempts: of each rebuild's tasks, which run side by side; the results of the first one count.
     """
 
     app: App
@@ -59,6 +60,7 @@ class Scenario:
     is_operated: bool = False
     pace: float = 0.0
     make: Callable[..., Workshop] = Workshop
+    attempts: int = 1
 
     def faults(self, seed: int) -> list[Fault]:
         """What strikes under a seed."""
@@ -183,6 +185,7 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
             is_operated=scenario.is_operated,
             pace=scenario.pace,
             make=scenario.make,
+            attempts=scenario.attempts,
         )
         wrong: list[str] = []
         try:
