@@ -5,15 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
+from leftfold.app import App
+from leftfold.engine.batch_lane import BatchLane
+from leftfold.engine.duty import Duty
 from leftfold.kafka.workshop import Workshop
 from leftfold.messages import Command
+from leftfold.ports import LogReader, RawRecord
 from leftfold.testing.simulation.schedules import Scenario
 from leftfold.testing.simulation.world import active
 from tests.simulation.purse import load_of
 from tests.worker.bank import bank
 
-__all__ = ["CUT", "HEAVY", "LOG", "REMADE", "SLOW", "STRAY"]
+__all__ = ["CUT", "HEAVY", "LOG", "REMADE", "SLOW", "STRAY", "UPGRADED"]
 
 _BANK = bank("mishaps", partitions=3)
 LOG = Scenario(_BANK.app, load_of(_BANK), kinds=("cut events", "copy events"), is_operated=True)
@@ -50,3 +55,34 @@ def _dwelling(chance: random.Random) -> Sequence[Sequence[Command]]:
 
 
 SLOW = Scenario(_SLOW.app, _dwelling)
+
+
+class _SlowDisk(Workshop):
+    """Restores of a later version read one record after the other, each of which takes more than a second."""
+
+    _seconds = 0.0
+
+    def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
+        self._seconds = 1.6 if duty.version > 1 else 0.0
+        return super().lane(app, duty)
+
+    def open_log(self) -> LogReader:
+        return _OneByOne(super().open_log(), self._seconds) if self._seconds else super().open_log()
+
+
+class _OneByOne:
+    def __init__(self, log: LogReader, seconds: float) -> None:
+        self._log, self._seconds = log, seconds
+
+    def poll(self, limit: int, timeout: float) -> Sequence[RawRecord]:
+        if records := self._log.poll(1, timeout):
+            active().scheduler.wait(self._seconds)
+        return records
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+UPGRADED = Scenario(
+    _BANK.app, load_of(_BANK), make=_SlowDisk, upgraded=bank("mishaps", version=2, partitions=3).app
+)

@@ -34,7 +34,7 @@ from leftfold.redis.failures import executed, refuse_errors, translated
 from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import EXEC, MULTI
 from leftfold.testing.simulation.schedules import Scenario
-from tests.simulation.mishaps import CUT, HEAVY, LOG, REMADE, SLOW, STRAY
+from tests.simulation.mishaps import CUT, HEAVY, LOG, REMADE, SLOW, STRAY, UPGRADED
 from tests.simulation.purse import PURSE
 from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
 
@@ -375,6 +375,22 @@ def _noted_result() -> Sequence[Patch]:
     return [(BulkSink, "_check", check)]
 
 
+def _slow_restore() -> Sequence[Patch]:
+    """A restore must be done within a minute, though it moves."""
+    step = Restoration.step
+
+    def impatient(self: Any) -> bool:
+        self._moved = self._began
+        return step(self)
+
+    return [(Restoration, "step", impatient)]
+
+
+def _other_version() -> Sequence[Patch]:
+    """What another version answered is not taken over."""
+    return [(Restoration, "_next_version", lambda self: True)]
+
+
 def _module_of(cls: type) -> Any:
     import sys
 
@@ -427,6 +443,8 @@ PLANTED = {
     "leaving answers": Bug(_leaving_answers, HEAVY),
     "limit by time": Bug(_limit_by_time, SLOW),
     "noted result": Bug(_noted_result, BESIDE),
+    "slow restore": Bug(_slow_restore, UPGRADED),
+    "other version": Bug(_other_version, UPGRADED),
     "deadline": Bug(_deadline, STRAY),
     "long delivery": Bug(_long_delivery, STRAY),
 }

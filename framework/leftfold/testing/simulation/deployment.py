@@ -40,7 +40,7 @@ class Deployment:
     Args:
         loads: what each client sends, in its order. workers: per decider. make: makes the clients of a worker.
         same_ids: whether a command whose outcome is not known is sent again under its id, as it should be.
-        newer, is_operated, pace, attempts: see `Scenario`.
+        newer, is_operated, pace, attempts, upgraded: see `Scenario`.
 
     Attributes:
         trace: what workers reported and how processes ended: (seconds, process, what, details).
@@ -60,6 +60,7 @@ class Deployment:
         is_operated: bool = False,
         pace: float = 0.0,
         attempts: int = 1,
+        upgraded: App | None = None,
         make: Callable[..., Workshop] = Workshop,
     ) -> None:
         self._world, self.app, self._make, self._same_ids = world, app, make, same_ids
@@ -71,6 +72,7 @@ class Deployment:
         self.ended: list[tuple[str, str]] = []
         self._successors: dict[str, Worker] = {}
         self.sent: list[Sent] = []
+        self._upgraded = upgraded
         self._workers, self._pace = workers, pace
         self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
         self._waiting = list(self.sent)
@@ -106,6 +108,7 @@ class Deployment:
         """Starts one more worker for each decider, which restores what the others have left."""
         self.is_stopping = False
         self._rounds += 1
+        self.app = self._upgraded or self.app
         self._stops.clear()
         for decider in self.app.deciders:
             self.keep(f"{decider.name} successor", "successor", lambda d=decider.name: self._work(d, last=True))  # type: ignore[misc]
@@ -201,6 +204,8 @@ class Deployment:
 
     def _work(self, category: str, *, last: bool = False) -> None:
         with self.stopped() as stop:
+            if last and self._upgraded:
+                topics.ensure(self.app, SETTINGS)
             worker = Worker(self.app, category, self._make(SETTINGS), stop=stop, report=self.note)
             if last:
                 self._successors[category] = worker

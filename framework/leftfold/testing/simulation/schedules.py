@@ -45,6 +45,7 @@ class Scenario:
         newer: the App of a rolling deploy, whose folds of the same views differ; they are rebuilt, held and promoted.
         is_operated: whether somebody does what a worker says that refuses a damaged topic; else it must not refuse.
         pace: seconds that a client waits before a command, about. make: makes the clients of a worker.
+        upgraded: the App of the workers that restore in the end, with later versions of the same deciders.
         attempts: of each rebuild's tasks, which run side by side; the results of the first one count.
     """
 
@@ -61,6 +62,7 @@ class Scenario:
     pace: float = 0.0
     make: Callable[..., Workshop] = Workshop
     attempts: int = 1
+    upgraded: App | None = None
 
     def faults(self, seed: int) -> list[Fault]:
         """What strikes under a seed."""
@@ -186,6 +188,7 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
             pace=scenario.pace,
             make=scenario.make,
             attempts=scenario.attempts,
+            upgraded=scenario.upgraded,
         )
         wrong: list[str] = []
         try:
@@ -193,7 +196,7 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
             _live(world, deployment, wrong)
             if not wrong:
                 lost = deployment.faults.damage.lost
-                wrong = violations(world.cluster, scenario.app, deployment.sent, scenario.check, lost)
+                wrong = violations(world.cluster, scenario.upgraded or scenario.app, deployment.sent, scenario.check, lost)
                 wrong += deployment.faults.damage.unreported(deployment.trace)
                 if deployment.projections is not None:
                     wrong += deployment.projections.violations(world.cluster)
