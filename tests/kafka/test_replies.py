@@ -42,7 +42,7 @@ def test_a_sender_that_met_a_fatal_error_is_replaced_and_the_answer_goes_to_the_
     replies = Replies(silent, lambda topic: 1, counts, lambda what, details: told.append((what, details)))
     replies.send([ANSWER], "shop.events", {0: 1})
     broken = replies._producer
-    _break(broken)
+    provoke_fatal_error(broken)
     replies.send([ANSWER], "shop.events", {0: 1})
     assert replies._producer is not broken
     assert len(replies._producer) == 1
@@ -57,7 +57,7 @@ def test_a_sender_that_met_a_fatal_error_is_replaced_and_the_answer_goes_to_the_
 def test_a_fatal_error_that_comes_between_two_batches_costs_no_answer_of_the_next(silent: Config) -> None:
     counts = Counter[str]()
     replies = Replies(silent, lambda topic: 1, counts)
-    _break(replies._producer)
+    provoke_fatal_error(replies._producer)
     replies.send([], "shop.events", {0: 1})
     replies.send([ANSWER], "shop.events", {0: 1})
     assert (len(replies._producer), counts) == (1, {"reply_senders_replaced": 1})
@@ -81,7 +81,7 @@ def test_made_up_names_are_asked_for_now_and_then_and_those_that_are_there_once(
     assert len(asked) == 2 * ASKED
 
 
-def _break(producer: confluent_kafka.Producer) -> None:
+def provoke_fatal_error(producer: confluent_kafka.Producer) -> None:
     """Provokes a fatal error as librdkafka's own tests do; its handle stands behind the head of the Python object."""
     package = Path(confluent_kafka.__file__).parent
     (library,) = [*package.parent.glob("confluent_kafka.libs/librdkafka*"), *package.glob(".dylibs/librdkafka*")][:1]

@@ -121,7 +121,8 @@ class Outbox:
         except BufferError:
             return False
         except KafkaException as error:
-            if kafka_error(error).fatal():
+            # `produce` tells of a fatal error by its code alone.
+            if kafka_error(error).fatal() or kafka_error(error).code() == KafkaError._FATAL:
                 self._replace()
             raise self._translated(error, f"sending command {id_.decode()}") from error
         return True
@@ -148,6 +149,9 @@ class Outbox:
             serve(seconds)
         except KafkaException as error:
             self._told.append(kafka_error(error))
+        except (AttributeError, SystemError):
+            # With a fatal error pending, confluent-kafka may fail at its last log line instead.
+            pass
 
     def _learn(self, cls: type[Command]) -> tuple[str, str, bytes]:
         spec = cls.__leftfold__

@@ -102,7 +102,7 @@ class Replies:
 
     def flush(self, timeout: float) -> None:
         """Waits for what is under way."""
-        self._producer.flush(timeout)
+        self._serve(self._producer.flush, timeout)
 
     def _sent(self, place: tuple[str, int], value: bytes, headers: Any) -> bool:
         """Hands an answer to the producer, to a new one when this one can no longer send; False: it is lost."""
@@ -123,8 +123,11 @@ class Replies:
         return False
 
     def _poll(self, seconds: float) -> None:
+        self._serve(self._producer.poll, seconds)
+
+    def _serve(self, serve: Callable[[float], object], seconds: float) -> None:
         try:
-            self._producer.poll(seconds)
+            serve(seconds)
         except (KafkaException, AttributeError, SystemError) as error:
             # A fatal error is raised here; with one pending, confluent-kafka may fail at its last log line instead.
             self._fatal = self._fatal or str(error)

@@ -1,0 +1,46 @@
+"""Whoever sends commands or answers goes on, and ends in order, behind a fatal error of its producer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.outbox import Outbox
+from leftfold.kafka.replies import Replies
+from leftfold.kafka.settings import KafkaSettings
+from tests.kafka.test_replies import ANSWER, Config, provoke_fatal_error, silent
+from tests.worker.bank import bank
+
+__all__ = ["silent"]  # a fixture
+_BANK = bank("shop")
+
+
+@pytest.fixture
+def outbox(silent: Config) -> Outbox:
+    settings = KafkaSettings(bootstrap_servers=silent["bootstrap.servers"])
+    return Outbox(settings, "shop", lambda id_, error: None)
+
+
+def test_a_sender_of_commands_that_met_a_fatal_error_is_replaced_at_the_next_command(outbox: Outbox) -> None:
+    parcel = outbox.pack(_BANK.deposit("account"), None, None, None, b"shop.replies/0")
+    provoke_fatal_error(outbox._producer)
+    with pytest.raises(InfrastructureError, match="_FATAL"):
+        outbox.put(parcel)
+    assert outbox.put(parcel)
+    assert len(outbox._producer) == 1
+
+
+def test_a_sender_of_commands_is_closed_though_a_fatal_error_is_pending(outbox: Outbox) -> None:
+    outbox.put(outbox.pack(_BANK.deposit("account"), None, None, None, b"shop.replies/0"))
+    provoke_fatal_error(outbox._producer)
+    outbox.close(0.1)
+
+
+def test_a_sender_of_answers_is_flushed_though_a_fatal_error_is_pending(silent: Config) -> None:
+    """A worker does so first when it ends, and leaves its partitions in order behind that."""
+    replies = Replies(silent, lambda topic: 1, Counter())
+    replies.send([ANSWER], "shop.events", {0: 1})
+    provoke_fatal_error(replies._producer)
+    replies.flush(0.1)
