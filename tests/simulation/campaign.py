@@ -8,10 +8,10 @@ import sys
 import time
 
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
-from tests.simulation.mishaps import CUT, LOG, REMADE
+from tests.simulation.mishaps import MISHAPS
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
-from tests.simulation.spending import DEPLOY, SPENDING
+from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
 
 __all__ = ["main"]
 
@@ -19,10 +19,11 @@ SCENARIOS = {
     "write path": PURSE,
     "read path": SPENDING,
     "deploy": DEPLOY,
-    "damaged log": LOG,
-    "cut commands": CUT,
-    "commands made again": REMADE,
+    "tasks beside each other": BESIDE,
+    **MISHAPS,
 }
+_SHARE = 5
+"""Of scenarios of a mishap, one schedule is run for so many of the others: each is about one mechanism."""
 _MOST = 2000
 """Schedules within which a planted bug must be found."""
 
@@ -38,7 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
     broken, hidden = 0, []
     for name, scenario in SCENARIOS.items():
         with scheduled(scenario.app):
-            broken += _clean(name, scenario, chosen.first, chosen.seeds)
+            share = 1 if scenario in (PURSE, SPENDING, DEPLOY) else _SHARE
+            broken += _clean(name, scenario, chosen.first, chosen.seeds // share)
             mine = [bug for bug in chosen.bugs if PLANTED[bug].scenario is scenario]
             hidden += [bug for bug in mine if not _found(scenario, bug)]
     if hidden:

@@ -1,4 +1,4 @@
-"""Scenarios of the purse with mishaps of their own: damaged topics, and commands that arrive long after their time."""
+"""Scenarios of the purse with mishaps of their own, which the others never meet: what each is, see `MISHAPS`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from leftfold.testing.simulation.world import active
 from tests.simulation.purse import load_of
 from tests.worker.bank import bank
 
-__all__ = ["CUT", "HEAVY", "LOG", "REMADE", "SLOW", "STRAY", "UPGRADED"]
+__all__ = ["BROKEN", "CUT", "HEAVY", "LOG", "MISHAPS", "OUTBOX", "REMADE", "SLOW", "STRAY", "UPGRADED"]
 
 _BANK = bank("mishaps", partitions=3)
 LOG = Scenario(_BANK.app, load_of(_BANK), kinds=("cut events", "copy events"), is_operated=True)
 CUT = Scenario(_BANK.app, load_of(_BANK), kinds=("cut commands",), is_operated=True)
 REMADE = Scenario(_BANK.app, load_of(_BANK), kinds=("remake commands", "trim commands"))
+OUTBOX = Scenario(_BANK.app, load_of(_BANK), kinds=("break outbox", "kill", "unanswered", "late"))
+BROKEN = Scenario(_BANK.app, load_of(_BANK), kinds=("break sender", "kill", "unanswered", "late"))
 
 
 def _many(chance: random.Random) -> Sequence[Sequence[Command]]:
@@ -32,7 +34,6 @@ def _many(chance: random.Random) -> Sequence[Sequence[Command]]:
 
 
 STRAY = Scenario(_BANK.app, _many, kinds=("stray",), pace=1.5)
-
 
 _LONG = "a" * 300
 
@@ -46,7 +47,12 @@ def _refused(chance: random.Random) -> Sequence[Sequence[Command]]:
 HEAVY = Scenario(_BANK.app, _refused, make=partial(Workshop, max_bytes=12_500))
 
 
-_SLOW = bank("slow", partitions=3, sleep=lambda seconds: active().scheduler.wait(seconds))
+def _sleep(seconds: float) -> None:
+    """Virtual time passes."""
+    active().scheduler.wait(seconds)
+
+
+_SLOW = bank("slow", partitions=3, sleep=_sleep)
 
 
 def _dwelling(chance: random.Random) -> Sequence[Sequence[Command]]:
@@ -83,6 +89,16 @@ class _OneByOne:
         return getattr(self._log, name)
 
 
-UPGRADED = Scenario(
-    _BANK.app, load_of(_BANK), make=_SlowDisk, upgraded=bank("mishaps", version=2, partitions=3).app
-)
+UPGRADED = Scenario(_BANK.app, load_of(_BANK), make=_SlowDisk, upgraded=bank("mishaps", version=2, partitions=3).app)
+
+MISHAPS = {
+    "damaged log": LOG,
+    "cut commands": CUT,
+    "commands made again or trimmed": REMADE,
+    "stray commands": STRAY,
+    "long refusals": HEAVY,
+    "slow deciders": SLOW,
+    "broken senders of answers": BROKEN,
+    "broken senders of commands": OUTBOX,
+    "upgraded deciders": UPGRADED,
+}

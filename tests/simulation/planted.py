@@ -4,43 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import TopicPartition
 
 from leftfold.engine import deciding, rebuild_attempt, rebuild_removal
-from leftfold.engine.batch_lane import BatchLane
 from leftfold.engine.follower import Follower
 from leftfold.engine.lane import Lane
 from leftfold.engine.rebuild import Begun, Rebuild
 from leftfold.engine.rebuild_catchup import CatchUp
-from leftfold.engine.statemark import StateMark
 from leftfold.engine.tail import Tail
-from leftfold.errors import Fenced
 from leftfold.kafka import bulk, reader
 from leftfold.kafka.hanging import Hanging
-from leftfold.kafka.known_logs import KnownLogs
 from leftfold.kafka.logs import QuietLog
 from leftfold.kafka.member import Member
-from leftfold.kafka.outbox import Outbox
-from leftfold.kafka.pace import Pace
 from leftfold.kafka.restore import Restoration
 from leftfold.kafka.transaction import Aborted, Committed, Transactions, _Listening
 from leftfold.kafka.worker import Worker
 from leftfold.reading.lookup import Lookup
-from leftfold.redis import BulkSink, RedisViewStore
-from leftfold.redis.failures import executed, refuse_errors, translated
+from leftfold.redis import RedisViewStore
 from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import EXEC, MULTI
-from leftfold.testing.simulation.schedules import Scenario
-from tests.simulation.mishaps import CUT, HEAVY, LOG, REMADE, SLOW, STRAY, UPGRADED
-from tests.simulation.purse import PURSE
-from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
+from tests.simulation.bug import Bug, Patch, module_of
+from tests.simulation.mended import MENDED
+from tests.simulation.spending import DEPLOY, SPENDING
 
 __all__ = ["PLANTED", "planted"]
-
-Patch = tuple[Any, str, Any]
 
 
 def _restore_order() -> Sequence[Patch]:
@@ -133,7 +123,7 @@ def _answered() -> Sequence[Patch]:
         stream.answered.clear()
         return decide(decider, codec, stream, *more)
 
-    return [(_module_of(Lane), "decide", forgetful)]
+    return [(module_of(Lane), "decide", forgetful)]
 
 
 def _mark_first() -> Sequence[Patch]:
@@ -299,112 +289,6 @@ def _other_code() -> Sequence[Patch]:
     return [(Tail, "__init__", lambda self, *more, **options: init(self, *more, **{**options, "folds": {}}))]
 
 
-def _shorter_log() -> Sequence[Patch]:
-    """A log that ends before what its states know is gone on with."""
-    return [(KnownLogs, name, lambda self, end: None) for name in ("check_same", "check_events")]
-
-
-def _shorter_commands() -> Sequence[Patch]:
-    """Commands that end before what was taken are gone on with."""
-    return [(Restoration, "_check_commands", lambda self, restored: None)]
-
-
-def _ids_of_topics() -> Sequence[Patch]:
-    """A topic of the same name passes for the same one."""
-    return [(StateMark, "is_of", lambda self, topic, ids: True)]
-
-
-def _lost_to_retention() -> Sequence[Patch]:
-    """Whoever finds that commands are gone goes on at the first one that is there, and says nothing."""
-    begin, init = Restoration._pass_over_lost, Member.__init__
-
-    def silent(self: Any, restored: Any) -> None:
-        report, self._report = self._report, lambda what, details: None
-        begin(self, restored)
-        self._report = report
-
-    def earliest(self: Any, config: Any, *more: Any) -> None:
-        init(self, {"auto.offset.reset": "earliest", **config}, *more)
-
-    return [(Restoration, "_pass_over_lost", silent), (Member, "__init__", earliest)]
-
-
-def _deadline() -> Sequence[Patch]:
-    """A command is decided however late it has reached its topic."""
-    decide = deciding.decide
-
-    def patient(decider: Any, codec: Any, stream: Any, received: Any, *more: Any) -> Any:
-        return decide(decider, codec, stream, received._replace(deadline=None), *more)
-
-    return [(_module_of(Lane), "decide", patient)]
-
-
-def _long_delivery() -> Sequence[Patch]:
-    """A command counts for longer than what was answered is remembered."""
-    init = Outbox.__init__
-    return [(Outbox, "__init__", lambda self, settings, source, undelivered, *more: init(self, settings, source, undelivered, 120.0))]
-
-
-def _leaving_answers() -> Sequence[Patch]:
-    """No answer leaves a record that is too heavy."""
-    return [(BatchLane, "_fitted", lambda self, batch, partition, stream, room: self.streams.encode(stream))]
-
-
-def _limit_by_time() -> Sequence[Patch]:
-    """Whatever was fetched is decided while a transaction is open, however long that takes."""
-    return [
-        (Pace, "is_over", property(lambda self: False)),
-        (Pace, "is_cheap", property(lambda self: True)),
-        (Pace, "limit", property(lambda self: self._most)),
-        (_module_of(Worker), "CHUNK", 0),
-    ]
-
-
-def _noted_result() -> Sequence[Patch]:
-    """An attempt of a rebuild's task does not look whether another one has noted its result."""
-
-    def check(self: Any, where: str) -> str | None:
-        with translated(self._settings):
-            replies = self._wire.receive()
-        refuse_errors(self._settings, replies, self._sent)
-        landed, _, (phase, _) = replies[-3:]
-        if self.may_write(phase) and executed(self._settings, landed, self._under_way):
-            return None
-        raise Fenced(f"{where} is being changed")
-
-    return [(BulkSink, "_check", check)]
-
-
-def _slow_restore() -> Sequence[Patch]:
-    """A restore must be done within a minute, though it moves."""
-    step = Restoration.step
-
-    def impatient(self: Any) -> bool:
-        self._moved = self._began
-        return step(self)
-
-    return [(Restoration, "step", impatient)]
-
-
-def _other_version() -> Sequence[Patch]:
-    """What another version answered is not taken over."""
-    return [(Restoration, "_next_version", lambda self: True)]
-
-
-def _module_of(cls: type) -> Any:
-    import sys
-
-    return sys.modules[cls.__module__]
-
-
-@dataclass(frozen=True)
-class Bug:
-    """What is patched, and the scenario that must show it."""
-
-    patches: Callable[[], Sequence[Patch]]
-    scenario: Scenario = PURSE
-
-
 PLANTED = {
     "restore order": Bug(_restore_order),
     "high watermark": Bug(_high_watermark),
@@ -436,17 +320,7 @@ PLANTED = {
     "not landed": Bug(_not_landed, SPENDING),
     "went back": Bug(_went_back, SPENDING),
     "other code": Bug(_other_code, DEPLOY),
-    "shorter log": Bug(_shorter_log, LOG),
-    "shorter commands": Bug(_shorter_commands, CUT),
-    "ids of topics": Bug(_ids_of_topics, REMADE),
-    "lost to retention": Bug(_lost_to_retention, REMADE),
-    "leaving answers": Bug(_leaving_answers, HEAVY),
-    "limit by time": Bug(_limit_by_time, SLOW),
-    "noted result": Bug(_noted_result, BESIDE),
-    "slow restore": Bug(_slow_restore, UPGRADED),
-    "other version": Bug(_other_version, UPGRADED),
-    "deadline": Bug(_deadline, STRAY),
-    "long delivery": Bug(_long_delivery, STRAY),
+    **MENDED,
 }
 
 

@@ -1,5 +1,6 @@
 """The scenarios of the read path: the purse with a row for each account and rows that meet, a deploy of folds, and
-tasks of a rebuild that run twice at once."""
+tasks of a rebuild that run twice at once.
+"""
 
 from __future__ import annotations
 

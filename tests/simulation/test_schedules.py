@@ -9,11 +9,13 @@ from contextlib import nullcontext
 import pytest
 
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
+from tests.simulation.mishaps import MISHAPS
 from tests.simulation.planted import PLANTED, planted
 from tests.simulation.purse import PURSE
-from tests.simulation.spending import DEPLOY, SPENDING
+from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
 
 _CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 37, 2
+_CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS, _CHUNK_OF_MISHAPS = 50, 35, 4, 20
 _MET = (597, 1720)
 """A reader loses Redis while it begins to listen."""
 _LOST = (114, 223, 258)
@@ -33,6 +35,19 @@ _QUICK = {
     "read your writes": 10,
     "marks apart": 20,
     "other code": 10,
+    "shorter log": 10,
+    "shorter commands": 20,
+    "ids of topics": 5,
+    "lost to retention": 20,
+    "deadline": 5,
+    "long delivery": 5,
+    "leaving answers": 5,
+    "limit by time": 30,
+    "noted result": 10,
+    "slow restore": 5,
+    "other version": 5,
+    "replaced sender": 5,
+    "replaced outbox": 5,
 }
 """Planted bugs that few schedules find, and how many that are at most; `make simulate` looks for all of them."""
 
@@ -79,6 +94,19 @@ def test_a_rolling_deploy_ends_with_the_rows_of_the_newer_code() -> None:
     for seed in (*range(_CHUNK), *_LOST):
         outcome = run(DEPLOY, seed)
         assert not outcome.wrong, str(shrink(DEPLOY, outcome))
+
+
+@pytest.mark.parametrize("mishap", MISHAPS)
+def test_every_promise_survives_a_mishap(mishap: str) -> None:
+    for seed in range(_CHUNK_OF_MISHAPS):
+        outcome = run(MISHAPS[mishap], seed)
+        assert not outcome.wrong, str(shrink(MISHAPS[mishap], outcome))
+
+
+def test_a_rebuild_whose_tasks_run_twice_at_once_keeps_every_promise_of_views() -> None:
+    for seed in range(_CHUNK_OF_MISHAPS):
+        outcome = run(BESIDE, seed)
+        assert not outcome.wrong, str(shrink(BESIDE, outcome))
 
 
 @pytest.mark.parametrize("scenario", [PURSE, SPENDING], ids=["write path", "read path"])

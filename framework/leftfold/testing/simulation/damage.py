@@ -59,7 +59,8 @@ class Damage:
         return [
             f"gone without a word: {_id(record)} at {record.offset} of {partition}"
             for partition, record in self._trimmed
-            if not any(_covers(one, partition, record.offset) for one in told) and not self._is_decided(partition, record)
+            if not any(_covers(one, partition, record.offset) for one in told)
+            and not self._is_decided(partition, record)
         ]
 
     def _outage(self) -> None:
@@ -132,7 +133,11 @@ class Damage:
                     return True
             elif name.startswith(f"{category}.state.v"):
                 for state in topic.partitions[number].committed():
-                    if state.key != b"@" and state.value and any(a[0] == id_ for a in json.loads(state.value)["answered"]):
+                    if (
+                        state.key != b"@"
+                        and state.value
+                        and any(a[0] == id_ for a in json.loads(state.value)["answered"])
+                    ):
                         return True
         return False
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from leftfold.testing.simulation.damage import TOPIC_KINDS, Damage
 from leftfold.testing.simulation.kafka.cluster import Broker, Fate
+from leftfold.testing.simulation.kafka.sending import SENDERS
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.scheduler import Process
 from leftfold.testing.simulation.world import World
@@ -107,8 +108,14 @@ def _stray(chance: random.Random, roles: Sequence[str], brokers: int, horizon: f
     return Fault(STRAY, "client", "produce", number, seconds=_STRAY_SECONDS[0] + chance.random() * _STRAY_SECONDS[1])
 
 
+def _broken(kind: str) -> Callable[[random.Random, Sequence[str], int, float], Fault]:
+    return lambda chance, roles, brokers, horizon: Fault(kind, BROKEN[kind], after=_moment(chance, horizon))
+
+
 STRAY = "stray"
 """A request arrives when its sender has long died: only a scenario that asks for this by name has any."""
+BROKEN = {"break sender": "worker", "break outbox": "client"}
+"""The producer of answers, or of commands, meets a fatal error: as above. Whose it is, by kind."""
 _STRAY_SECONDS = 62.0, 43.0
 """At least, and up to how many more: longer than answers are remembered."""
 REDIS_ROLES = ("tail", "rebuild", "reader")
@@ -135,9 +142,17 @@ REDIS_KINDS: Mapping[str, Callable[[random.Random, Sequence[str], int, float], F
     "wipe redis": _of_redis("wipe redis"),
 }
 """What strikes where an App has views; the target says how many seconds of writes are lost."""
-_ALL = {**KINDS, **REDIS_KINDS, **{kind: _at_time(kind) for kind in TOPIC_KINDS}, STRAY: _stray}
+_ALL = {
+    **KINDS,
+    **REDIS_KINDS,
+    **{kind: _at_time(kind) for kind in TOPIC_KINDS},
+    STRAY: _stray,
+    **{kind: _broken(kind) for kind in BROKEN},
+}
 _WEIGHTS = {
     "restart redis": 2,
+    "break sender": 6,
+    "break outbox": 6,
     "kill": 4,
     "terminate": 2,
     "stop": 2,
@@ -308,6 +323,11 @@ class _Installed:
             if process.terminate is not None:
                 self._note(fault)
                 process.terminate()
+        elif fault.kind in BROKEN:
+            self._note(fault)
+            for sender in self._world.parts.get(SENDERS, ()):
+                if sender.process is process:
+                    sender.break_down()
         elif fault.kind == "clock":
             self._note(fault, fault.seconds)
             process.skew += (jump := self._scheduler.random.choice((-3600.0, -5.0, 5.0, 3600.0)))

@@ -196,7 +196,9 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
             _live(world, deployment, wrong)
             if not wrong:
                 lost = deployment.faults.damage.lost
-                wrong = violations(world.cluster, scenario.upgraded or scenario.app, deployment.sent, scenario.check, lost)
+                wrong = violations(
+                    world.cluster, scenario.upgraded or scenario.app, deployment.sent, scenario.check, lost
+                )
                 wrong += deployment.faults.damage.unreported(deployment.trace)
                 if deployment.projections is not None:
                     wrong += deployment.projections.violations(world.cluster)

@@ -14,10 +14,13 @@ from leftfold.partitioner import partition_of
 from leftfold.testing.simulation.kafka.client import Client, exception, failure
 from leftfold.testing.simulation.kafka.groups import Place
 from leftfold.testing.simulation.kafka.partitions import Batch, Headers, Partition, Refused
+from leftfold.testing.simulation.world import active
 
-__all__ = ["EPOCH", "INVALID_STATE", "OUT_OF_ORDER", "Sender", "as_bytes"]
+__all__ = ["EPOCH", "INVALID_STATE", "OUT_OF_ORDER", "SENDERS", "Sender", "as_bytes"]
 
 EPOCH, OUT_OF_ORDER, DUPLICATE, INVALID_STATE = 47, 45, 46, 48
+SENDERS = "senders"
+"""Where a world keeps all of them."""
 _UNKNOWN_TOPIC = 3
 _LARGEST = 1_000_000
 _MOST = 1000
@@ -68,6 +71,7 @@ class Sender(Client):
         self._is_asking = self._is_bumping = False
         self._fatal: KafkaError | None = None
         self._is_due = self._is_scanning = self._is_looking = False
+        active().parts.setdefault(SENDERS, []).append(self)
 
     # ---- what a producer with transactions does otherwise
 
@@ -159,6 +163,11 @@ class Sender(Client):
         for queue in self._queues.values():
             while queue:
                 self._delivered(queue.popleft(), failure(KafkaError._PURGE_QUEUE, "purged"), -1)
+
+    def break_down(self) -> None:
+        """Provokes a fatal error of a producer without transactions, as librdkafka's own tests do."""
+        if self._is_idempotent and not self.id and not self.is_closed:
+            self._die(failure(KafkaError._FATAL, "provoked", fatal=True))
 
     # ---- what goes on in the background
 
