@@ -73,7 +73,8 @@ class _SlowDisk(Workshop):
         return super().lane(app, duty)
 
     def open_log(self) -> LogReader:
-        return _OneByOne(super().open_log(), self._seconds) if self._seconds else super().open_log()
+        log: Any = super().open_log()
+        return _OneByOne(log, self._seconds) if self._seconds else log
 
 
 class _OneByOne:
