@@ -15,7 +15,7 @@ from tests.simulation.purse import PURSE
 from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
 
 _CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 37, 2
-_CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS, _CHUNK_OF_MISHAPS = 50, 35, 4, 20
+_CHUNK_OF_MISHAPS = 20
 _MET = (597, 1720)
 """A reader loses Redis while it begins to listen."""
 _LOST = (114, 223, 258)
