@@ -16,7 +16,7 @@ from leftfold.kafka.worker import Worker
 from leftfold.kafka.workshop import Workshop
 from leftfold.messages import Command
 from leftfold.testing.simulation.faults import Fault, install
-from leftfold.testing.simulation.operating import Operator
+from leftfold.testing.simulation.faults.operating import Operator
 from leftfold.testing.simulation.stand_ins.threads import Event
 from leftfold.testing.simulation.witness import Sent
 from leftfold.testing.simulation.world import World

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leftfold.testing.simulation.damage import TOPIC_KINDS, Damage
+from leftfold.testing.simulation.faults.damage import TOPIC_KINDS, Damage
 from leftfold.testing.simulation.kafka.cluster import Broker, Fate
 from leftfold.testing.simulation.kafka.sending import SENDERS
 from leftfold.testing.simulation.network import Network
