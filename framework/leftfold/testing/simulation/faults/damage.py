@@ -48,6 +48,8 @@ class Damage:
                 self._outage()
                 self._world.scheduler.call_later(_OUTAGE_SECONDS, lambda: work(topic))
             case "remake":
+                # Of a topic that is gone nobody can say any more what it had lost before.
+                self._trimmed = [one for one in self._trimmed if one[0].topic is not topic]
                 self._cluster.delete(topic.name)
                 self._cluster.create(topic.name, len(topic.partitions), topic.config)
             case "trim":
