@@ -58,7 +58,9 @@ def test_the_commands_have_help_with_examples(typed: Callable[..., Typed]) -> No
         assert "Examples:\n    leftfold log " in told.out
 
 
-def test_a_log_is_archived_verified_trimmed_and_folded_again(project: Shell) -> None:
+@pytest.fixture(scope="module")
+def trimmed(project: Shell) -> Shell:
+    """The project, once its log is archived, verified and trimmed away."""
     counted = len(project("events", "ledgers", "--from-start", "--json").rows())
     assert project("log", "trim", "ledgers", "--older-than", "0d", "--yes").code == 69
     done = project("log", "archive", "ledgers", "--json")
@@ -71,44 +73,47 @@ def test_a_log_is_archived_verified_trimmed_and_folded_again(project: Shell) -> 
     refused = project("log", "trim", "ledgers", "--older-than", "0d")
     assert refused.code == 2
     assert "say --yes" in refused.err
-    trimmed = project("log", "trim", "ledgers", "--older-than", "0d", "--yes", "--json")
-    assert trimmed.code == 0, trimmed.err
-    assert trimmed.rows()[0]["records"] == counted
+    done = project("log", "trim", "ledgers", "--older-than", "0d", "--yes", "--json")
+    assert done.code == 0, done.err
+    assert done.rows()[0]["records"] == counted
     assert len(project("events", "ledgers", "--from-start", "--json").rows()) == counted
-    rebuilt = project("rebuild", "--engine", "local", "--json")
+    return project
+
+
+def test_a_trimmed_log_is_folded_again(trimmed: Shell) -> None:
+    rebuilt = trimmed("rebuild", "--engine", "local", "--json")
     assert rebuilt.code == 0, rebuilt.err
     assert [row["agreement"] for row in rebuilt.rows()] == ["equal", "equal", "equal"]
-    assert project("state", "verify").code == 0
-    assert "hole" not in project("check").out
+    assert trimmed("state", "verify").code == 0
+    assert "hole" not in trimmed("check").out
 
 
-def test_without_the_archive_the_same_commands_refuse(project: Shell) -> None:
-    """Runs behind the one that trims."""
+def test_without_the_archive_the_same_commands_refuse(trimmed: Shell) -> None:
     for words in (("rebuild", "--engine", "local"), ("state", "verify"), ("events", "ledgers", "--from-start")):
-        told = project(*words, "--archive", "")
+        told = trimmed(*words, "--archive", "")
         assert told.code == 69, words
         assert "hole in the log: ledgers.events[" in told.err
         assert "--archive DIR" in told.err
-    assert project("events", "ledgers", "--archive", "").code == 0
-    (project.place / "kept").rename(project.place / "away")
+    assert trimmed("events", "ledgers", "--archive", "").code == 0
+    (trimmed.place / "kept").rename(trimmed.place / "away")
     try:
-        told = project("check")
+        told = trimmed("check")
         assert told.code == 1
         assert "topic ledgers.events: a hole in the log" in told.out
     finally:
-        (project.place / "away").rename(project.place / "kept")
+        (trimmed.place / "away").rename(trimmed.place / "kept")
 
 
-def test_a_damaged_archive_is_told_and_ends_with_3(project: Shell) -> None:
-    file = next((project.place / "kept").glob("*/day=*/*.parquet"))
+def test_a_damaged_archive_is_told_and_ends_with_3(trimmed: Shell) -> None:
+    file = next((trimmed.place / "kept").glob("*/day=*/*.parquet"))
     whole = file.read_bytes()
     file.write_bytes(whole[:-1])
     try:
-        told = project("log", "verify-archive", "ledgers", "--json")
+        told = trimmed("log", "verify-archive", "ledgers", "--json")
         assert told.code == 3
         (damage,) = told.rows()[0]["damages"]
         assert file.name in damage["path"]
-        told = project("rebuild", "by_tag", "--engine", "local")
+        told = trimmed("rebuild", "by_tag", "--engine", "local")
         assert told.code == 69
         assert f"{file.name} has" in told.err
     finally:
