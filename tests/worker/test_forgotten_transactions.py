@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from leftfold import names
 from leftfold.engine.statemark import MARK, StateMark
 from leftfold.kafka.hanging import Hanging
-from leftfold.kafka.outcomes import Outcome, last_outcome
+from leftfold.kafka.outcomes import Outcome, outcomes_of
 from leftfold.local import kill, restart
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank
@@ -107,19 +107,34 @@ def test_a_live_writer_with_nothing_open_is_left_alone_and_an_open_one_found_beh
         producer.commit_transaction(SECONDS)
 
 
-def test_the_outcome_of_the_last_decided_transaction_is_found(broker: Broker) -> None:
+def test_the_outcome_of_the_last_transaction_of_each_partition_is_found(broker: Broker) -> None:
     bank, found = broker.bank(), []
     observer = Consumer({**broker.settings.librdkafka(), "group.id": bank.group})
     producer = _producer(broker, "a.witness")
     producer.init_transactions(SECONDS)
-    for end in (None, producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+    first, second = ((names.events(bank.name), partition) for partition in (0, 1))
+    for places, end in (
+        ((), None),
+        ((first,), producer.commit_transaction),
+        ((first,), producer.abort_transaction),
+        ((first, second), producer.commit_transaction),
+        ((second,), producer.abort_transaction),
+    ):
         if end is not None:
             producer.begin_transaction()
-            producer.produce(names.events(bank.name), b"x", b"k", 0)
+            for topic, partition in places:
+                producer.produce(topic, b"x", b"k", partition)
             producer.flush(SECONDS)
             end(SECONDS)
-        found.append(last_outcome(observer, "a.witness"))
-    assert found == [None, Outcome.COMMIT, Outcome.ABORT, Outcome.COMMIT]
+        found.append(outcomes_of(observer, "a.witness", [first, second]))
+    # Nothing tells of a partition that no transaction has touched: the last one of the id counts.
+    assert [(one.get(first), one.get(second)) for one in found] == [
+        (None, None),
+        (Outcome.COMMIT, Outcome.COMMIT),
+        (Outcome.ABORT, Outcome.ABORT),
+        (Outcome.COMMIT, Outcome.COMMIT),
+        (Outcome.COMMIT, Outcome.ABORT),
+    ]
     observer.close()
 
 

@@ -15,7 +15,7 @@ from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, translated
 from leftfold.kafka.marks import is_written_by, last_mark, mark_at
 from leftfold.kafka.offsets import new_token
-from leftfold.kafka.outcomes import Outcome, last_outcome
+from leftfold.kafka.outcomes import Outcome, outcomes_of
 
 __all__ = ["Hanging"]
 
@@ -116,7 +116,15 @@ class Hanging:
     def _settle(self, producer: Producer, writer: str, hung: _Hung) -> None:
         if not hung.marks:
             return
-        outcome = self._outcome(writer, hung)
+        places = [*hung.places, *self._sent()]
+        outcomes = self._outcomes(writer, hung, places)
+        for outcome in sorted(set(outcomes.values())):
+            self._decide(producer, writer, hung, [p for p in places if outcomes[_key(p)] is outcome], outcome)
+
+    def _decide(
+        self, producer: Producer, writer: str, hung: _Hung, places: Iterable[TopicPartition], outcome: Outcome
+    ) -> None:
+        """One more transaction of the same producer, which ends what is open at these places in the same way."""
         producer.begin_transaction()
         # First what may fail, then what shows.
         offsets = [
@@ -124,14 +132,11 @@ class Hanging:
             for p, mark in hung.marks.items()
         ]
         producer.send_offsets_to_transaction(offsets, self.uncommitted.consumer_group_metadata(), _SECONDS)
-        for place in hung.places:
+        for place in places:
+            told: Any = SETTLED if place.topic in self.others else NO_INPUT
             is_state = place.topic in self.states
-            value, headers = (hung.marks[place.partition], None) if is_state else (b"{}", SETTLED)
-            told: Any = headers
-            producer.produce(place.topic, value, MARK, place.partition, headers=told)
-        for place in self._sent():
-            told = NO_INPUT
-            producer.produce(place.topic, b"{}", MARK, place.partition, headers=told)
+            value, headers = (hung.marks[place.partition], None) if is_state else (b"{}", told)
+            producer.produce(place.topic, value, MARK, place.partition, headers=headers)
         if producer.flush(_SECONDS):
             raise InfrastructureError(f"what ends a transaction of {writer} was not delivered within {_SECONDS:.0f} s")
         if outcome is Outcome.COMMIT:
@@ -151,18 +156,20 @@ class Hanging:
                 found.append(place)
         return found
 
-    def _outcome(self, writer: str, hung: _Hung) -> Outcome:
+    def _outcomes(self, writer: str, hung: _Hung, places: Iterable[TopicPartition]) -> dict[tuple[str, int], Outcome]:
+        """How it was decided to end at each place; where only offsets are open, at the events that go with them."""
+        wanted = [*map(_key, places)] or [(self.others[0], p) for p in hung.marks]
         what = f"a transaction of {writer} hangs on partitions {sorted(hung.marks)} of {self.commands}"
         try:
-            outcome = last_outcome(self.uncommitted, writer)
+            outcomes = outcomes_of(self.uncommitted, writer, wanted)
         except KafkaException as error:
             why: LeftfoldError = translated(error, doing="reading __transaction_state")
             raise InfrastructureError(f"{what}, and how it was decided to end cannot be read: {why}") from error
-        if outcome is None:
+        if len(outcomes) < len(set(wanted)):
             raise InfrastructureError(
                 f"{what}, and the brokers have forgotten how it was decided to end; see kafka-transactions.sh --help"
             )
-        return outcome
+        return outcomes
 
     def _hung(self, partitions: Iterable[int], *, overdue: bool = True) -> dict[str, _Hung]:
         """What hangs on these partitions, by writer; what no worker has written is left to time out."""
@@ -218,3 +225,7 @@ class Hanging:
             # Not so if nobody answers at all: this raises.
             self.uncommitted.committed(wanted, timeout=1.0)
             return False
+
+
+def _key(place: TopicPartition) -> tuple[str, int]:
+    return place.topic, place.partition

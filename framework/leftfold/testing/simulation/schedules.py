@@ -47,6 +47,7 @@ class Scenario:
         pace: seconds that a client waits before a command, about. make: makes the clients of a worker.
         upgraded: the App of the workers that restore in the end, with later versions of the same deciders.
         attempts: of each rebuild's tasks, which run side by side; the results of the first one count.
+        is_forgetful: whether a broker that is killed may forget to tell partitions how a transaction was decided to end.
     """
 
     app: App
@@ -63,6 +64,7 @@ class Scenario:
     make: Callable[..., Workshop] = Workshop
     attempts: int = 1
     upgraded: App | None = None
+    is_forgetful: bool = True
 
     def faults(self, seed: int) -> list[Fault]:
         """What strikes under a seed."""
@@ -144,7 +146,7 @@ def simulate(
         ConfigurationError: no commands can be drawn from their classes.
     """
     load = commands or drawn_load(app, clients, _COMMANDS)
-    scenario = Scenario(app, load, workers, same_ids=same_ids, check=check)
+    scenario = Scenario(app, load, workers, same_ids=same_ids, check=check, is_forgetful=False)
     seconds = 0.0
     with scheduled(app):
         for number in range(schedules):
@@ -190,6 +192,9 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
             attempts=scenario.attempts,
             upgraded=scenario.upgraded,
         )
+        if not scenario.is_forgetful:
+            forgets = world.cluster.forgets
+            world.cluster.forgets = lambda: forgets() and False
         wrong: list[str] = []
         try:
             deployment.begin()

@@ -212,6 +212,10 @@ class Coordinator:
     def _write(self, found: Transaction) -> None:
         """Writes to the log of transactions, of which readers know the first fields only."""
         value = struct.pack(">hqhib", 0, found.producer, found.epoch, int(found.timeout * 1000), found.state)
+        value += struct.pack(">i", len(found.partitions))
+        for partition in found.partitions:
+            topic = partition.topic.name.encode()
+            value += struct.pack(f">h{len(topic)}sii", len(topic), topic, 1, partition.number)
         name = found.id.encode()
         key = struct.pack(">hh", 0, len(name)) + name
         now = int(self._now() * 1000)
