@@ -138,7 +138,7 @@ def both(settings: KafkaSettings) -> Iterator[Both]:
 
 @examples(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(history=st.lists(acts, min_size=4, max_size=12))
-def test_random_histories_lead_to_the_same_commands_states_and_timers(both: Both, history: list[Act]) -> None:
+def _agree_on(both: Both, history: list[Act]) -> None:
     episode = next(both.episodes)
     for what, number, product in history:
         order = f"{episode}-o{number}"
@@ -153,6 +153,20 @@ def test_random_histories_lead_to_the_same_commands_states_and_timers(both: Both
                 both.wait(number)
     both.wait(7)
     both.agree_on_records()
+
+
+def test_random_histories_lead_to_the_same_commands_states_and_timers(both: Both) -> None:
+    _agree_on(both)
+    seen = Counter(type(recorded.event).__name__ for d in app.deciders for recorded in both.world.events(d.name))
+    assert min(seen[name] for name in ("Placed", "Reserved", "Dropped", "Released", "Confirmed", "Paid")) > 3
+    due = [
+        r
+        for p in both.world.log.of("checkout.commands")
+        for r in p
+        if header(r.headers, "ce_type") == b"leftfold.due.v1"
+    ]
+    assert len(due) > 3
+    assert both.world.dead("checkout") == []
 
 
 @pytest.mark.parametrize("action", ["fire", "cancel"])
@@ -170,19 +184,6 @@ def test_timers_by_hand_lead_to_the_same_as_those_of_the_shell(both: Both, actio
     world = Counter(recorded.event for recorded in both.world.events("orders"))
     wait_until(lambda: happened(both.trading.settings)[dropped] == world[dropped], "the same end")
     assert world[dropped] == (action == "fire")
-
-
-def test_the_histories_were_not_idle(both: Both) -> None:
-    seen = Counter(type(recorded.event).__name__ for d in app.deciders for recorded in both.world.events(d.name))
-    assert min(seen[name] for name in ("Placed", "Reserved", "Dropped", "Released", "Confirmed", "Paid")) > 3
-    due = [
-        r
-        for p in both.world.log.of("checkout.commands")
-        for r in p
-        if header(r.headers, "ce_type") == b"leftfold.due.v1"
-    ]
-    assert len(due) > 3
-    assert both.world.dead("checkout") == []
 
 
 def test_by_the_wall_clock_a_memory_world_would_do_what_servers_do_not(

@@ -53,10 +53,29 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TimeMark, "until", lambda mark, now: mark)
 
 
-def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, told: Telling) -> None:
+@pytest.fixture(scope="module")
+def waiting(settings: KafkaSettings) -> None:
+    """One order has been placed, whose process waits for its timer."""
     with Trading(settings) as trading:
         trading.client.send(Place(order="o", product="p", at=datetime.now(UTC)), timeout=240.0)
         trading.await_event("stock", Reserved(product="p", order="o"))
+
+
+@pytest.fixture(scope="module")
+def overdue(settings: KafkaSettings, waiting: None) -> None:
+    """The time of that timer has come, as a router says."""
+    later = datetime.now(UTC) + timedelta(hours=2)
+    sources = {
+        f"{names.events(category)}/{p}": SourceTime(later, later)
+        for category in checkout.categories
+        for p in range(app.partitions)
+    }
+    write_record(settings, names.time("checkout"), Outgoing(0, None, TimeMark(sources).encode(), []))
+
+
+@pytest.mark.usefixtures("waiting")
+def test_a_process_that_is_well_has_nothing_left_to_do(settings: KafkaSettings, told: Telling) -> None:
+    with Trading(settings):
 
         def is_idle() -> bool:
             row, _ = told()
@@ -100,22 +119,14 @@ def test_what_routers_and_workers_have_not_done_is_named(settings: KafkaSettings
     assert "its workers have not taken an input that was written" in said
 
 
-@pytest.mark.usefixtures("impatient")
-def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(settings: KafkaSettings, told: Telling) -> None:
-    assert told()[0]["overdue"] == 0
-    later = datetime.now(UTC) + timedelta(hours=2)
-    sources = {
-        f"{names.events(category)}/{p}": SourceTime(later, later)
-        for category in checkout.categories
-        for p in range(app.partitions)
-    }
-    write_record(settings, names.time("checkout"), Outgoing(0, None, TimeMark(sources).encode(), []))
+@pytest.mark.usefixtures("impatient", "overdue")
+def test_a_timer_whose_time_has_come_and_that_is_still_set_is_overdue(told: Telling) -> None:
     wait_until(lambda: told()[0]["overdue"] == 1, lambda: f"an overdue timer: {told()}")
     assert "process checkout: 1 timer overdue, first patience of o, due " in told()[1]
     assert "leftfold timers list --app tests.core.trade:app checkout" in told()[1]
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("impatient", "overdue")
 def test_the_doctor_tells_the_same(
     settings: KafkaSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
