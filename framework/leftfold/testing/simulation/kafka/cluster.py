@@ -201,7 +201,7 @@ class Cluster:
         broker.is_up = True
         for key, home in list(self._homes.items()):
             if home is broker:
-                self._load(key)
+                self._load(key, is_new=True)
 
     def known_homes(self) -> list[Home]:
         """What anybody has asked for."""
@@ -232,8 +232,12 @@ class Cluster:
         """Seconds that one way to a broker takes."""
         return LATENCY * (0.25 + self.scheduler.random.random())
 
-    def _load(self, key: Home, *, is_orderly: bool = False) -> None:
-        """Loads what lives there; behind a kill, a coordinator may forget partitions that have no marker yet."""
+    def _load(self, key: Home, *, is_orderly: bool = False, is_new: bool = False) -> None:
+        """Loads what lives there; a coordinator that was killed may forget partitions that have no marker yet.
+
+        Args:
+            is_new: whether its broker has just been started: one that has run all the while knows every partition.
+        """
         kind = key[0]
         if kind == "partition":
             topic = self.topics.get(key[1])
@@ -243,7 +247,7 @@ class Cluster:
         self._loading[key] = self.scheduler.now + self.scheduler.random.random() * 0.3
         if kind == "group" and key[1] in self.groups:
             self.groups[key[1]].reload()
-        if kind == "transaction" and not is_orderly and self.forgets():
+        if kind == "transaction" and not is_orderly and self.forgets() and is_new:
             random = self.scheduler.random
             self.coordinator.forget(key[1], lambda places: [p for p in places if random.random() < 0.7])
 
