@@ -10,7 +10,7 @@ import time
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.mishaps import MISHAPS
 from tests.simulation.planted import PLANTED, planted
-from tests.simulation.purse import PURSE
+from tests.simulation.purse import PURSE, RESTARTS
 from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
 
 __all__ = ["main"]
@@ -18,6 +18,7 @@ __all__ = ["main"]
 SCENARIOS = {
     "write path": PURSE,
     "read path": SPENDING,
+    "restarts": RESTARTS,
     "deploy": DEPLOY,
     "tasks beside each other": BESIDE,
     **MISHAPS,
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     broken, hidden = 0, []
     for name, scenario in SCENARIOS.items():
         with scheduled(scenario.app):
-            share = 1 if scenario in (PURSE, SPENDING, DEPLOY) else _SHARE
+            share = 1 if scenario in (PURSE, SPENDING, DEPLOY, RESTARTS) else _SHARE
             broken += _clean(name, scenario, chosen.first, chosen.seeds // share)
             mine = [bug for bug in chosen.bugs if PLANTED[bug].scenario is scenario]
             hidden += [bug for bug in mine if not _found(scenario, bug)]

@@ -28,6 +28,7 @@ from leftfold.redis.flusher import Flusher
 from leftfold.redis.packing import EXEC, MULTI
 from tests.simulation.bug import Bug, Patch, module_of
 from tests.simulation.mended import MENDED
+from tests.simulation.purse import RESTARTS
 from tests.simulation.spending import DEPLOY, SPENDING
 
 __all__ = ["PLANTED", "planted"]
@@ -303,8 +304,8 @@ PLANTED = {
     "unknown is aborted": Bug(_unknown_is_aborted),
     "unknown is committed": Bug(_unknown_is_committed),
     "interruption": Bug(_interruption),
-    "hanging": Bug(_hanging),
-    "held readers": Bug(_held_readers),
+    "hanging": Bug(_hanging, RESTARTS),
+    "held readers": Bug(_held_readers, RESTARTS),
     "generation": Bug(_generation),
     "token alone": Bug(_token_alone),
     "failed is done": Bug(_failed_is_done),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from leftfold.messages import Command
 from leftfold.testing.simulation.schedules import Scenario
 from tests.worker.bank import Bank, bank
 
-__all__ = ["PURSE", "load_of"]
+__all__ = ["PURSE", "RESTARTS", "load_of"]
 
 _BANK = bank("purse", partitions=3)
 _ACCOUNTS, _CLIENTS, _COMMANDS = 5, 2, 8
@@ -33,3 +34,5 @@ def load_of(bank: Bank) -> Callable[[random.Random], Sequence[Sequence[Command]]
 
 
 PURSE = Scenario(_BANK.app, load_of(_BANK))
+RESTARTS = replace(PURSE, kinds=("restart broker", "restart broker", "kill", "terminate", "kill later"))
+"""Brokers that are started again, and may have forgotten what they decided, and workers that end meanwhile."""

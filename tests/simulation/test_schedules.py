@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 
 from leftfold.testing.simulation.schedules import Scenario, run, scheduled, shrink
 from tests.simulation.mishaps import MISHAPS
 from tests.simulation.planted import PLANTED, planted
-from tests.simulation.purse import PURSE
+from tests.simulation.purse import PURSE, RESTARTS
 from tests.simulation.spending import BESIDE, DEPLOY, SPENDING
 
 _CHUNK, _CHUNKS, _CHUNKS_OF_VIEWS = 50, 37, 2
@@ -21,9 +20,8 @@ _MET = (597, 1720)
 """A reader loses Redis while it begins to listen."""
 _LOST = (114, 223, 258)
 """Redis loses a held generation, or its promotion: a deploy is done again."""
-_RESTARTS = replace(PURSE, kinds=("restart broker", "restart broker", "kill", "terminate", "kill later"))
 _HELD = 5734
-"""Of those: a coordinator forgets events alone, and nobody hears that a request was not answered."""
+"""Of restarts: a coordinator forgets events alone, and nobody hears that a request was not answered."""
 _OVERTAKEN = 461
 """A tail brings the live generation on between the last look of a rebuild and its swap."""
 _QUICK = {
@@ -89,7 +87,7 @@ def test_schedules_that_once_broke_a_promise_of_views_keep_it(seed: int) -> None
 @pytest.mark.parametrize("is_looked_for", [True, False], ids=["", "twin"])
 def test_a_takeover_ends_what_holds_up_readers_alone(is_looked_for: bool) -> None:
     with planted("deaf"), nullcontext() if is_looked_for else planted("held readers"):
-        assert (not run(_RESTARTS, _HELD).wrong) is is_looked_for
+        assert (not run(RESTARTS, _HELD).wrong) is is_looked_for
 
 
 def test_a_rolling_deploy_ends_with_the_rows_of_the_newer_code() -> None:
@@ -120,10 +118,10 @@ def test_the_same_seed_gives_the_same_run(scenario: Scenario) -> None:
 
 def test_what_is_logged_changes_no_run() -> None:
     """A producer's log tells it that a request was not answered: whoever wants no log wants that all the same."""
-    heard = run(_RESTARTS, _HELD)
+    heard = run(RESTARTS, _HELD)
     logging.disable(logging.CRITICAL)
     try:
-        silent = run(_RESTARTS, _HELD)
+        silent = run(RESTARTS, _HELD)
     finally:
         logging.disable(logging.NOTSET)
     assert (heard.events, heard.seconds) == (silent.events, silent.seconds)
