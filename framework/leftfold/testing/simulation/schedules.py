@@ -47,7 +47,7 @@ class Scenario:
         pace: seconds that a client waits before a command, about. make: makes the clients of a worker.
         upgraded: the App of the workers that restore in the end, with later versions of the same deciders.
         attempts: of each rebuild's tasks, which run side by side; the results of the first one count.
-        is_forgetful: whether a broker that is killed may forget to tell partitions how a transaction was decided to end.
+        is_forgetful: whether a broker that is killed may forget to tell partitions how a transaction has been decided.
     """
 
     app: App
