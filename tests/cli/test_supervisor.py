@@ -154,3 +154,40 @@ time.sleep(600)
     assert hung.stdin is not None
     hung.stdin.close()
     assert hung.wait(240.0) == 75
+
+
+# Signals come while the main thread holds the lock of the event that they are to set, as it does for some microseconds
+# of every `event.wait`. The watcher ends the process once the handler stands before that lock.
+SIGNALLED = """
+import os, signal, threading
+from leftfold.cli.stopping import Stopping, setter
+{handler}
+handling = threading.Event()
+
+def watch():
+    handling.wait()
+    if not event._cond.acquire(timeout=2.0):
+        os._exit(3)
+    event._cond.release()
+
+threading.Thread(target=watch, daemon=True).start()
+with event._cond:
+    handling.set()
+    signal.raise_signal(signal.SIGTERM)
+event.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "code"),
+    [
+        ("event = Stopping().event", 0),
+        ("event = threading.Event(); stop = setter(event); signal.signal(signal.SIGTERM, lambda *_: stop())", 0),
+        ("event = threading.Event(); signal.signal(signal.SIGTERM, lambda *_: event.set())", 3),
+    ],
+    ids=["run", "part", "the twin that sets it itself"],
+)
+def test_a_signal_stops_whatever_the_main_thread_was_doing(handler: str, code: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
+    process = subprocess.Popen([sys.executable, "-c", SIGNALLED.format(handler=handler)], env=environment)
+    assert process.wait(240.0) == code

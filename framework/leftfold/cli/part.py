@@ -16,6 +16,7 @@ from leftfold.cli.folds import folds_of
 from leftfold.cli.handover import LOGS
 from leftfold.cli.options import EVERY, MAX_PARKED
 from leftfold.cli.project import load_app
+from leftfold.cli.stopping import setter
 from leftfold.connection import kafka_settings, redis_settings
 from leftfold.errors import Fenced, LeftfoldError
 from leftfold.garbage import tuned_gc
@@ -31,8 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     stop = threading.Event()
     report = open_report(options.name, as_json=LOGS[options.logs], leaving=stop.is_set)
+    set_stop = setter(stop)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: set_stop())
     end_with_parent(stop)
     try:
         _serve(options, stop, report)
