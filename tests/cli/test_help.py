@@ -8,11 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from leftfold.cli import options
-from leftfold.cli.commands import app
+from leftfold.cli.commands import COMMANDS as SECTIONS
 from leftfold.engine import follower
 from tests.cli.shell import ROOT, Shell, Typed
 
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands if command.callback)
+GROUPS = {"dead", "log", "reactions", "state", "timers", "topics"}
+COMMANDS = sorted({name for section in SECTIONS.values() for name in section} - GROUPS)
 HEAVY = ("confluent_kafka", "pydantic_settings", "pyspark", "redis", "rich", "stamina", "structlog")
 
 
@@ -34,6 +35,16 @@ def test_commands_about_timers_have_help_with_examples(typed: Callable[..., Type
     assert told.code == 0
     assert f"Usage: leftfold {words}" in told.out
     assert f"Examples:\n    leftfold {words} " in told.out
+
+
+@pytest.mark.parametrize("words", ["", *sorted(GROUPS)])
+def test_no_sentence_of_a_list_of_commands_is_cut(
+    typed: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    told = typed(*words.split(), "--help").out
+    assert not [line for line in told.splitlines()[1:] if line.endswith("...")]
+    assert max(map(len, told.splitlines())) <= 80
 
 
 def test_help_imports_nothing_heavy(shop: Shell) -> None:

@@ -22,7 +22,7 @@ from tests.ledger import by_owner
 def again(*words: str) -> str:
     """What is said to go on with, after these words were typed."""
     commands: Any = typer.main.get_command(app)
-    context = commands.commands["rebuild"].make_context("rebuild", list(words))
+    context = commands.get_command(None, "rebuild").make_context("rebuild", list(words))
     work = Rebuilding(None, None, RebuildOptions(), given=given_options(context))
     return work._again([by_owner])
 

@@ -63,7 +63,7 @@ def typed() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", typed(), ids=" ".join)
 def test_every_command_is_one_that_the_command_line_takes(words: list[str]) -> None:
-    command = COMMANDS.commands[words[0]]
+    command = COMMANDS.get_command(None, words[0])
     context = command.make_context(words[0], list(words[1:]))
     names = context.params.get("names") or []
     assert set(names) <= {view.name for view in app.views} | {decider.name for decider in app.deciders}

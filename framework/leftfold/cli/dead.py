@@ -43,7 +43,9 @@ def list_(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List commands and inputs that no worker could take, by reason. Exit code 1 when some wait.
+    """List dead letters by reason.
+
+    Exit code 1 when some wait.
 
     Events of which routers could make no input are among them: they cannot be sent again. What reactions have parked is
     not: leftfold reactions parked. Neither is what routers were made to pass over: leftfold log skip.
@@ -84,7 +86,7 @@ def show(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a dead letter: why it is one, its headers, its bytes."""
+    """Show a dead letter: reason, headers, bytes."""
     import base64
     import json
     from datetime import UTC, datetime
@@ -135,7 +137,9 @@ def resend(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send dead letters once more, with their original bytes, to where they were taken from.
+    """Send dead letters again, byte by byte.
+
+    Each goes to the topic and partition that it was taken from.
 
     A command keeps its id: if its client has sent it again meanwhile, and workers still know the answer, it counts
     once. It is not late, and no client is answered. The letter stays, marked as sent again; what fails again becomes
@@ -175,7 +179,10 @@ def discard(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Note that nothing is to be done with dead letters. They stay, and are not listed any more."""
+    """Mark dead letters as discarded.
+
+    They stay in their topic, and are not listed any more.
+    """
     from leftfold.cli.agreeing import agreed
     from leftfold.cli.burials import Burials
     from leftfold.cli.console import amount, emit, note, say

@@ -33,7 +33,9 @@ def archive(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy committed events into Parquet files, byte by byte, from where the archive ends.
+    """Copy committed events into Parquet files.
+
+    Copies byte by byte, from the end of the archive on.
 
     Interrupted or killed, it goes on behind the last whole file the next time. Two runs at once: the second is refused.
     """
@@ -64,7 +66,10 @@ def verify_archive(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read the whole archive of a category and check it. Exit code 3 when anything is wrong."""
+    """Read the archive of a category and check it.
+
+    Exit code 3 when anything is wrong.
+    """
     from leftfold.cli.archiving import verified
     from leftfold.cli.console import amount, emit, note, say
 
@@ -114,7 +119,7 @@ def trim(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete the beginning of a topic, once the archive holds it.
+    """Delete what the archive holds from a topic.
 
     Everything that is to go is first compared with the archive, record by record; what is not archived is never
     deleted, nor half of a decision, nor what a process, reaction or stream has not read yet. From then on folds from
@@ -170,7 +175,7 @@ def sql(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask archive and topic in SQL.
+    """Query archive and topic in SQL.
 
     Every event type of the Apps is a table with its typed fields and _key, _time, _sequence, _partition, _offset, _id;
     every category is one with the fields of all its types. Nothing can be written, no program called. An answer that

@@ -33,7 +33,7 @@ def begin(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have a reaction go on somewhere else than where it was.
+    """Begin a reaction, or move it to other offsets.
 
     Whatever lies behind that place is acted on, again if it was before, with the same idempotency keys; whatever lies
     before it never is. Nobody may be acting meanwhile.
@@ -61,7 +61,10 @@ def parked(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List events that nobody could act on, and why. Exit code 1 when there are some."""
+    """List parked events and the reason of each.
+
+    Exit code 1 when there are some.
+    """
     from leftfold.cli.console import emit, note, table
     from leftfold.cli.hints import for_app
     from leftfold.cli.project import load_app

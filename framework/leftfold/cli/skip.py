@@ -36,7 +36,9 @@ def skip(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have the routers of a process, or the workers of a decider, pass over events: those that are gone, or named.
+    """Skip events that are lost or cannot be read.
+
+    The routers of a process, or the workers of a decider, pass over events: those that are lost, or named.
 
     A router that finds its next events trimmed does not go on: they would never reach the process. Where that is as it
     should be, since the process is younger than they are, this says so, and routers begin where topics begin now. Stop

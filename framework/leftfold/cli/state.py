@@ -35,7 +35,7 @@ def verify(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare every stream's state with the fold of its events.
+    """Compare states with the fold of their events.
 
     Exit code 3 when they differ; to have workers fold all of them again from the events: leftfold state rebuild.
     """
@@ -88,7 +88,9 @@ def rebuild(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have every state of a decider or a process folded again from its log.
+    """Fold every state again from the log.
+
+    Has the workers of a decider or a process restore from its log alone.
 
     Deletes the state topics and makes them again, empty; workers, which must be stopped, fill them from the events when
     they start. For a log that was restored, cut or copied, and for states that are wrong. Answers that events do not

@@ -45,7 +45,7 @@ def list_(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the timers that are set, when each is due, and which command it would send.
+    """List timers, when each is due, what it sends.
 
     They go by the time of the log: that of the slowest partition of the events that the process listens to, as its
     routers tell it. A timer of which that time has come, and which is still there, is overdue.
@@ -96,7 +96,7 @@ def fire(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have a timer send its command now, as if its time had come. Asks first.
+    """Send the command of a timer now. Asks first.
 
     The worker takes the order in its transaction, as any input. It counts once, for the timer as it was set when the
     order was given: typed twice, or while the timer fires by itself, the second does nothing; one that was set anew is
@@ -126,7 +126,7 @@ def cancel(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a timer, so that it never fires. Asks first.
+    """Cancel a timer. Asks first.
 
     The worker takes the order in its transaction, as any input: if the timer fired before, nothing happens; one that
     was set anew is left alone. Exit code 4 when no worker took it in time: it stays in the log, and the next one does.

@@ -9,14 +9,14 @@ import typer
 from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, examples
 from leftfold.rights import ROLES
 
-__all__ = ["app"]
+__all__ = ["topics"]
 
-app = typer.Typer(
+topics = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at the topics of Apps, make them, and say who may use them."
 )
 
 
-@app.command("list", epilog=examples("leftfold topics list"))
+@topics.command("list", epilog=examples("leftfold topics list"))
 def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption = False) -> None:
     """List the topics of Apps, made or not."""
     from leftfold.cli.console import emit, table
@@ -38,9 +38,12 @@ def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption
         )
 
 
-@app.command(epilog=examples("leftfold topics ensure --app services.baskets.app:app"))
+@topics.command(epilog=examples("leftfold topics ensure --app services.baskets.app:app"))
 def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
-    """Make missing topics and check those that are there, as `leftfold run` does."""
+    """Make missing topics and check the others.
+
+    `leftfold run` does the same when it starts.
+    """
     from leftfold.cli.console import amount, say
     from leftfold.cli.ensuring import ensure_now
     from leftfold.cli.project import load_apps
@@ -52,7 +55,7 @@ def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
     say(f"{amount(len(names), 'topic')} as they should be: {', '.join(names)}")
 
 
-@app.command(
+@topics.command(
     epilog=examples(
         "leftfold topics acl                          what each part needs, as kafka-acls and redis-cli take it",
         "leftfold topics acl worker client            two of them",
@@ -68,7 +71,9 @@ def acl(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the least rights that each part of Apps needs in Kafka and in Redis, or grant those in Kafka.
+    """Print or grant the rights that each part needs.
+
+    These are the least rights in Kafka and in Redis; --apply grants those in Kafka.
 
     Nothing is taken away: what a user may do besides is named. Processes of several Apps that send commands to each
     other, and clients of one App that send to another, are known when all these Apps are given at once.

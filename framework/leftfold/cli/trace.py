@@ -30,7 +30,9 @@ def trace(
     kafka: KafkaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what caused a command or event and what followed from it, as a tree across services.
+    """Show what caused a record and what it caused.
+
+    Prints a tree of commands and events across services.
 
     Commands, events, events on their way to processes, answers, timers: each with its type, key, place and the time
     since the step before it. Refusals, dead letters, duplicates and causes that no topic holds any more are marked.
