@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
+
+from typing_extensions import TypeVar
 
 from leftfold.decider import Decider
 from leftfold.errors import ConfigurationError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from functools import cached_property
 
 from leftfold.errors import ContractError
 
-__all__ = ["Position"]
+__all__ = ["Place", "Position"]
 
 Offsets = Mapping[str, Mapping[int, int]]
 
@@ -117,3 +119,14 @@ def _offset(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{value!r} is no offset")
     return value
+
+
+class Place(NamedTuple):
+    """Where a record stands."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-import leftfold.kafka.bulk
-import leftfold.kafka.reader
+from leftfold.kafka import bulk, reader
 from leftfold.engine.archived_log import ArchivedLog
 from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
 from leftfold.engine.plan import plan_rebuild
@@ -40,13 +39,13 @@ GONE = r"hole in the log: ledgers\.events\[\d\] no longer holds offsets 0 to \d+
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers as most programs have them: what is gone is passed over."""
-    careful = leftfold.kafka.reader.reader_config
+    careful = reader.reader_config
 
     def careless(settings: KafkaSettings) -> dict[str, Any]:
         return {**careful(settings), "auto.offset.reset": "earliest"}
 
-    monkeypatch.setattr(leftfold.kafka.reader, "reader_config", careless)
-    monkeypatch.setattr(leftfold.kafka.bulk, "reader_config", careless)
+    monkeypatch.setattr(reader, "reader_config", careless)
+    monkeypatch.setattr(bulk, "reader_config", careless)
     monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
     for module in ("plan", "state_check"):
         monkeypatch.setattr(f"leftfold.engine.{module}.check_whole", lambda log, parts: None)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from leftfold import memory
 from leftfold.engine import trace_search
-from leftfold.engine.step import Place, Step, step_of
+from leftfold.engine.step import Step, step_of
+from leftfold.position import Place
 from leftfold.engine.trace import Node, Trace
 from leftfold.engine.trace_search import Found, made_at, search
 from leftfold.memory.log import MemoryLog

@@ -15,9 +15,9 @@ from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import ContractError
 from leftfold.flush import BucketFlush, Generation, Phase, Registry
 from leftfold.questions import Changes, Counting, Glance, Matching, Question, Range
-from leftfold.redis import RedisViewStore, snapshots
+from leftfold.redis import RedisViewStore
 from leftfold.redis.keys import BucketKeys
-from leftfold.redis.snapshots import Glimpse
+from leftfold.redis.snapshots import Glimpse, SnapshotQuery
 from leftfold.redis.wordings import worded
 from tests.redis.server import RedisServer
 from tests.waiting import wait_until
@@ -79,7 +79,7 @@ def test_rows_read_while_their_generation_is_removed_are_not_taken_for_missing(
 ) -> None:
     """In a cluster the live pointer is on another node and may still say live; the second look at the mark tells."""
     assert store.flush([numbered(generation, 1)])
-    question = snapshots.Question(generation, [(0, "a")])
+    question = SnapshotQuery(generation, [(0, "a")])
     pointer_and_marks, rest = question.commands[:2], question.commands[2:]
     replies = [store._client.execute_command(*command) for command in pointer_and_marks]
     store.unlink(generation)

@@ -13,7 +13,7 @@ from leftfold.cli.last_records import last_records
 from leftfold.cli.passed_over import place_in
 from leftfold.connection import kafka_settings, ring
 from leftfold.engine.dead_letter import Letter, letters_in, offset_in
-from leftfold.engine.step import Place
+from leftfold.position import Place
 from leftfold.position import Position
 
 __all__ = ["Burials", "dead_waiting", "standing_still"]

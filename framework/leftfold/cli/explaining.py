@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from leftfold.cli.progress import shown
 from leftfold.cli.workbench import Servers, check_broker, workbench
-from leftfold.engine.explain import explain
+from leftfold.engine.explain import explain as steps_of
 from leftfold.engine.generations import resolve
 from leftfold.engine.history import History
 from leftfold.engine.places import place_of
@@ -47,7 +47,7 @@ class Explaining:
             watch = Stopwatch(report)
             watch.begin("read", History(self.view, generation, {key: self.position}).events)
             step = None
-            for step in explain(self.view, generation, key, self.position, bench.open_log, tell=watch.tell):
+            for step in steps_of(self.view, generation, key, self.position, bench.open_log, tell=watch.tell):
                 yield step
             watch.end()
             if step is None:

@@ -10,7 +10,7 @@ from typing import Any
 from leftfold.app import App
 from leftfold.cli.console import amount
 from leftfold.connection import ring
-from leftfold.engine.step import Place
+from leftfold.position import Place
 from leftfold.errors import InfrastructureError
 
 __all__ = ["look_for_open"]

@@ -14,7 +14,7 @@ from leftfold.codec import header
 from leftfold.connection import ring
 from leftfold.engine.dead_letter import Letter, dead_letter
 from leftfold.engine.router import Router, Unusable
-from leftfold.engine.step import Place
+from leftfold.position import Place
 from leftfold.errors import ContractError
 from leftfold.partitioner import partition_of
 from leftfold.ports import RawRecord

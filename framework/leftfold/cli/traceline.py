@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from leftfold.engine.step import Place, Step
+from leftfold.engine.step import Step
+from leftfold.position import Place
 from leftfold.engine.trace import Node
 from leftfold.moments import moment_at
 from leftfold.printable import printable

@@ -12,7 +12,7 @@ from leftfold.engine.sample import sampled
 from leftfold.flush import Generation
 from leftfold.ports import ViewStore
 from leftfold.questions import Entries
-from leftfold.rows import Fields
+from leftfold.rows import Fields as FieldTypes
 
 __all__ = ["MOST_SUSPECTS", "ComparingSink"]
 
@@ -65,7 +65,7 @@ class ComparingSink:
         return _Opener(open_store, share, sets, most)
 
     def write(
-        self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
+        self, generation: Generation, bucket: int, columns: FieldTypes, indexes: tuple[str, ...], rows: Iterable[BulkRow]
     ) -> int:
         """Takes the rows of one bucket, each key once, and returns how many."""
         self._wrong, count, folded = {}, 0, dict[str, tuple[str, ...]]()
@@ -92,7 +92,7 @@ class ComparingSink:
             self._store.close()
 
     def _compare(
-        self, store: ViewStore, generation: Generation, bucket: int, columns: Fields, chunk: list[BulkRow]
+        self, store: ViewStore, generation: Generation, bucket: int, columns: FieldTypes, chunk: list[BulkRow]
     ) -> None:
         stored = store.read(generation, [(bucket, row.key) for row in chunk]).rows
         for row, fields in zip(chunk, stored, strict=True):

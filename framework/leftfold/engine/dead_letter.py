@@ -9,7 +9,7 @@ from leftfold import names
 from leftfold.codec import header
 from leftfold.digits import number_in
 from leftfold.engine.batch import HeaderList, Outgoing
-from leftfold.engine.step import Place
+from leftfold.position import Place
 from leftfold.ports import RawRecord
 
 __all__ = ["HANDLED", "ROUTER", "Letter", "dead_letter", "letters_in", "mark", "offset_in", "passed_over", "sent_again"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from leftfold import names
+from leftfold.position import Place
 from leftfold.digits import number_in
 from leftfold.ports import RawRecord
 
-__all__ = ["Place", "Step", "step_of"]
+__all__ = ["Step", "step_of"]
 
 _COMMANDS, _EVENTS, _DEAD = names.commands(""), names.events(""), names.dead("")
 _OURS = {
@@ -22,17 +22,6 @@ _OURS = {
 }
 _TOLD = ("name", "at", "error", "message", "reason", "actor")
 _LONGEST = 2000
-
-
-class Place(NamedTuple):
-    """Where a record stands."""
-
-    topic: str
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}]@{self.offset}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from leftfold.engine.step import Place, Step
+from leftfold.engine.step import Step
+from leftfold.position import Place
 
 __all__ = ["Node", "Trace"]
 

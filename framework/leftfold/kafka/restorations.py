@@ -8,7 +8,7 @@ from collections.abc import Collection
 from leftfold.app import App
 from leftfold.engine.dead_letter import dead_letter
 from leftfold.engine.duty import duty_of
-from leftfold.engine.step import Place
+from leftfold.position import Place
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.member import Member
 from leftfold.kafka.one_record import write_record

@@ -18,7 +18,7 @@ from leftfold import names
 from leftfold.app import App
 from leftfold.engine.duty import duty_of
 from leftfold.engine.statemark import MARK, StateMark, is_state, state_key
-from leftfold.engine.step import Place
+from leftfold.position import Place
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.known_logs import KnownLogs, cut_commands
 from leftfold.kafka.marks import last_mark

@@ -118,4 +118,6 @@ def _title(wanted: tuple[Jar, ...]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from leftfold.local.lock import write_lock
+
+    sys.exit(write_lock() if sys.argv[1:] == ["--lock"] else main())

@@ -1,4 +1,4 @@
-"""The lock of the jars: their coordinates, digests and sizes; `python -m leftfold.local.lock` writes it anew."""
+"""The lock of the jars: their coordinates, digests and sizes; `python -m leftfold.local.jars --lock` writes it again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Jar", "locked", "locked_digest", "main", "read_jar"]
+__all__ = ["Jar", "locked", "locked_digest", "write_lock", "read_jar"]
 
 _LOCK = Path(__file__).with_name("jars.lock")
-_HEADER = "# configuration coordinates sha256 bytes; written by: python -m leftfold.local.lock\n"
+_HEADER = "# configuration coordinates sha256 bytes; written by: python -m leftfold.local.jars --lock\n"
 
 # The broker's jars name the logging they use but not its binding, and Spark ships all but four of its connector's.
 _ROOTS = {
@@ -61,7 +61,7 @@ def read_jar(configuration: str, coordinates: str, path: Path) -> Jar:
     return Jar(configuration, coordinates, digest, path.stat().st_size)
 
 
-def main() -> int:
+def write_lock() -> int:
     """Resolve the roots and write the lock."""
     # Imported here because the fetching of locked jars itself needs this module.
     from leftfold.local.ivy import resolve
@@ -86,6 +86,3 @@ def _parse(line: str) -> Jar:
 def _line(jar: Jar) -> str:
     return f"{jar.configuration} {jar.coordinates} {jar.sha256} {jar.size}"
 
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -18,7 +18,6 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-import leftfold
 from leftfold.lockfile.source import Sources, canonical, spoken
 from leftfold.messages import Command, Event
 
@@ -26,7 +25,7 @@ __all__ = ["fold_hash"]
 
 _INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_OURS = Path(leftfold.__file__).parent
+_OURS = Path(__file__).parents[1]
 
 
 def fold_hash(*roots: object) -> str:

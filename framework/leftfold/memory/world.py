@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
+
+from typing_extensions import TypeVar
 
 from leftfold import names
 from leftfold.app import App

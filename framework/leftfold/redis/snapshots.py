@@ -16,12 +16,12 @@ from leftfold.redis.keys import BucketKeys
 from leftfold.redis.marks import read_mark
 from leftfold.redis.wording import Command, ask_live, hash_of, live_in
 
-__all__ = ["Glimpse", "Question", "counts_in", "read_marks"]
+__all__ = ["Glimpse", "SnapshotQuery", "counts_in", "read_marks"]
 
 PHASE, BULK = b"phase", Phase.BULK.value.encode()
 
 
-class Question:
+class SnapshotQuery:
     """The commands of one read, and how their replies become a Snapshot; for blocking and asyncio clients alike."""
 
     def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]], buckets: Sequence[int] = ()) -> None:

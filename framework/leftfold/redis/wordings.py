@@ -21,12 +21,12 @@ from leftfold.questions import (
     Registered,
     Rows,
 )
-from leftfold.redis import snapshots
 from leftfold.redis.changestream import Recently
 from leftfold.redis.guarded import Guarded, Spread
 from leftfold.redis.inspection import EntriesFrom, Inspecting
 from leftfold.redis.keys import BucketKeys, escaped, registry_key, told
 from leftfold.redis.registry import decoded
+from leftfold.redis.snapshots import Glimpse, SnapshotQuery
 from leftfold.redis.wording import Command, Wording, ask_live, hash_of, live_in
 
 __all__ = ["worded"]
@@ -111,8 +111,8 @@ def _ends(range_: Range) -> tuple[bytes, bytes]:
 
 _WORDINGS: dict[type, Callable[[Any], Wording[Any]]] = {
     Registered: _Registered,
-    Glance: snapshots.Glimpse,
-    Rows: lambda asked: snapshots.Question(asked.generation, asked.keys, asked.buckets),
+    Glance: Glimpse,
+    Rows: lambda asked: SnapshotQuery(asked.generation, asked.keys, asked.buckets),
     Listed: _Listed,
     Matching: _Matching,
     Counting: _Counting,

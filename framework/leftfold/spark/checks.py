@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 from leftfold.engine.state_check import PartitionCheck, StateCheck
 from leftfold.garbage import tuned_gc
+from leftfold.spark.items import Batches
 from leftfold.spark.outcome import cause_of
 from leftfold.spark.progress import Teller, listening
 
 __all__ = ["spark_checks"]
 
-Batches = Iterator[pa.RecordBatch]
 
 
 def spark_checks(spark: SparkSession) -> Callable[[StateCheck, Callable[[int], None]], list[PartitionCheck]]:
