@@ -10,15 +10,15 @@ from contextlib import closing
 from benchmarks.figure import Figure
 from benchmarks.rebuilding import timed_rebuild
 from benchmarks.small_events import balances, write_movements
-from leftfold.garbage import tuned_gc
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.cluster import Cluster
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers, java_home
-from leftfold.names import events
+from leftfold.model.keys import events
+from leftfold.parquet.archive_check import verify_archive
 from leftfold.parquet.archiver import Archiver
-from leftfold.parquet.place import Place
-from leftfold.parquet.verification import verify_archive
+from leftfold.parquet.filesystem import Place
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
 

@@ -13,15 +13,15 @@ import redis.asyncio
 
 from benchmarks.figure import Figure
 from leftfold import Event, FoldView
-from leftfold.engine.generations import change, open_generation
-from leftfold.engine.places import bucket_of
-from leftfold.flush import BucketFlush, Generation, Mark, Phase, RowChange
+from leftfold.client import Views
+from leftfold.engine.views.generations import change, open_generation
+from leftfold.engine.views.row_folding import bucket_of
 from leftfold.local import Servers
-from leftfold.position import Position
-from leftfold.questions import Glance, Matching, Question, Range, Rows
-from leftfold.reading import Views
+from leftfold.model.position import Position
+from leftfold.ports.flush import BucketFlush, Generation, Mark, Phase, RowChange
+from leftfold.ports.queries import Glance, Matching, Question, Range, Rows
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.wordings import worded
+from leftfold.redis.reads import worded
 
 __all__ = ["run"]
 

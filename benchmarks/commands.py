@@ -12,11 +12,11 @@ from typing import Any
 from benchmarks.feed import feed
 from benchmarks.figure import Figure
 from benchmarks.writes import writes_alone
-from leftfold.garbage import tuned_gc
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
 from services.baskets.app import app
 

@@ -15,14 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, from_json
 from pyspark.sql.types import StringType, StructField, StructType
 
-from leftfold.engine.bulk import BulkJob
-from leftfold.engine.bulk_log import BulkRecord, Range
-from leftfold.engine.generations import open_generation
-from leftfold.flush import Phase
+from leftfold.engine.rebuild.tasks import BulkJob
+from leftfold.engine.views.generations import open_generation
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.names import events
-from leftfold.ports import Headers
-from leftfold.position import Position
+from leftfold.model.keys import events
+from leftfold.model.position import Position
+from leftfold.ports.bulk import BulkRecord, Range
+from leftfold.ports.flush import Phase
+from leftfold.ports.protocols import Headers
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 from projections.basket_summary import basket_summary
 from services.baskets.app import app

@@ -10,10 +10,10 @@ from uuid import uuid4
 from confluent_kafka import OFFSET_STORED, Consumer, Producer, TopicPartition
 
 from benchmarks.writes import EVENT, HEADERS, RECORD
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.configs import EVENTS, STATE
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topic_configs import EVENTS, STATE
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.names import commands, events, state
+from leftfold.model.keys import commands, events, state
 
 __all__ = ["ask", "create", "echo"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from leftfold import names
-from leftfold.codec import MessageCodec
-from leftfold.engine.received import command_headers, now_text
+from leftfold.engine.processing.command_wire import command_headers, now_text
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.ports.codec import MessageCodec
 from services.baskets.commands import BasketCommand
 from services.baskets.domain import baskets
 from services.baskets.history import history

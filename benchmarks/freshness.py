@@ -22,14 +22,14 @@ from benchmarks.figure import Figure
 from benchmarks.purses import TOPIC, Total, create, purses
 from benchmarks.steady import Committed, commit_steadily
 from benchmarks.tailing import forget_views
-from leftfold.cli.following import follow
+from leftfold.client import Reader
+from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.errors import ViewNotBuilt
-from leftfold.garbage import tuned_gc
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
-from leftfold.position import Position
-from leftfold.reading import Reader
+from leftfold.model.position import Position
 from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.runtime.workers.view_workers import follow
 
 __all__ = ["run"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from leftfold.codec import event_id
-from leftfold.messages import Event
+from leftfold.model.messages import Event
+from leftfold.ports.codec import event_id
 
 __all__ = ["lane_headers"]
 

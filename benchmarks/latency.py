@@ -13,12 +13,12 @@ from multiprocessing.synchronize import Event
 
 from benchmarks.echo import WARM, ask, create, echo
 from benchmarks.figure import Figure
-from leftfold.garbage import tuned_gc
-from leftfold.kafka.client import KafkaClient
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
 from services.baskets.app import app
 from services.baskets.commands import AddItem, OpenBasket

@@ -9,14 +9,13 @@ from benchmarks.figure import Figure
 from benchmarks.purses import Spent, Total, purses, write_spendings
 from benchmarks.tailing import catch_up, forget_views
 from leftfold import FoldView
-from leftfold.flush import BucketFlush
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
+from leftfold.model.rows import Fields, RowCodec
+from leftfold.ports.flush import BucketFlush
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.flusher import Flight, Flusher
-from leftfold.redis.flushers import Flushers
-from leftfold.redis.wire import Wire, dial
-from leftfold.rows import Fields, RowCodec
+from leftfold.redis.connection.protocol import Wire, dial
+from leftfold.redis.flusher import Flight, Flusher, Flushers
 
 __all__ = ["run"]
 

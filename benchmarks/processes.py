@@ -23,17 +23,18 @@ from typing import Any
 from benchmarks.figure import Figure
 from benchmarks.peer import NotInstalled, run_peer
 from benchmarks.purses import TOPIC, Spent, spendings, write_spendings
-from leftfold import App, Command, Process, Timer, names
-from leftfold.engine.instance import InstanceCodec
-from leftfold.garbage import tuned_gc
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold import App, Command, Process, Timer
+from leftfold.engine.processing.process_instance import InstanceCodec
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.ports.protocols import RawRecord
 
 __all__ = ["run"]
 

@@ -10,12 +10,11 @@ from confluent_kafka import Producer
 
 from benchmarks.headers import lane_headers
 from leftfold import Event, FoldView
-from leftfold.codec import MessageCodec
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.configs import EVENTS
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topic_configs import EVENTS
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.names import events
-from leftfold.partitioner import partition_of
+from leftfold.model.keys import events, partition_of
+from leftfold.ports.codec import MessageCodec
 
 __all__ = ["PARTITIONS", "TOPIC", "Spent", "create", "purses", "shops", "spendings", "write_spendings"]
 

@@ -13,15 +13,15 @@ from benchmarks.feed import feed
 from benchmarks.figure import Figure
 from benchmarks.rebuilding import timed_rebuild
 from benchmarks.small_events import balances, write_movements
-from leftfold import names
-from leftfold.engine.bulk_log import Range
-from leftfold.garbage import tuned_gc
-from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers, java_home, spark_jars
+from leftfold.model import keys as names
+from leftfold.ports.bulk import Range
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
 from projections.basket_summary import basket_summary

@@ -8,14 +8,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from leftfold.engine.bulk_local import run_here
-from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
-from leftfold.engine.rebuild_result import RebuildResult
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, Runner
+from leftfold.engine.rebuild.result import RebuildResult
+from leftfold.engine.rebuild.tasks import run_here
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model.view import View
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.spark.runner import spark_runner
-from leftfold.view import View
-from leftfold.wholelog import open_bulk, open_reader
+from leftfold.runtime.connect import open_bulk, open_reader
+from leftfold.spark.core.job import spark_runner
 
 __all__ = ["rebuild_of", "timed_rebuild"]
 

@@ -19,16 +19,17 @@ from benchmarks.figure import Figure
 from events.baskets import BasketPaid
 from events.inventory import stock_id
 from events.payments import Method
-from leftfold import App, names
-from leftfold.codec import MessageCodec, header
-from leftfold.garbage import tuned_gc
-from leftfold.kafka.client import KafkaClient
+from leftfold import App
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
+from leftfold.model import keys as names
+from leftfold.ports.codec import MessageCodec, header
 from services.baskets.app import app as baskets
 from services.baskets.commands import AddItem, CheckOut, OpenBasket
 from services.checkout.app import app as checkout

@@ -10,10 +10,10 @@ import redis
 
 from benchmarks.figure import Figure
 from leftfold import Event, FoldView
-from leftfold.engine.bulk_store import BulkRow
-from leftfold.engine.generations import open_generation
-from leftfold.flush import Generation, Phase
+from leftfold.engine.views.generations import open_generation
 from leftfold.local import Servers
+from leftfold.ports.bulk import BulkRow
+from leftfold.ports.flush import Generation, Phase
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 
 __all__ = ["run"]

@@ -1,4 +1,4 @@
-"""Rebuilds of 0.25 to 4 million events: does time grow as the model in `leftfold.engine.forecast` says?"""
+"""Rebuilds of 0.25 to 4 million events: does time grow as the model in `leftfold.engine.rebuild.planner` says?"""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks.figure import Figure
 from benchmarks.rebuilding import timed_rebuild
 from benchmarks.small_events import PARTITIONS, Balance, Moved, balances, write_movements
 from leftfold import FoldView
-from leftfold.engine.forecast import START_SECONDS, Hardware, Workload, forecast
-from leftfold.garbage import tuned_gc
+from leftfold.engine.rebuild.planner import START_SECONDS, Hardware, Workload, forecast
+from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers, java_home
+from leftfold.model.view import View
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.view import View
 
 __all__ = ["run"]
 

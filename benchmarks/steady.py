@@ -11,10 +11,10 @@ from confluent_kafka import Producer
 
 from benchmarks.headers import lane_headers
 from benchmarks.purses import PARTITIONS, TOPIC, Spent, spendings
-from leftfold.codec import MessageCodec
-from leftfold.garbage import tuned_gc
+from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import MessageCodec
 
 __all__ = ["Committed", "commit_steadily"]
 

@@ -16,22 +16,22 @@ from pyspark.sql import SparkSession
 from benchmarks.figure import Figure
 from benchmarks.headers import lane_headers
 from benchmarks.small_events import PARTITIONS, Moved, balances
-from leftfold import names
-from leftfold.codec import MessageCodec
-from leftfold.engine.batch_course import BatchCourse
-from leftfold.engine.generations import open_generation
-from leftfold.flush import Phase
-from leftfold.garbage import tuned_gc
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.configs import EVENTS
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.engine.streaming.microbatch import BatchCourse
+from leftfold.engine.views.generations import open_generation
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topic_configs import EVENTS
+from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers, java_home, spark_jars
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import MessageCodec
+from leftfold.ports.flush import Phase
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.batch_query import BatchQuery, QueryOptions
-from leftfold.spark.streaming import TUNED, tune
+from leftfold.spark.streaming.projection import TUNED, tune
+from leftfold.spark.streaming.query import BatchQuery, QueryOptions
 
 __all__ = ["run"]
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import redis as redis_py
 
-from leftfold.engine.tail import Tail
-from leftfold.garbage import tuned_gc
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.client import Reader
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.engine.views.projector import Tail
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
-from leftfold.ports import ViewStore
-from leftfold.reading import Reader
+from leftfold.model.view import View
+from leftfold.ports.protocols import ViewStore
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.view import View
 
 __all__ = ["catch_up", "forget_views", "rows_of"]
 

@@ -10,16 +10,16 @@ from pyspark.sql import SparkSession
 from benchmarks.feed import feed
 from benchmarks.figure import Figure
 from benchmarks.rebuilding import rebuild_of, timed_rebuild
-from leftfold.engine.rebuild_together import rebuild_together
-from leftfold.garbage import tuned_gc
+from leftfold.engine.rebuild.rebuilder import rebuild_together
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers, java_home, spark_jars
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.runner import spark_pass_runner
+from leftfold.spark.core.job import spark_pass_runner
 from services.baskets.app import app
 
 __all__ = ["run"]

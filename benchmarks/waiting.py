@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from benchmarks.figure import Figure
 from leftfold import Event, FoldView, Position
-from leftfold.engine.generations import change, open_generation
-from leftfold.flush import BucketFlush, Generation, Mark, Phase, RowChange
+from leftfold.client import Reader, Views
+from leftfold.engine.views.generations import change, open_generation
 from leftfold.local import Servers
-from leftfold.reading import Reader, Views
+from leftfold.ports.flush import BucketFlush, Generation, Mark, Phase, RowChange
 from leftfold.redis import RedisSettings, RedisViewStore
 
 __all__ = ["run"]

@@ -7,10 +7,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.configs import EVENTS, STATE
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topic_configs import EVENTS, STATE
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.names import commands, events, state
+from leftfold.model.keys import commands, events, state
 
 __all__ = ["writes_alone"]
 

@@ -14,11 +14,11 @@ import psutil
 from benchmarks.feed import feed
 from benchmarks.figure import Figure
 from benchmarks.rebuilding import timed_rebuild
-from leftfold.garbage import tuned_gc
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers, java_home, spark_jars
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session

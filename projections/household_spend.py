@@ -9,7 +9,7 @@ from enum import Enum
 
 from events.baskets import BasketCheckedOut, BasketReopened
 from leftfold import FoldView
-from leftfold.reading import Views
+from leftfold.client import Views
 
 __all__ = ["HouseholdSpend", "Segment", "add", "household_spend", "in_segment"]
 

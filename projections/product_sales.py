@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from events.baskets import BasketCheckedOut, BasketReopened, Line
 from leftfold import SpreadView
-from leftfold.reading import Views
+from leftfold.client import Views
 
 __all__ = ["ProductSales", "Sold", "best_sellers", "lines", "product_sales", "sell"]
 

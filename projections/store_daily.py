@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from events.baskets import BasketCheckedOut, BasketReopened
 from leftfold import QueryView
-from leftfold.reading import Views
+from leftfold.client import Views
 
 __all__ = ["StoreDay", "best_days", "store_daily"]
 

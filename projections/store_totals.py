@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from events.baskets import BasketCheckedOut, BasketReopened
 from leftfold import FoldView
-from leftfold.reading import Views
+from leftfold.client import Views
 
 __all__ = ["StoreTotals", "ring_up", "store_totals", "takings"]
 

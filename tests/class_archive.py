@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pyspark
 
 from leftfold.local import LocalSettings, embedded, java_home
-from leftfold.local.lock import locked
+from leftfold.local.jars import locked
 
 __all__ = ["START", "use_archive_of_kafka", "use_archive_of_spark"]
 

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable
 
-from leftfold.ports import RawRecord
+from leftfold.ports.protocols import RawRecord
 
 __all__ = ["worsened"]
 

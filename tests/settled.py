@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
 from tests.waiting import wait_until
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from leftfold.ports import ViewStore
-from leftfold.position import Position
-from leftfold.reading import Views
-from leftfold.rows import CHECKSUM_MODULUS
-from leftfold.view import View
+from leftfold.client import Views
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.protocols import ViewStore
 
 __all__ = ["assert_whole"]
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from leftfold.app import App
-from leftfold.connection import Connection, connect
-from leftfold.decider import Decider
-from leftfold.envelope import Receipt, Recorded
 from leftfold.errors import (
     ChangesNotKept,
     ConfigurationError,
@@ -22,16 +18,16 @@ from leftfold.errors import (
     ViewNotBuilt,
 )
 from leftfold.memory import World, memory
-from leftfold.messages import Command, Event, Json
-from leftfold.position import Position
-from leftfold.process import Cancel, Finished, Process, Rejected, Timer
-from leftfold.query import QueryView
-from leftfold.reaction import Delivery, Reaction
-from leftfold.reference import ReferenceFile
-from leftfold.streamed import StreamedView
-from leftfold.streaming import Streaming
+from leftfold.model.app import App, Streaming
+from leftfold.model.computed_views import QueryView, ReferenceFile, StreamedView
+from leftfold.model.decider import Decider
+from leftfold.model.messages import Command, Event, Json
+from leftfold.model.position import Position, Receipt, Recorded
+from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
+from leftfold.model.reaction import Delivery, Reaction
+from leftfold.model.view import FoldView, SpreadView, View
+from leftfold.runtime.connect import Connection, connect
 from leftfold.version import __version__
-from leftfold.view import FoldView, SpreadView, View
 
 __all__ = [
     "App",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from leftfold.reading import Reader, Views
+from leftfold.client import Reader, Views
 from projections.household_spend import household_spend
 from projections.product_sales import product_sales
 from projections.store_totals import store_totals

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.administration.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
 from leftfold.redis import RedisSettings

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.parquet.archiver import Archiver
-from leftfold.parquet.place import Place
+from leftfold.parquet.filesystem import Place
 from tests.servers import patient
 
 

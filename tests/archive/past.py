@@ -12,30 +12,28 @@ from typing import Any, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
-from leftfold import names
-from leftfold.engine.archive import OpenArchive
-from leftfold.engine.archived_log import ArchivedLog
-from leftfold.engine.archived_reader import ArchivedReader
-from leftfold.engine.bulk_local import run_here
-from leftfold.engine.bulk_log import OpenBulkLog
-from leftfold.engine.rebuild import Rebuild, RebuildOptions, Runner
-from leftfold.engine.tail import Tail
-from leftfold.engine.trimming import Trimming
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.client import Views
+from leftfold.engine.archive.archived_log import ArchivedLog, ArchivedReader
+from leftfold.engine.archive.retention import Trimming
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, Runner
+from leftfold.engine.rebuild.tasks import run_here
+from leftfold.engine.views.projector import Tail
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
-from leftfold.parquet.archive import ParquetArchive
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
+from leftfold.model import keys as names
+from leftfold.model.view import View
+from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.archiver import Archiver
-from leftfold.parquet.place import Place
-from leftfold.ports import LogReader
-from leftfold.reading import Views
+from leftfold.parquet.filesystem import Place
+from leftfold.ports.bulk import OpenArchive, OpenBulkLog
+from leftfold.ports.protocols import LogReader
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.view import View
 from tests.ledger import app, histories, stranger
 from tests.waiting import wait_until
 from tests.worker.receipts import behind

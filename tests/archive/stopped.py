@@ -12,15 +12,15 @@ from typing import Any
 from pyspark.sql import SparkSession
 from redis import Redis
 
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.engine.refresh import Refresh
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.topics import ensure
-from leftfold.position import Position
+from leftfold.engine.rebuild.refresh import Refresh
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model.position import Position
+from leftfold.model.view import View
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.spark.query_runner import query_runner
-from leftfold.spark.streaming import StreamPorts, ViewStream
-from leftfold.view import View
+from leftfold.spark.queries.query_refresh import query_runner
+from leftfold.spark.streaming.projection import StreamPorts, ViewStream
 from tests.archive.past import TOPIC, WAIT_SECONDS, Past
 from tests.ledger import app
 from tests.servers import secret_url

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leftfold.engine.bulk_log import Range, raw
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.parquet.archive import ParquetArchive
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.parquet.archive_reader import ParquetArchive
+from leftfold.ports.bulk import Range, raw
+from leftfold.ports.protocols import RawRecord
 from tests.archive.topics import BEGUN, DAY, Topic, decision
 from tests.worker.raw_headers import produce_with_header
 

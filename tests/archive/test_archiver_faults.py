@@ -15,14 +15,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from leftfold.engine.bulk_log import Range, raw
 from leftfold.errors import Fenced, InfrastructureError
-from leftfold.parquet.archive import ParquetArchive
-from leftfold.parquet.coverage import end_of, pieces_of
-from leftfold.parquet.lease import LEASE_SECONDS, Lease, leased
-from leftfold.parquet.manifest import Span
-from leftfold.parquet.place import Place
-from leftfold.parquet.verification import verify_archive
+from leftfold.parquet.archive_check import verify_archive
+from leftfold.parquet.archive_reader import ParquetArchive
+from leftfold.parquet.archiver import LEASE_SECONDS, Lease, leased
+from leftfold.parquet.filesystem import Place
+from leftfold.parquet.manifest import Span, end_of, pieces_of
+from leftfold.ports.bulk import Range, raw
 from tests.archive.topics import BEGUN, DAY, Topic, decision
 
 pytestmark = pytest.mark.servers

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leftfold.engine.bulk_evolve import Unstorable
-from leftfold.engine.bulk_log import Range, ReadRecord, ToldRecords
-from leftfold.engine.bulk_streams import StreamFold
-from leftfold.parquet.records import records_of
-from leftfold.parquet.schema import READ, table_of
-from leftfold.ports import RawRecord
-from leftfold.view import View
+from leftfold.engine.rebuild.stream_fold import StreamFold
+from leftfold.engine.views.row_folding import Unstorable
+from leftfold.model.view import View
+from leftfold.parquet.archive_reader import records_of
+from leftfold.parquet.file_writer import READ, table_of
+from leftfold.ports.bulk import Range, ReadRecord, ToldRecords
+from leftfold.ports.protocols import RawRecord
 from tests.core.test_bulk_folds import TOPIC, by_name, good, odd, only_counted
 
 PART = Range(TOPIC, 0, 0, 1_000)

@@ -7,10 +7,10 @@ from contextlib import closing
 
 import pytest
 
-from leftfold.cli.freshness import Freshness
-from leftfold.engine.bulk_log import Range
+from leftfold.cli.health.components import Freshness
 from leftfold.errors import InfrastructureError, LogHole
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.bulk import Range
 from tests.archive.past import TOPIC, Past
 from tests.ledger import app
 

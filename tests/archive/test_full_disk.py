@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from leftfold.parquet.place import Place
+from leftfold.parquet.filesystem import Place
 
 WRITE = """
 import os, resource, sys
 from leftfold.errors import InfrastructureError
-from leftfold.parquet.place import Place
-from leftfold.parquet.writing import FileWriter
-from leftfold.ports import RawRecord
+from leftfold.parquet.filesystem import Place
+from leftfold.parquet.file_writer import FileWriter
+from leftfold.ports.protocols import RawRecord
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 writer = FileWriter(Place(sys.argv[1]), "t.events", 0, 0, 0)

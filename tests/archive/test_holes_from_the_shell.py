@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.rebuild.result import Agreement
 from tests.archive.past import Past
 from tests.archive.stopped import Stopped
 from tests.ledger import by_owner

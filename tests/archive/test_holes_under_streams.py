@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from leftfold.cli.keeping import kept
-from leftfold.engine.batch_course import BatchCourse
-from leftfold.engine.generations import open_generation
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.streaming.microbatch import BatchCourse
+from leftfold.engine.views.generations import open_generation
 from leftfold.errors import InfrastructureError, LogHole
-from leftfold.flush import Phase
-from leftfold.spark.computing import refreshed
-from leftfold.spark.reach import Reach
-from leftfold.spark.streaming import ViewStream
+from leftfold.ports.flush import Phase
+from leftfold.runtime.rebuilding import kept
+from leftfold.spark.core.offsets import Reach
+from leftfold.spark.queries.compute import refreshed
+from leftfold.spark.streaming.projection import ViewStream
 from leftfold.testing import fold
 from tests.archive.past import TOPIC, WAIT_SECONDS
 from tests.archive.stopped import Stopped
@@ -89,7 +89,7 @@ def test_the_twin_that_begins_where_the_topic_does_shows_wrong_rows(
     past = stopped.elsewhere(4)
     with monkeypatch.context() as careless:
         careless.setattr(Reach, "check", lambda self, wanted: None)
-        careless.setattr("leftfold.spark.stream_tables.first_offsets", lambda topic, partitions: "earliest")
+        careless.setattr("leftfold.spark.queries.query_stream.first_offsets", lambda topic, partitions: "earliest")
         with stopped.querying(past, tmp_path) as stream:
             stream.wait_heard("generation live")
             stopped.wait_committed(tmp_path)

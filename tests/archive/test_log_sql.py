@@ -16,18 +16,18 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from leftfold import Event, FoldView
-from leftfold.app import App
-from leftfold.codec import MessageCodec, read_recorded
-from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.rebuild.result import Agreement
 from leftfold.errors import ContractError, InfrastructureError
+from leftfold.model.app import App
+from leftfold.ports.bulk import OpenBulkLog, Range, raw
+from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.runtime.connect import open_bulk
 from leftfold.spark import event_tables, events
-from leftfold.spark.event_tables import EventTables
-from leftfold.spark.outcome import cause_of
-from leftfold.spark.runner import spark_runner
-from leftfold.spark.sql.allowed import ASKED_FUNCTIONS, ASKED_TABLES
-from leftfold.spark.sql.asking import check_question
-from leftfold.wholelog import open_bulk
+from leftfold.spark.core.job import spark_runner
+from leftfold.spark.core.task_io import cause_of
+from leftfold.spark.sql.results import check_question
+from leftfold.spark.sql.rules import ASKED_FUNCTIONS, ASKED_TABLES
+from leftfold.spark.tables.frames import EventTables
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import Topic, decision
 from tests.ledger import Moved, app, by_owner, ledgers
@@ -88,11 +88,11 @@ def test_the_frame_of_a_category_is_whole_or_refused(past: Past, spark: SparkSes
 def test_the_twin_that_reads_the_topic_as_spark_does_misses_the_past(
     past: Past, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leftfold.spark.frames.check_start", lambda *given: app.partitions)
+    monkeypatch.setattr("leftfold.spark.tables.frames.check_start", lambda *given: app.partitions)
     # A check that came too early does no harm: Spark is told to begin at 0.
     with pytest.raises(Exception, match="(?i)offset"):
         events(spark, app, "ledgers", past.kafka.java()).count()
-    monkeypatch.setattr("leftfold.spark.frames.first_offsets", lambda *given: "earliest")
+    monkeypatch.setattr("leftfold.spark.tables.frames.first_offsets", lambda *given: "earliest")
     assert 0 < events(spark, app, "ledgers", past.kafka.java()).count() < len(recorded(past.log))
 
 
@@ -199,7 +199,7 @@ def things(
         topic.write(*(decision(value) for value in values))
         # A commit is answered before its marker is written, so the end may be stable a moment later.
         wait_until(lambda: stable_end(past, topic.name) > 0, f"{topic.name} to be stable")
-        monkeypatch.setattr("leftfold.names.events", lambda category: topic.name)
+        monkeypatch.setattr("leftfold.model.keys.events", lambda category: topic.name)
         view = FoldView("things", events=Happened, row=Happened, evolve=lambda row, event: event)
         return event_tables(spark, App("things", views=[view]), past.topic)
 

@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.cli.as_of import place_meant
-from leftfold.engine.bulk_log import Range, raw
-from leftfold.engine.decoded import EventDecoder
-from leftfold.engine.moment import place_at
-from leftfold.engine.rebuild import Rebuild
+from leftfold.engine.archive.gaps import place_at
+from leftfold.engine.rebuild.rebuilder import Rebuild
+from leftfold.engine.views.decoding import EventDecoder
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.cluster import Cluster
-from leftfold.parquet import reading, searching
-from leftfold.parquet.archive import ParquetArchive
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.model.position import Position
+from leftfold.parquet import archive_reader as reading
+from leftfold.parquet import archive_reader as searching
+from leftfold.parquet.archive_reader import ParquetArchive
+from leftfold.parquet.filesystem import Place
 from leftfold.parquet.manifest import Span
-from leftfold.parquet.place import Place
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.ports.bulk import Range, raw
+from leftfold.ports.protocols import RawRecord
+from leftfold.runtime.as_of import place_meant
 from leftfold.testing import fold
 from tests.archive.past import TOPIC, Past
 from tests.archive.topics import BEGUN, DAY, Topic, decision
@@ -44,7 +45,7 @@ def days(make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch) -> Topic:
     Partition 1 begins half an hour later; in each a clock once goes back by a day, and a decision begins before
     midnight and ends after it. There are no transactions, since brokers date the markers of those themselves.
     """
-    monkeypatch.setattr("leftfold.parquet.writing._GROUP_ROWS", 2)
+    monkeypatch.setattr("leftfold.parquet.file_writer._GROUP_ROWS", 2)
     topic = make_topic()
     producer = Producer(topic.kafka.librdkafka())
     for number in range(2):
@@ -108,9 +109,11 @@ def test_the_log_is_not_read_to_find_a_moment(days: Topic, monkeypatch: pytest.M
     days.trim({0: 24, 1: 24})
     files: list[str] = []
 
+    real = reading.opened
+
     def opened(place: Place, folder: str, span: Span) -> Any:
         files.append(span.path)
-        return reading.opened(place, folder, span)
+        return real(place, folder, span)
 
     monkeypatch.setattr(searching, "opened", opened)
     moment = BEGUN + 3 * DAY + HOUR

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
 from leftfold.local import embedded
 from services.baskets.app import app
 from services.baskets.history import history

@@ -12,20 +12,21 @@ from typing import Any
 
 import pytest
 
-from leftfold.kafka import bulk, reader
-from leftfold.engine.archived_log import ArchivedLog
-from leftfold.engine.bulk_log import OpenBulkLog, Range, raw
-from leftfold.engine.plan import plan_rebuild
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.engine.state_check import StateCheck, check_here
-from leftfold.engine.tail import Tail
+from leftfold.engine.archive.archived_log import ArchivedLog
+from leftfold.engine.processing.state_check import StateCheck, check_here
+from leftfold.engine.rebuild.planner import plan_rebuild
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import InfrastructureError, LogHole
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka import bulk_log as bulk
+from leftfold.kafka import log_reader as reader
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
-from leftfold.parquet.archive import ParquetArchive
-from leftfold.position import Position
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
+from leftfold.model.position import Position
+from leftfold.parquet.archive_reader import ParquetArchive
+from leftfold.ports.bulk import OpenBulkLog, Range, raw
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.archive.past import TOPIC, WAIT_SECONDS, Past
 from tests.ledger import app, ledgers
@@ -47,7 +48,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "reader_config", careless)
     monkeypatch.setattr(bulk, "reader_config", careless)
     monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
-    for module in ("plan", "state_check"):
+    for module in ("rebuild.planner", "processing.state_check"):
         monkeypatch.setattr(f"leftfold.engine.{module}.check_whole", lambda log, parts: None)
 
 
@@ -120,7 +121,7 @@ def test_an_archive_of_a_topic_that_was_made_anew_is_not_read(past: Past, monkey
     with closing(past.reader()) as reader, pytest.raises(InfrastructureError, match=other):
         reader.seek(start)
     # The twin: nobody asks, and the two are read as one.
-    monkeypatch.setattr("leftfold.engine.archived_log.check_owner", lambda *given: None)
+    monkeypatch.setattr("leftfold.engine.archive.archived_log.check_owner", lambda *given: None)
     assert records(past.log)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.cli.archives import archive_needed, archive_of
-from leftfold.cli.failures import Usage
 from leftfold.errors import ConfigurationError
-from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.parquet.place import Place
-from leftfold.wholelog import open_archive, open_bulk
+from leftfold.parquet.filesystem import Place
+from leftfold.runtime.connect import open_archive, open_bulk
+from leftfold.runtime.project import Usage
+from leftfold.runtime.toolbox import archive_needed, archive_of
 
 
 @pytest.fixture(autouse=True)

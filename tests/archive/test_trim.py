@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.engine.archived_reader import ArchivedReader
-from leftfold.engine.trimming import Trim, Trimming
+from leftfold.engine.archive.archived_log import ArchivedReader
+from leftfold.engine.archive.retention import Trim, Trimming
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
-from leftfold.parquet.archive import ParquetArchive
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.model.position import Position
+from leftfold.parquet.archive_reader import ParquetArchive
+from leftfold.ports.protocols import RawRecord
 from tests.archive.topics import BEGUN, DAY, WAIT_SECONDS, Topic, decision
 
 pytestmark = pytest.mark.servers

@@ -12,15 +12,15 @@ from uuid import uuid4
 
 from confluent_kafka import Producer
 
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.parquet.archive import ParquetArchive
+from leftfold.model.position import Position
+from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.archiver import Archived, Archiver
-from leftfold.parquet.place import Place
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.parquet.filesystem import Place
+from leftfold.ports.protocols import RawRecord
 from tests.settled import wait_settled
 from tests.waiting import wait_until
 

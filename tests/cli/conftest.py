@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from leftfold.cli.main import run
-from leftfold.cli.rebuilding import spark_settings
+from leftfold.runtime.rebuilding import spark_settings
 from tests import waiting
 from tests.cli.shell import Shell, Typed
 from tests.servers import Addresses

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import threading
 
-from leftfold.cli.project import load_app
-from leftfold.connection import kafka_settings, redis_settings
-from leftfold.engine.tail import Tail
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.engine.views.projector import Tail
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.redis import RedisViewStore
+from leftfold.runtime.connect import kafka_settings, redis_settings
+from leftfold.runtime.project import load_app
 
 LEASE = 600.0
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from leftfold import App, Event, FoldView
-from leftfold.cli.checking import unbounded
+from leftfold.cli.run.check import unbounded
 from tests.cli.shell import Typed
 from tests.ledger import app
 

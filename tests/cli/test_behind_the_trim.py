@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from tests.cli.shell import Shell
 from tests.ledger import Move, app, histories, stranger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from leftfold.cli.refreshing import cancelling
+from leftfold.runtime.workers.query_workers import cancelling
 
 
 class Context:

@@ -7,11 +7,11 @@ from decimal import Decimal
 
 import pytest
 
-from leftfold.cli.composing import command_class, compose, sample
-from leftfold.cli.failures import Usage
-from leftfold.cli.keys import read_key
-from leftfold.cli.positions import read_position
-from leftfold.position import Position
+from leftfold.cli.data.send import command_class, compose, sample
+from leftfold.cli.options import read_key
+from leftfold.model.position import Position
+from leftfold.runtime.as_of import read_position
+from leftfold.runtime.project import Usage
 from services.baskets.app import app
 from services.baskets.commands import AddItem, CheckOut, OpenBasket
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leftfold import ConfigurationError, InfrastructureError, connect
-from leftfold.connection import kafka_settings, redis_settings
+from leftfold.runtime.connect import kafka_settings, redis_settings
 from services.baskets.app import app
 from tests.cli.shell import Shell
 
@@ -83,8 +83,8 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     script = """
 import sys
 sys.modules["confluent_kafka"] = None
-from leftfold.connection import ring
-ring("leftfold.kafka.client")
+from leftfold.runtime.connect import ring
+ring("leftfold.kafka.client.kafka_client")
 """
     told = Shell(tmp_path).python("-c", script)
     assert "install it: pip install 'leftfold[kafka]'" in told.err

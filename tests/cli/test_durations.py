@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from leftfold.cli.durations import seconds
+from leftfold.cli.options import seconds
 
 
 @pytest.mark.parametrize(

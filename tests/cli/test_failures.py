@@ -16,7 +16,7 @@ from leftfold import (
     StaleViewError,
     ViewNotBuilt,
 )
-from leftfold.cli.failures import Usage, tell, unknown
+from leftfold.runtime.project import Usage, tell, unknown
 from tests.cli.shell import Shell, Typed
 
 

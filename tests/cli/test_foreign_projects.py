@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from leftfold.cli.main import run
-from leftfold.cli.project import find_project, load_app
 from leftfold.errors import ConfigurationError
-from leftfold.servers import Environment, announced
+from leftfold.runtime.discovery import Environment, announced
+from leftfold.runtime.project import find_project, load_app
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 

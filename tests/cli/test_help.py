@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from leftfold.cli import options
-from leftfold.cli.commands import COMMANDS as SECTIONS
-from leftfold.engine import follower
+from leftfold.cli.main import COMMANDS as SECTIONS
+from leftfold.engine.views import projection_writer as follower
 from tests.cli.shell import ROOT, Shell, Typed
 
 GROUPS = {"dead", "log", "reactions", "state", "timers", "topics"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.cli.hints import for_app, spec_in
+from leftfold.runtime.project import for_app, spec_in
 from tests.cli.shell import Typed
 
 SPEC = "shop.booking:app"

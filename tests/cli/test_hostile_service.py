@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.engine.reply import ack
-from leftfold.engine.router import Router, Unusable
+from leftfold.engine.processing.command_wire import ack
+from leftfold.engine.processing.process_wire import Router, Unusable
 from leftfold.errors import ContractError
 from leftfold.local import embedded
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.protocols import RawRecord
 from tests.cli.guild import HEARD, app
 from tests.cli.shell import ROOT, Shell, serving
 from tests.hostility import worsened

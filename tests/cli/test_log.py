@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from leftfold.cli.log import log
-from leftfold.kafka.client import KafkaClient
+from leftfold.cli.log.group import log
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from tests.cli.shell import Shell, Typed
 from tests.ledger import app, histories, stranger

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from leftfold import InfrastructureError
-from leftfold.cli.trouble import Trouble
-from leftfold.logs import open_report
+from leftfold.runtime.lifecycle import Trouble
+from leftfold.runtime.logging import open_report
 
 
 @pytest.fixture(autouse=True)

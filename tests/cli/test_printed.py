@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.cli.console import csv_rows, say, styled
-from leftfold.logs import open_report
-from leftfold.printable import printable
+from leftfold.runtime.console import csv_rows, say, styled
+from leftfold.runtime.logging import open_report
+from leftfold.safety import printable
 from tests.cli.shell import Shell, Typed, serving
 from tests.servers import Addresses
 

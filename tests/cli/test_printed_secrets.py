@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.cli.failures import tell
 from leftfold.cli.main import run
-from leftfold.connection import kafka_settings, redis_settings
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings
-from leftfold.logs import open_report
-from leftfold.parquet.place import Place
-from leftfold.parquet.settings import ArchiveSettings
+from leftfold.parquet.filesystem import ArchiveSettings, Place
 from leftfold.redis import RedisSettings
-from leftfold.spark.settings import SparkSettings
-from leftfold.veil import veiled
+from leftfold.runtime.connect import kafka_settings, redis_settings
+from leftfold.runtime.logging import open_report
+from leftfold.runtime.project import tell
+from leftfold.safety import veiled
+from leftfold.spark.core.session import SparkSettings
 
 SECRET = "canary"
 APP = "tests.cli.tower:app"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leftfold import ConfigurationError
-from leftfold.cli.project import find_project, load_app
+from leftfold.runtime.project import find_project, load_app
 
 APP = "from leftfold import App\napp = App('shop')\nother = 3\n"
 

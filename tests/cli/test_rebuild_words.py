@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import typer
 
-from leftfold.cli.commands import app
-from leftfold.cli.rebuild import given_options
-from leftfold.cli.rebuilding import Rebuilding, engine_meant
-from leftfold.engine.rebuild import RebuildOptions
+from leftfold.cli.main import app
+from leftfold.cli.views.rebuild import given_options
+from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.errors import ConfigurationError
+from leftfold.runtime.rebuilding import Rebuilding, engine_meant
 from tests.core.test_engine_choice import plan_of
 from tests.ledger import by_owner
 

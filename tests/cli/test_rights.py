@@ -15,14 +15,14 @@ import redis
 from confluent_kafka import Producer
 from pydantic import SecretStr
 
-from leftfold import names
 from leftfold.errors import ConfigurationError, OutcomeUnknown
-from leftfold.kafka.acls import Acls
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.administration.acls import Acls
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from leftfold.local import LocalSettings, Servers, embedded
-from leftfold.rights import ADMIN, ROLES, redis_rules, rights_of
+from leftfold.model import keys as names
+from leftfold.model.rights import ADMIN, ROLES, redis_rules, rights_of
 from tests.cli.guild import HEARD, app
 from tests.cli.shell import ROOT, Shell, Typed
 from tests.process.alarms import Ring, Wind

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from leftfold import memory
-from leftfold.cli.failures import Usage
-from leftfold.cli.sending import send_lines
+from leftfold.cli.data.send_file import send_lines
 from leftfold.memory import World
+from leftfold.runtime.project import Usage
 from services.baskets.app import app
 from tests.cli.shell import Typed
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from leftfold import ConfigurationError
-from leftfold.cli.failures import Usage
-from leftfold.cli.parts import chosen_of
-from leftfold.cli.project import find_project, load_app, load_apps
+from leftfold.cli.run.run import chosen_of
+from leftfold.runtime.project import Usage, find_project, load_app, load_apps
 from tests.cli.shell import Shell, Typed
 
 MODULE = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leftfold.cli.failures import Usage
-from leftfold.cli.sampling import share_of
+from leftfold.cli.views.rebuild import share_of
+from leftfold.runtime.project import Usage
 from tests.cli.shell import Shell
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from leftfold.supervisor import Backoff, Part, Supervisor
+from leftfold.runtime.supervisor import Backoff, Part, Supervisor
 from tests.cli.shell import ROOT
 
 Wait = Callable[[Callable[[], object], str], None]
@@ -125,7 +125,7 @@ def test_pauses_double_up_to_five_seconds_and_shorten_after_good_health() -> Non
 def test_no_part_outlives_a_killed_supervisor(tmp_path: Path, wait_until: Wait) -> None:
     script = f"""
 import sys, threading
-from leftfold.supervisor import Part, Supervisor
+from leftfold.runtime.supervisor import Part, Supervisor
 part = Part("part", (sys.executable, "-c", {PATIENT!r}, {str(tmp_path / "pid")!r}))
 Supervisor([part], stop=threading.Event()).run()
 """
@@ -144,9 +144,9 @@ def test_a_process_of_ours_ends_hard_when_it_cannot_leave(tmp_path: Path) -> Non
     """A part whose main thread hangs still ends some seconds after its parent."""
     script = """
 import threading, time
-from leftfold.cli import part
-part._LEAVE_SECONDS = 0.2
-part.end_with_parent(threading.Event())
+from leftfold.cli.run import child_process
+child_process._LEAVE_SECONDS = 0.2
+child_process.end_with_parent(threading.Event())
 time.sleep(600)
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "framework")}
@@ -160,7 +160,7 @@ time.sleep(600)
 # of every `event.wait`. The watcher ends the process once the handler stands before that lock.
 SIGNALLED = """
 import os, signal, threading
-from leftfold.cli.stopping import Stopping, setter
+from leftfold.runtime.lifecycle import Stopping, setter
 {handler}
 handling = threading.Event()
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.groups import Groups
+from leftfold.kafka.administration.groups import Groups
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from tests.cli.shell import Shell
 from tests.cli.terminal import COMMAND, CTRL_C, SECONDS, Terminal

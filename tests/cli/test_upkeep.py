@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from leftfold import local
-from leftfold.cli.upkeep import kept_up
+from leftfold.cli.run.dev import kept_up
 from leftfold.local.redis import answers_ping
-from leftfold.servers import Environment, announced
+from leftfold.runtime.discovery import Environment, announced
 from tests.cli.shell import Typed
 
 REDIS = frozenset({"redis"})

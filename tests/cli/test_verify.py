@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from leftfold.ordered import ordered
+from leftfold.model.rows import ordered
 from tests.cli.shell import Shell, serving
 
 pytestmark = pytest.mark.servers
@@ -24,7 +24,7 @@ OUT = '{{"cart_id": "{}", "customer_id": "{}"}}'
 TWIN = "the twin: no bucket's checksum is wrong, so nothing was ever looked at"
 COUNT = """
 from decimal import Decimal
-from leftfold.connection import connect
+from leftfold.runtime.connect import connect
 from shop.projections.customer_spend import customer_spend
 from shop.services.carts.app import app
 with connect(app) as lf:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from leftfold.cli.watching import changes, scan
+from leftfold.cli.run.dev import changes, scan
 
 
 def test_source_files_are_seen_and_the_rest_is_not(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-PACKAGES = ("leftfold.cli", "leftfold.engine", "leftfold.kafka", "leftfold.local", "leftfold.reading", "leftfold.redis")
+PACKAGES = ("leftfold.cli", "leftfold.engine", "leftfold.kafka", "leftfold.local", "leftfold.client", "leftfold.redis")
 LONGEST = 1 << 20
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from leftfold.engine.batch_course import BatchCourse
-from leftfold.engine.batch_job import BatchJob
-from leftfold.engine.batch_result import BatchResult
-from leftfold.engine.bulk_log import SteadyLog
+from leftfold.engine.streaming.microbatch import BatchCourse
+from leftfold.engine.streaming.microbatch_task import BatchJob, BatchResult
 from leftfold.memory import MemoryLog
-from leftfold.ports import ViewStore
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.protocols import ViewStore
 from tests.core.folding import TOPIC, FoldBench
 
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leftfold import Command, Decider, memory
-from leftfold.codec import MessageCodec
-from leftfold.engine.batch import Batch, Outgoing
-from leftfold.engine.lane import Lane
-from leftfold.engine.received import command_headers
+from leftfold.engine.processing.command_processor import Lane
+from leftfold.engine.processing.command_wire import command_headers
 from leftfold.memory import MemoryStates
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import MessageCodec
+from leftfold.ports.outgoing import Batch, Outgoing
+from leftfold.ports.protocols import RawRecord
 from tests.core.shop import baskets
 
 __all__ = ["END", "LaneBench", "memory"]

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from leftfold import FoldView
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.promotion import Promotion
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.rebuild_result import RebuildResult
-from leftfold.engine.tail import Tail
-from leftfold.flush import Generation, Phase
+from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
+from leftfold.engine.rebuild.result import RebuildResult
+from leftfold.engine.views.projector import Tail
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import Generation, Phase
 from tests.core.folding import FoldBench, out
 from tests.core.shop import CheckedOut, household_of
 

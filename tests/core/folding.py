@@ -9,13 +9,13 @@ from decimal import Decimal
 from typing import Any
 
 from leftfold import Event, View
-from leftfold.codec import MessageCodec
-from leftfold.engine.tail import Tail
-from leftfold.flush import BucketFlush, Generation, Mark
+from leftfold.client import Views
+from leftfold.engine.views.projector import Tail
 from leftfold.memory import MemoryLog, MemoryViewStore
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
-from leftfold.reading import Views
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import MessageCodec
+from leftfold.ports.flush import BucketFlush, Generation, Mark
+from leftfold.ports.protocols import RawRecord
 from tests.core.shop import CheckedOut, baskets, household_spend, open_baskets, product_sales
 
 PARTITIONS = 4

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from leftfold import App, Command, Decider, Delivery, DomainError, Event, Reaction
-from leftfold.ports import RawRecord
+from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Left", "NoAddress", "Paid", "Pay", "Sent", "app_with", "paid", "receipts_with", "visits"]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leftfold.ports import ViewStore
-from leftfold.reading import Reader, Views
+from leftfold.client import Reader, Views
+from leftfold.ports.protocols import ViewStore
 from tests.core.things import FIELDS, Kind, Thing, filled, rows_of, things, values
 
 __all__ = ["Searches"]

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold import Delivery
-from leftfold.engine.acting import Acting
-from leftfold.engine.actors import Actors
-from leftfold.engine.frontier import Frontier
-from leftfold.engine.pending import Pending, PendingReader
+from leftfold.engine.reactions.delivery import Frontier, Pending, PendingReader
+from leftfold.engine.reactions.executor import Actors
+from leftfold.engine.reactions.processor import Acting
 from leftfold.errors import Fenced
 from tests.core.receipts import Paid, paid, receipts_with
 from tests.waiting import wait_until

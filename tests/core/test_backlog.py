@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.decoded import EventDecoder
-from leftfold.engine.follower import Follower
-from leftfold.engine.group import FLUSH_EVENTS, Group
-from leftfold.engine.row_fold import RowFold
+from leftfold.engine.views.decoding import EventDecoder
+from leftfold.engine.views.live_fold import RowFold
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.subscription import FLUSH_EVENTS, Group
 from leftfold.errors import InfrastructureError
-from leftfold.flush import BucketFlush, Generation
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.flush import BucketFlush, Generation
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, out
 from tests.core.shop import checkouts, household_spend, open_baskets
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold.engine.batch_course import OutOfStep
-from leftfold.engine.batch_result import BatchResult
+from leftfold.engine.streaming.microbatch import OutOfStep
+from leftfold.engine.streaming.microbatch_task import BatchResult
 from leftfold.errors import ContractError
-from leftfold.flush import Mark, Parked, Phase
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.flush import Mark, Parked, Phase
 from leftfold.testing import fold
 from tests.core.batching import Batches
 from tests.core.folding import PARTITIONS, TOPIC, VIEWS, FoldBench, out

@@ -11,16 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold import Event, FoldView, Json, SpreadView, View
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.decoded import EventDecoder
-from leftfold.engine.follower import Follower
-from leftfold.engine.generations import open_generation
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.rebuild_together import rebuild_together
-from leftfold.engine.statemark import SETTLED
+from leftfold.engine.processing.stream_state import SETTLED
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, rebuild_together
+from leftfold.engine.views.decoding import EventDecoder
+from leftfold.engine.views.generations import open_generation
+from leftfold.engine.views.projection_writer import Follower
 from leftfold.errors import ContractError
-from leftfold.flush import Generation, Mark, Phase
 from leftfold.memory import MemoryLog, MemoryViewStore
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import Generation, Mark, Phase
 
 TOPIC, PARTITIONS = "counts.events", 2
 NAMES = ("a", "b", "c/d", "é", "\0", "b'\\xff'")

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leftfold.engine.claims import mixture
-from leftfold.engine.course import Course
-from leftfold.engine.follower import Follower
-from leftfold.engine.generations import change
+from leftfold.engine.streaming.microbatch import Course
+from leftfold.engine.views.claims import mixture
+from leftfold.engine.views.generations import change
+from leftfold.engine.views.projection_writer import Follower
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
-from leftfold.flush import Phase
+from leftfold.ports.flush import Phase
 from tests.core.deploys import Deploys, view_of
 
 
@@ -253,14 +253,14 @@ def test_a_claim_between_a_look_at_the_marks_and_the_flush_behind_it_is_seen(
     shop.stop("old")
 
     def overtaken(*told: Any, **options: Any) -> Any:
-        monkeypatch.setattr("leftfold.engine.tail.Follower", Follower)
+        monkeypatch.setattr("leftfold.engine.views.projector.Follower", Follower)
         shop.start("b", "new")
         shop.write(5)
         shop.tails["new"].step(0.0)
         shop.tails["new"].step(0.0)
         return Follower(*told, **options)
 
-    monkeypatch.setattr("leftfold.engine.tail.Follower", overtaken)
+    monkeypatch.setattr("leftfold.engine.views.projector.Follower", overtaken)
     shop.start("a", "old").step(0.0)
     assert shop.tails["old"].followers() == []
     shop.write(5)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 
 from leftfold import ConfigurationError, ContractError, Event, Json
-from leftfold.codec import MessageCodec, digest, event_id, read_recorded, utc_text
-from leftfold.ports import RawRecord
+from leftfold.ports.codec import MessageCodec, digest, event_id, read_recorded, utc_text
+from leftfold.ports.protocols import RawRecord
 from tests.core.shop import Added, CheckedOut, Opened
 from tests.core.values import decimals, texts
 

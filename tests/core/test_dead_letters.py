@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from leftfold.codec import header
-from leftfold.engine.batch import Outgoing
-from leftfold.engine.dead_letter import (
+from leftfold.engine.processing.recovery import Refold
+from leftfold.memory import MemoryStates
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import (
     DISCARDED,
     PASSED,
     SENDING,
     SENT,
     Letter,
+    Outgoing,
     dead_letter,
     letters_in,
     mark,
@@ -20,9 +22,7 @@ from leftfold.engine.dead_letter import (
     passed_over,
     sent_again,
 )
-from leftfold.engine.refold import Refold
-from leftfold.memory import MemoryStates
-from leftfold.ports import RawRecord
+from leftfold.ports.protocols import RawRecord
 from tests.core.shop import baskets
 from tests.core.test_process_lane import PLACED, Bench
 from tests.core.trade import Checkout, Input, Sends, checkout, checkout_with

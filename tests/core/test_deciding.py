@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from leftfold import ConflictError, ContractError, Decider, DecisionFailed, DomainError
-from leftfold.codec import MessageCodec
-from leftfold.engine.deciding import Accepted, Duplicate, Refused, decide
-from leftfold.engine.received import Received
-from leftfold.engine.stream import Stream
+from leftfold.engine.processing.command_processor import Accepted, Duplicate, Refused, decide
+from leftfold.engine.processing.command_wire import Received
+from leftfold.engine.processing.stream_state import Stream
+from leftfold.ports.codec import MessageCodec
 from tests.core.shop import Add, Added, Basket, BasketCommand, BasketEvent, Closed, Open, TooDear, baskets, evolve
 
 codec: MessageCodec[Any] = MessageCodec(baskets.events)

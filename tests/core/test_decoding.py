@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import Event, FoldView
-from leftfold.engine.decoded import Decoded, EventDecoder, whole_decisions
+from leftfold.engine.views.decoding import Decoded, EventDecoder, whole_decisions
 from leftfold.errors import ContractError
-from leftfold.ports import RawRecord
+from leftfold.ports.protocols import RawRecord
 
 LANE = (
     ("ce_specversion", b"1.0"),

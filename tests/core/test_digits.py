@@ -9,18 +9,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leftfold import ContractError
-from leftfold.cli.eventline import fields_of
-from leftfold.digits import number_in, version_in
-from leftfold.engine.as_of import between_decisions
-from leftfold.engine.inputs import NACK
-from leftfold.engine.log_time import TimeMark
-from leftfold.engine.pending import PendingReader
-from leftfold.engine.process_refold import ProcessRefold
-from leftfold.engine.step import step_of
-from leftfold.kafka.offsets import read_metadata
-from leftfold.memory.states import MemoryStates
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.cli.data.events import fields_of
+from leftfold.engine.causation import step_of
+from leftfold.engine.processing.event_time import TimeMark
+from leftfold.engine.processing.process_wire import NACK
+from leftfold.engine.processing.recovery import ProcessRefold
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.engine.reactions.delivery import PendingReader
+from leftfold.engine.rebuild.end_offsets import between_decisions
+from leftfold.kafka.worker.membership import read_metadata
+from leftfold.model.encoding import number_in, version_in
+from leftfold.model.position import Position
+from leftfold.ports.protocols import RawRecord
 from tests.core.bench import LaneBench
 from tests.core.receipts import paid, receipts_with
 from tests.core.shop import Open

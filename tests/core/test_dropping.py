@@ -6,16 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from leftfold.cli.dropping import remove_one, remove_unlisted
-from leftfold.cli.failures import Usage
-from leftfold.engine.generations import empty_marks, new_generation
-from leftfold.engine.leftovers import leftovers, way_out
-from leftfold.engine.orphans import orphans, remove_orphans
-from leftfold.engine.rebuild_removal import sweep
-from leftfold.engine.tail import Tail
+from leftfold.cli.views.drop import remove_one, remove_unlisted
+from leftfold.engine.views.cleanup import leftovers, orphans, remove_orphans, sweep, way_out
+from leftfold.engine.views.generations import empty_marks, new_generation
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import InfrastructureError, ViewNotBuilt
-from leftfold.flush import Generation, Phase, Registry
 from leftfold.memory import MemoryViewStore
+from leftfold.ports.flush import Generation, Phase, Registry
+from leftfold.runtime.project import Usage
 from leftfold.testing import fold
 from tests.core.folding import FoldBench
 from tests.core.shop import open_baskets

@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from leftfold.engine.bulk_log import Range
-from leftfold.engine.engine_choice import MOST_SORTED, choose_engine
-from leftfold.engine.forecast import FOLD_RATE, SORT_RATE, START_SECONDS
-from leftfold.engine.plan import RebuildPlan, together
-from leftfold.position import Position
+from leftfold.engine.rebuild.planner import (
+    FOLD_RATE,
+    MOST_SORTED,
+    SORT_RATE,
+    START_SECONDS,
+    RebuildPlan,
+    choose_engine,
+    together,
+)
+from leftfold.model.position import Position
+from leftfold.ports.bulk import Range
 
 TOPIC = "carts.events"
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, memory
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.explain import explain
-from leftfold.engine.retry import Retry
+from leftfold.engine.verify.history import explain
+from leftfold.engine.verify.parked_retry import Retry
 from leftfold.errors import ContractError
-from leftfold.keys import NO_ROW, NoRowKey
 from leftfold.memory import World
+from leftfold.model.keys import NO_ROW, NoRowKey
+from leftfold.ports.bulk import SteadyLog
 from leftfold.testing import fold
 from tests.core.batching import Batches
 from tests.core.folding import FoldBench, out

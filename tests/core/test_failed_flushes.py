@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView
-from leftfold.engine.bulk_evolve import Unstorable
-from leftfold.engine.decoded import EventDecoder
-from leftfold.engine.follower import Follower
-from leftfold.engine.generations import open_generation
+from leftfold.engine.views.decoding import EventDecoder
+from leftfold.engine.views.generations import open_generation
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.row_folding import Unstorable
 from leftfold.errors import InfrastructureError
-from leftfold.flush import BucketFlush, Phase, covered
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.flush import BucketFlush, Phase, covered
 from tests.core.folding import TOPIC, FoldBench, out
 from tests.core.shop import CheckedOut, checkouts, household_spend
 from tests.core.test_backlog import EVENTS, backlog, totals

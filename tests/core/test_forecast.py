@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold.engine import forecast as model
-from leftfold.engine.bulk_log import Range
-from leftfold.engine.forecast import START_SECONDS, Hardware, Workload, forecast
-from leftfold.engine.plan import RebuildPlan
-from leftfold.position import Position
+from leftfold.engine.rebuild import planner as model
+from leftfold.engine.rebuild.planner import START_SECONDS, Hardware, RebuildPlan, Workload, forecast
+from leftfold.model.position import Position
+from leftfold.ports.bulk import Range
 
 FIGURES = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "latest.json").read_text("utf-8"))
 

@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, memory
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.diff import diff
-from leftfold.engine.generations import resolve
-from leftfold.engine.promotion import Promotion
-from leftfold.engine.rebuild import RebuildOptions
-from leftfold.engine.rebuild_result import Agreement, RebuildResult
+from leftfold.engine.rebuild.rebuilder import Promotion, RebuildOptions
+from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.verify.row_differences import diff
+from leftfold.engine.views.generations import resolve
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
 from leftfold.memory import World
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.bulk import SteadyLog
 from leftfold.testing import fold
-from leftfold.view import View
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.ledger import (
     LedgerEvent,

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.archived_log import ArchivedLog
-from leftfold.engine.bulk_log import BulkRecord, Range, SteadyLog
-from leftfold.engine.course import Course
-from leftfold.engine.generations import open_generation
-from leftfold.engine.hole import cut_source, hole, out_of_reach, unreachable
-from leftfold.engine.plan import plan_rebuild
-from leftfold.engine.tail import Tail
+from leftfold.engine.archive.archived_log import ArchivedLog
+from leftfold.engine.archive.gaps import cut_source, hole, out_of_reach, unreachable
+from leftfold.engine.rebuild.planner import plan_rebuild
+from leftfold.engine.streaming.microbatch import Course
+from leftfold.engine.views.generations import open_generation
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import LogHole
-from leftfold.flush import Phase
-from leftfold.memory.log import MemoryLog, MemoryLogReader
+from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.views import MemoryViewStore
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.bulk import BulkRecord, Range, SteadyLog
+from leftfold.ports.flush import Phase
 from tests.core.folding import FoldBench, out
 from tests.core.shop import household_spend
 from tests.ledger import by_owner

@@ -14,14 +14,13 @@ import pytest
 from pydantic import ValidationError
 
 from leftfold import Command, Decider, DomainError, Event
-from leftfold.codec import header as first
-from leftfold.engine.inputs import NACK
-from leftfold.engine.received import LONGEST, MOST
-from leftfold.engine.reply import SMALL, to_error
+from leftfold.engine.processing.command_wire import LONGEST, MOST, SMALL, to_error
+from leftfold.engine.processing.process_wire import NACK
 from leftfold.errors import ConfigurationError, ContractError
 from leftfold.memory import MemoryStates
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header as first
+from leftfold.ports.protocols import RawRecord
 from tests.core.bench import END, PARTITIONS, LaneBench, header
 from tests.core.shop import Add, Open, app
 from tests.core.test_process_lane import PLACED

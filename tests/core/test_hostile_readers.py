@@ -13,17 +13,14 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from leftfold import App, FoldView, Process, SpreadView, Timer, memory
-from leftfold.codec import header
-from leftfold.engine.batch import Outgoing
-from leftfold.engine.dead_letter import Letter
-from leftfold.engine.inputs import read_input
-from leftfold.engine.reply import ack, nack, read_reply
-from leftfold.engine.router import MAX_BYTES, Router, Unusable
-from leftfold.envelope import Receipt
+from leftfold.engine.processing.command_wire import ack, nack, read_reply
+from leftfold.engine.processing.process_wire import MAX_BYTES, Router, Unusable, read_input
 from leftfold.errors import ContractError, LeftfoldError
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Position, Receipt
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import Letter, Outgoing
+from leftfold.ports.protocols import RawRecord
 from tests.core import trade
 from tests.core.bench import LaneBench
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leftfold.engine.kept import batch_of, no_beginning
-from leftfold.engine.query_writer import token
-from leftfold.flush import Mark
-from leftfold.position import Position
+from leftfold.engine.streaming.computed_rows import batch_of, no_beginning, token
+from leftfold.model.position import Position
+from leftfold.ports.flush import Mark
 
 
 def marks(*tokens: str) -> dict[int, Mark]:

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from leftfold.cli.freshness import Freshness
-from leftfold.cli.status import _shown
-from leftfold.cli.survey import Survey
-from leftfold.engine.generations import change, moment
-from leftfold.engine.rebuild_removal import remove_ended
+from leftfold.cli.health.components import Freshness
+from leftfold.cli.health.status import _shown
+from leftfold.cli.health.survey import Survey
+from leftfold.client import Views
+from leftfold.engine.views.cleanup import remove_ended
+from leftfold.engine.views.generations import change, moment
 from leftfold.errors import ViewNotBuilt
-from leftfold.flush import Generation, Phase
-from leftfold.reading import Views
+from leftfold.ports.flush import Generation, Phase
 from tests.core.deploys import Deploys, view_of
 from tests.core.folding import TOPIC
 

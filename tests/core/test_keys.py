@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leftfold import ConfigurationError, ContractError
-from leftfold.keys import KeyCodec, item_type, key_type
+from leftfold.model.keys import KeyCodec, item_type, key_type
 from tests.core.shop import Added, CheckedOut, Opened
 from tests.core.values import Color, Size, decimals, texts
 

@@ -5,15 +5,14 @@ from decimal import Decimal
 
 import pytest
 
-from leftfold.codec import event_id
-from leftfold.engine.inputs import NO_INPUT
-from leftfold.engine.received import DELIVERY_SECONDS, deadline_header
-from leftfold.engine.reply import to_error
-from leftfold.engine.stream import KEEP, KEEP_BYTES, KEEP_SECONDS
+from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, deadline_header, to_error
+from leftfold.engine.processing.process_wire import NO_INPUT
+from leftfold.engine.processing.stream_state import KEEP, KEEP_BYTES, KEEP_SECONDS
 from leftfold.errors import OutcomeUnknown
 from leftfold.memory import MemoryStates
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import event_id
+from leftfold.ports.protocols import RawRecord
 from tests.core.bench import PARTITIONS, LaneBench, header, headers
 from tests.core.shop import Add, Added, CheckOut, Open
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from leftfold import Delivery
-from leftfold.engine.acting import Acting, Left
-from leftfold.engine.pending import Pending
-from leftfold.engine.suspects import DEATHS
+from leftfold.engine.reactions.delivery import Pending
+from leftfold.engine.reactions.executor import DEATHS
+from leftfold.engine.reactions.processor import Acting, Left
 from tests.core.receipts import Paid, paid, receipts_with
 from tests.waiting import wait_until
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from leftfold import App, ConfigurationError
-from leftfold.lockfile import Lock, compare, lock_of
+from leftfold.compatibility import Lock, compare, lock_of
 
 SOURCE = '''
 """A service in one file."""
@@ -251,7 +251,9 @@ def test_hashes_do_not_depend_on_the_process(load: Load, tmp_path: Path) -> None
     )
     file = tmp_path / "hashed.py"
     file.write_text(source, "utf-8")
-    script = "from hashed import app; from leftfold.lockfile import lock_of; print(lock_of(app).deciders['tills'].fold)"
+    script = (
+        "from hashed import app; from leftfold.compatibility import lock_of; print(lock_of(app).deciders['tills'].fold)"
+    )
     told = {
         subprocess.run(
             [sys.executable, "-c", script],

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leftfold import ContractError
-from leftfold.engine.log_time import SILENCE, LogTime, SourceTime, TimeMark
-from leftfold.ports import RawRecord
+from leftfold.engine.processing.event_time import SILENCE, LogTime, SourceTime, TimeMark
+from leftfold.ports.protocols import RawRecord
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD = datetime(2017, 5, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold.engine.reason import LOOKED_AT, looked_at, reason_of
-from leftfold.veil import veiled
+from leftfold.ports.outgoing import LOOKED_AT, looked_at, reason_of
+from leftfold.safety import veiled
 
 _END = r"(?=['\")\]},.;:]*(?:[&#\s\"<>]|$))"
 _LOGIN = re.compile(r"(?<=://)\S+@")

@@ -19,7 +19,7 @@ from leftfold import (
     World,
     memory,
 )
-from leftfold.client import Client
+from leftfold.client.commands import Client
 from tests.core.shop import (
     Add,
     Added,

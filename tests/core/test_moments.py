@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold.engine.log_time import LogTime, SourceTime, TimeMark
-from leftfold.moments import moment_at, moment_in
+from leftfold.engine.processing.event_time import LogTime, SourceTime, TimeMark
+from leftfold.model.encoding import moment_at, moment_in
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ANY_TIME = st.one_of(

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
+from leftfold.compatibility import Lock
+from leftfold.compatibility.schema import breaks
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.lockfile import Lock
-from leftfold.lockfile.schema import breaks
 from leftfold.parquet.manifest import Manifest
-from leftfold.redis.marks import read_mark
-from leftfold.redis.registry import decoded
+from leftfold.redis.format import decoded, read_mark
 
 DEEP = "[" * 100_000
 LOCK = '{"leftfold.lock": 1, "deciders": {%s}, "views": {}, "events": {%s}}'

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leftfold.engine.suspects import DEATHS, Suspects
+from leftfold.engine.reactions.executor import DEATHS, Suspects
 from tests.core.test_suspects import PLACE, left_by, pending
 
 MOST = 4095

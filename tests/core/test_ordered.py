@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from leftfold import ContractError
-from leftfold.ordered import ordered
+from leftfold.model.rows import ordered
 from tests.core.values import Color, Size, texts, times
 
 numbers = st.integers(-(10**40), 10**40) | st.decimals(allow_nan=False, allow_infinity=False)

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from leftfold.cli.freshness import Freshness
-from leftfold.cli.survey import Survey
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.generations import change
-from leftfold.engine.same_log import Identities
-from leftfold.engine.verify import Verify
+from leftfold.cli.health.components import Freshness
+from leftfold.cli.health.survey import Survey
+from leftfold.engine.verify.verification import Verify
+from leftfold.engine.views.generations import Identities, change
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.flush import Phase
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import Phase
 from tests.core.deploys import Deploys, view_of
 from tests.core.folding import TOPIC
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from leftfold import Event, FoldView
-from leftfold.engine.places import NO_KEY
-from leftfold.keys import NO_ROW
-from leftfold.partitioner import partition_of
+from leftfold.engine.views.row_folding import NO_KEY
+from leftfold.model.keys import NO_ROW, partition_of
 from leftfold.testing import fold
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, checksum, out
 from tests.core.shop import Added, CheckedOut, Opened, Spend, Summary, household_spend, open_baskets, spend

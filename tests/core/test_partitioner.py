@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold.partitioner import murmur2, partition_of
+from leftfold.model.keys import murmur2, partition_of
 
 # From Kafka's own UtilsTest.testMurmur2 (org.apache.kafka.common.utils), as signed 32-bit numbers.
 VECTORS = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold.printable import printable, printable_json
+from leftfold.safety import printable, printable_json
 
 STEERING = {*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)}
 texts = st.text(st.characters() | st.sampled_from([chr(code) for code in [*STEERING, 0xD800, 0xDFFF]]))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from leftfold import App, Command, ConfigurationError, Event, Rejected, memory
-from leftfold.lockfile import Lock, compare, lock_of
+from leftfold.compatibility import Lock, compare, lock_of
 from tests.core.test_processes import NOW
 from tests.core.trade import (
     Checkout,

@@ -8,16 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leftfold import DecisionFailed, InfrastructureError, Process
-from leftfold.codec import header
-from leftfold.engine.batch import Batch, Outgoing
-from leftfold.engine.effects import checked_effects
-from leftfold.engine.inputs import ACK, NACK, due_record
-from leftfold.engine.instance import Due
-from leftfold.engine.process_lane import ProcessLane
-from leftfold.engine.router import Router
-from leftfold.memory.states import MemoryStates
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.engine.processing.process_instance import Due
+from leftfold.engine.processing.process_processor import ProcessLane
+from leftfold.engine.processing.process_reactor import checked_effects
+from leftfold.engine.processing.process_wire import ACK, NACK, Router, due_record
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import Batch, Outgoing
+from leftfold.ports.protocols import RawRecord
 from leftfold.testing import check_redelivery
 from tests.core.trade import (
     PATIENCE,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine import process_refold
-from leftfold.engine.batch import Batch
-from leftfold.engine.inputs import ACK, NACK
-from leftfold.engine.process_refold import ProcessRefold
-from leftfold.memory.states import MemoryStates
-from leftfold.ports import RawRecord
-from leftfold.process import Process
+from leftfold.engine.processing import recovery as process_refold
+from leftfold.engine.processing.process_wire import ACK, NACK
+from leftfold.engine.processing.recovery import ProcessRefold
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.model.process import Process
+from leftfold.ports.outgoing import Batch
+from leftfold.ports.protocols import RawRecord
 from tests.core.test_process_lane import DUE, PAID, PLACED, RESERVED, Bench, home
 from tests.core.trade import Checkout, Input, Paid, Placed, checkout, checkout_with, react
 

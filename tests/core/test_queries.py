@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from leftfold import App, ConfigurationError, ContractError, QueryView, memory
-from leftfold.description import describe
-from leftfold.engine.bulk import BulkJob
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.bulk_rows import computed, write_computed
-from leftfold.engine.generations import open_generation
-from leftfold.engine.query_writer import QueryWriter, token
-from leftfold.engine.rebuild import sealed_marks
-from leftfold.engine.tail import Tail
-from leftfold.flush import BucketFlush, Generation, Phase
-from leftfold.lockfile import lock_of
+from leftfold.client.results import describe
+from leftfold.compatibility import lock_of
+from leftfold.engine.rebuild.rebuilder import sealed_marks
+from leftfold.engine.rebuild.refresh import computed, write_computed
+from leftfold.engine.rebuild.tasks import BulkJob
+from leftfold.engine.streaming.computed_rows import QueryWriter, token
+from leftfold.engine.views.generations import open_generation
+from leftfold.engine.views.projector import Tail
 from leftfold.memory import MemoryLog, MemoryViewStore
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import BucketFlush, Generation, Phase
 from leftfold.testing import fold
 from tests.ledger import Moved, by_owner, ledgers
 

@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from leftfold.client import Reader, Views
+from leftfold.client.search import Search
 from leftfold.memory import MemoryViewStore
-from leftfold.questions import Question, Rows
-from leftfold.reading import Reader, Views
-from leftfold.reading.search import Search
+from leftfold.ports.queries import Question, Rows
 from tests.core.folding import FoldBench, out
 from tests.core.shop import Spend, household_spend
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import App, ConfigurationError, ContractError, Delivery, Reaction, memory
-from leftfold.codec import header
-from leftfold.engine.pending import PendingReader
-from leftfold.lockfile import lock_of
-from leftfold.reaction import idempotency_key
+from leftfold.compatibility import lock_of
+from leftfold.engine.reactions.delivery import PendingReader
+from leftfold.model.reaction import idempotency_key
+from leftfold.ports.codec import header
 from tests.core.receipts import Left, NoAddress, Paid, Pay, Sent, app_with, paid, receipts_with
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import ContractError
-from leftfold.engine.received import command_id, read_command
-from leftfold.ports import RawRecord
+from leftfold.engine.processing.command_wire import command_id, read_command
+from leftfold.ports.protocols import RawRecord
 from tests.core.bench import LaneBench
 from tests.core.shop import Add
 

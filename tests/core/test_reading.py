@@ -8,10 +8,10 @@ from decimal import Decimal
 import pytest
 
 from leftfold import ConfigurationError, ContractError, Position, StaleViewError, ViewNotBuilt
-from leftfold.engine.generations import change, open_generation
-from leftfold.flush import Phase
+from leftfold.client import Reader, Views
+from leftfold.engine.views.generations import change, open_generation
 from leftfold.memory import MemoryViewStore
-from leftfold.reading import Reader, Views
+from leftfold.ports.flush import Phase
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, out
 from tests.core.shop import Opened, Spend, Summary, household_spend, open_baskets
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.tail import Tail
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import InfrastructureError
-from leftfold.ports import LogReader, RawRecord
+from leftfold.ports.protocols import LogReader, RawRecord
 from tests.core.folding import FoldBench, out
 from tests.core.shop import household_spend
 

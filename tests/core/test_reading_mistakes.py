@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leftfold import ConfigurationError, Position, Receipt
-from leftfold.reading import Reader
+from leftfold.client import Reader
 from tests.core.folding import FoldBench, out
 from tests.core.shop import Spend, household_spend
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from leftfold import App, Command, Decider, Delivery, Event, Reaction, memory
-from leftfold.engine.reason import reason_of
 from leftfold.errors import ContractError
-from leftfold.veil import veiled
+from leftfold.ports.outgoing import reason_of
+from leftfold.safety import veiled
 
 
 @pytest.mark.parametrize(

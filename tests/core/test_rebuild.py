@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold import FoldView, memory
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.result import Agreement
 from leftfold.errors import ContractError
-from leftfold.flush import Phase
 from leftfold.memory import World
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import Phase
 from leftfold.testing import fold
 from tests.ledger import LedgerEvent, Summary, app, by_owner, by_tag, histories, stranger, summarise, summary
 

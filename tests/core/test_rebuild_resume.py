@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 from leftfold import memory
-from leftfold.engine.bulk import BulkJob, Tell
-from leftfold.engine.bulk_local import run_here
-from leftfold.engine.bulk_log import Range
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.plan import RebuildPlan
-from leftfold.engine.rebuild import Rebuild
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.rebuilder import Rebuild
+from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.flush import Generation, Phase
 from leftfold.memory import World
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, Range
+from leftfold.ports.flush import Generation, Phase
 from leftfold.testing import fold
-from leftfold.view import View
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
 

@@ -10,22 +10,20 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, memory
-from leftfold.engine.bulk import BulkJob, Tell
-from leftfold.engine.bulk_local import run_here
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.follower import Follower
-from leftfold.engine.generations import change, moment, open_generation
-from leftfold.engine.group import Group
-from leftfold.engine.plan import RebuildPlan
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.rebuild_removal import remove
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
+from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.generations import change, moment, open_generation
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.subscription import Group
 from leftfold.errors import Fenced
-from leftfold.flush import BucketFlush, Generation, Parked, Phase, Registry, While, covered
 from leftfold.memory import MemoryViewStore, World
-from leftfold.position import Position
-from leftfold.view import View
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, SteadyLog
+from leftfold.ports.flush import BucketFlush, Generation, Parked, Phase, Registry, While, covered
 from tests.core.folding import FoldBench, out
 from tests.core.shop import household_spend
 from tests.ledger import LedgerEvent, Summary, app, by_owner, histories, stranger, summary

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from leftfold import memory
-from leftfold.engine.bulk import BulkJob
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.engine.rebuild_together import rebuild_together
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, rebuild_together
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.memory import World
+from leftfold.model.view import View
+from leftfold.ports.bulk import SteadyLog
 from leftfold.testing import fold
-from leftfold.view import View
 from tests.core.test_rebuild_resume import stopping
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary

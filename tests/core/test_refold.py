@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from leftfold import ContractError, InfrastructureError
-from leftfold.engine.refold import Refold
-from leftfold.engine.statemark import MARK, SETTLED, StateMark
+from leftfold.engine.processing.recovery import Refold
+from leftfold.engine.processing.stream_state import MARK, SETTLED, StateMark
 from leftfold.memory import MemoryStates
-from leftfold.ports import RawRecord
+from leftfold.ports.protocols import RawRecord
 from tests.core.bench import LaneBench
 from tests.core.shop import Add, CheckOut, Open, baskets
 

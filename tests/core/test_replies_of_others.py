@@ -10,10 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leftfold.engine.reply import ack, nack, read_reply, to_error
-from leftfold.envelope import Receipt
+from leftfold.engine.processing.command_wire import ack, nack, read_reply, to_error
 from leftfold.errors import ConflictError, ContractError, LeftfoldError
-from leftfold.position import Position
+from leftfold.model.position import Position, Receipt
 from tests.kafka.shop import NoSeats, Reserve
 
 PARTITIONS = 3

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, memory
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.follower import Follower
-from leftfold.engine.retry import Retry
+from leftfold.engine.verify.parked_retry import Retry
+from leftfold.engine.views.projection_writer import Follower
 from leftfold.errors import ContractError
-from leftfold.flush import BucketFlush
 from leftfold.memory import World
+from leftfold.model.view import View
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import BucketFlush
 from leftfold.testing import fold
-from leftfold.view import View
 from tests.core.test_rebuild_swap import live
 from tests.core.test_verifying import verify
 from tests.ledger import LedgerEvent, Moved, Summary, app, histories, stranger, summarise, summary

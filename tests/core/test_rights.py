@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leftfold import App
-from leftfold.rights import ROLES, rights_of
+from leftfold.model.rights import ROLES, rights_of
 from tests.cli.guild import app as guild
 from tests.process.alarms import bells
 

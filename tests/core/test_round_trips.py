@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from leftfold.client import Reader, Views
 from leftfold.memory import MemoryViewStore
-from leftfold.questions import Counting, Glance, Matching, Question, Rows
-from leftfold.reading import Reader, Views
+from leftfold.ports.queries import Counting, Glance, Matching, Question, Rows
 from tests.core.folding import FoldBench, out
 from tests.core.shop import Spend, household_spend
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from leftfold import ConfigurationError, ContractError
-from leftfold.rows import RowCodec
+from leftfold.model.rows import RowCodec
 from tests.core.values import Everything, Label, everything, texts
 
 codec: RowCodec[Everything] = RowCodec(Everything, ("text", "money", "at", "size"), "test")

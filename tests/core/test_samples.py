@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, memory
-from leftfold.engine.bulk_items import ItemWriter, OpenedRecords
-from leftfold.engine.bulk_log import BulkRecord, Range, ReadRecord, SteadyLog
-from leftfold.engine.sample import partitions_for, sampled
-from leftfold.engine.verify import Verify
-from leftfold.flush import Mark
+from leftfold.engine.rebuild.sorted_fold import ItemWriter, OpenedRecords, partitions_for, sampled
+from leftfold.engine.verify.verification import Verify
 from leftfold.memory import World
-from leftfold.position import Position
-from leftfold.view import View
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.bulk import BulkRecord, Range, ReadRecord, SteadyLog
+from leftfold.ports.flush import Mark
 from tests.core.test_rebuild_swap import live
 from tests.ledger import LedgerEvent, Move, Summary, app, by_owner, by_tag, summary
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from leftfold import ConfigurationError
+from leftfold.client import Views
 from leftfold.memory import MemoryViewStore
-from leftfold.ports import ViewStore
-from leftfold.reading import Views
+from leftfold.ports.protocols import ViewStore
 from tests.core.searches import Searches
 from tests.core.things import Kind, filled, things
 

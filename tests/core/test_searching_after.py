@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leftfold import ConfigurationError, FoldView, Position, Receipt, StaleViewError
-from leftfold.reading import Reader, Views
+from leftfold.client import Reader, Views
 from tests.core.folding import TOPIC, FoldBench, out
 from tests.core.shop import CheckedOut, Spend, household_spend
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from leftfold.engine.seldom import AGAIN, Seldom
+from leftfold.engine.progress import AGAIN, Seldom
 
 
 def test_a_thousand_of_one_kind_are_one_report_and_then_a_count() -> None:

@@ -8,10 +8,9 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leftfold import names
-from leftfold.engine.shares import shares_of
-from leftfold.engine.tail import Tail
-from leftfold.flush import Generation
+from leftfold.engine.views.projector import Tail, shares_of
+from leftfold.model import keys as names
+from leftfold.ports.flush import Generation
 from leftfold.testing import fold
 from tests.core.folding import TOPIC, VIEWS, FoldBench
 from tests.core.shop import Added, open_baskets

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import ConfigurationError, ContractError
-from leftfold.storage import Storage
+from leftfold.model.encoding import Storage
 from tests.core.values import Circle, Everything, Group, Square, circles, everything, shapes, squares, times
 
 storage: Storage[Everything] = Storage(Everything, "test")

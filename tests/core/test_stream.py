@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import ContractError
-from leftfold.engine.stream import KEEP_BYTES, Stream, StreamCodec, answer
+from leftfold.engine.processing.stream_state import KEEP_BYTES, Stream, StreamCodec, answer
 from tests.core.shop import Basket, baskets
 from tests.core.values import texts
 

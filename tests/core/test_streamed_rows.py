@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from leftfold import App, ConfigurationError, Event, Position, StreamedView, ViewNotBuilt, memory
-from leftfold.cli.parts import parts_of
-from leftfold.description import describe
-from leftfold.engine.query_writer import token
-from leftfold.engine.streamed_rows import StreamedRows
+from leftfold.cli.run.run import parts_of
+from leftfold.client import Views
+from leftfold.client.results import describe
+from leftfold.engine.streaming.computed_rows import token
+from leftfold.engine.streaming.external_rows import StreamedRows
 from leftfold.errors import ContractError, Fenced
-from leftfold.flush import BucketFlush, Generation
 from leftfold.memory import MemoryViewStore
-from leftfold.reading import Views
+from leftfold.ports.flush import BucketFlush, Generation
 from tests.core.test_reactions import NOW
 
 TOPIC = "gauges.events"

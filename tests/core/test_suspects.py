@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import Delivery
-from leftfold.engine.acting import Acting, Left
-from leftfold.engine.pending import Pending, PendingReader
-from leftfold.engine.suspects import CLEAN, DEATHS, Suspects
+from leftfold.engine.reactions.delivery import Pending, PendingReader
+from leftfold.engine.reactions.executor import CLEAN, DEATHS, Suspects
+from leftfold.engine.reactions.processor import Acting, Left
 from tests.core.receipts import Paid, paid, receipts_with
 from tests.waiting import wait_until
 

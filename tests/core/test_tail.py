@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold import Position
-from leftfold.flush import Phase
+from leftfold.ports.flush import Phase
 from leftfold.testing import fold
 from tests.core.folding import PARTITIONS, TOPIC, VIEWS, FoldBench, checksum, out
 from tests.core.shop import (

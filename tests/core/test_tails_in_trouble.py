@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, SpreadView, View
-from leftfold.engine import group, tail
-from leftfold.engine.follower import Follower
-from leftfold.engine.generations import open_generation
-from leftfold.engine.tail import Tail
+from leftfold.engine.views import projector as tail
+from leftfold.engine.views import subscription as group
+from leftfold.engine.views.generations import open_generation
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import InfrastructureError
-from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Snapshot
 from leftfold.memory import MemoryViewStore
+from leftfold.ports.flush import BucketFlush, Generation, Landed, Mark, Phase, Snapshot
 from tests.core.folding import TOPIC, FoldBench
 from tests.core.shop import CheckedOut, household_of
 

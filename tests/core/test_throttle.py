@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from leftfold.engine.throttle import Throttle
+from leftfold.engine.verify.verification import Throttle
 
 
 def test_a_throttle_keeps_to_its_share() -> None:

@@ -9,22 +9,19 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from leftfold.codec import header
-from leftfold.engine.batch import Outgoing
-from leftfold.engine.inputs import due_record, read_input
-from leftfold.engine.instance import Due, Instance, InstanceCodec
-from leftfold.engine.log_time import SourceTime, TimeMark
-from leftfold.engine.process_refold import ProcessRefold
-from leftfold.engine.reacting import Outcome, Passed, Reactor, Took
-from leftfold.engine.router import Router
-from leftfold.engine.step import step_of
-from leftfold.engine.timer_order import Action, Order, SetTimer, order_record
-from leftfold.engine.timer_table import TimerTable
-from leftfold.engine.told_time import told_time
-from leftfold.memory.log import MemoryLog
-from leftfold.memory.states import MemoryStates
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.engine.causation import step_of
+from leftfold.engine.processing.event_time import SourceTime, TimeMark, told_time
+from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
+from leftfold.engine.processing.process_reactor import Outcome, Passed, Reactor, Took
+from leftfold.engine.processing.process_wire import Router, due_record, read_input
+from leftfold.engine.processing.recovery import ProcessRefold
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
+from leftfold.memory.event_log import MemoryLog
+from leftfold.model.position import Position
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import RawRecord
 from tests.core.trade import Checkout, Drop, Placed, checkout, checkout_with
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

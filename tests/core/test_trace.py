@@ -14,14 +14,11 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from leftfold import memory
-from leftfold.engine import trace_search
-from leftfold.engine.step import Step, step_of
-from leftfold.position import Place
-from leftfold.engine.trace import Node, Trace
-from leftfold.engine.trace_search import Found, made_at, search
-from leftfold.memory.log import MemoryLog
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.engine import causation as trace_search
+from leftfold.engine.causation import Found, Node, Step, Trace, made_at, search, step_of
+from leftfold.memory.event_log import MemoryLog
+from leftfold.model.position import Place, Position
+from leftfold.ports.protocols import RawRecord
 from tests.core.trade import PATIENCE, Pay, app
 from tests.core.trade import Place as PlaceOrder
 

@@ -7,8 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from leftfold import FoldView, names
-from leftfold.engine.tail import Tail
+from leftfold import FoldView
+from leftfold.engine.views.projector import Tail
+from leftfold.model import keys as names
 from leftfold.testing import fold
 from tests.core.folding import FoldBench
 from tests.core.shop import Added, BasketEvent, Summary, open_baskets

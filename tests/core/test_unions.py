@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeAlias, Union
 import pytest
 
 from leftfold import Command, ConfigurationError, Event
-from leftfold.unions import members, missing_arms
+from leftfold.model.typing import members, missing_arms
 from tests.core import shop
 from tests.core.shop import Add, Added, Basket, CheckedOut, CheckOut, Open, Opened
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from leftfold import App, Command, Decider, DecisionFailed, DomainError, Event, FoldView, memory
-from leftfold.printable import shown
+from leftfold.safety import shown
 from tests.core.test_rebuild import rebuild
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,22 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold import Event, FoldView, SpreadView, View
-from leftfold.engine import bulk_buckets
-from leftfold.engine.batch_course import BatchCourse
-from leftfold.engine.bulk import BulkJob
-from leftfold.engine.bulk_evolve import check_storable
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.decoded import EventDecoder
-from leftfold.engine.follower import Follower
-from leftfold.engine.generations import change, open_generation
-from leftfold.engine.hole import beginning
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.engine.retry import Retry
-from leftfold.engine.tracked import Tracked
-from leftfold.engine.verify import Verify
-from leftfold.flush import Generation, Phase
+from leftfold.engine.archive.gaps import beginning
+from leftfold.engine.rebuild import sorted_fold as bulk_buckets
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.rebuild.tasks import BulkJob
+from leftfold.engine.streaming.microbatch import BatchCourse
+from leftfold.engine.verify.parked_retry import Retry
+from leftfold.engine.verify.verification import Verify
+from leftfold.engine.views.decoding import EventDecoder
+from leftfold.engine.views.generations import change, open_generation
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.row_folding import Tracked, check_storable
 from leftfold.memory import MemoryLog, MemoryViewStore
-from leftfold.ports import ViewStore
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import Generation, Phase
+from leftfold.ports.protocols import ViewStore
 from tests.core.batching import run_tasks
 from tests.core.test_bulk_folds import PARTITIONS, TOPIC, rebuild_of, rebuilt, usual
 

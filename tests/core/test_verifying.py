@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, memory
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.explain import explain
-from leftfold.engine.places import place_of
-from leftfold.engine.verify import Verify
+from leftfold.engine.verify.history import explain
+from leftfold.engine.verify.verification import Verify
+from leftfold.engine.views.row_folding import place_of
 from leftfold.errors import ConfigurationError, ContractError
-from leftfold.flush import BucketFlush, Generation
 from leftfold.memory import World
+from leftfold.model.view import View
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.testing import fold
-from leftfold.view import View
 from tests.core.test_rebuild_swap import live
 from tests.ledger import (
     LedgerEvent,

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from leftfold import memory
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.places import place_of
-from leftfold.engine.verify import Verify
+from leftfold.engine.verify.verification import Verify
+from leftfold.engine.views.row_folding import place_of
 from leftfold.errors import ViewNotBuilt
 from leftfold.memory import World
-from leftfold.view import View
+from leftfold.model.view import View
+from leftfold.ports.bulk import SteadyLog
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.core.test_verifying import bucket_of, named, overpay, verify
 from tests.ledger import app, by_owner, histories, stranger

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from leftfold.contracts import ViewStoreContract
 from leftfold.memory import MemoryViewStore
-from leftfold.ports import ViewStore
+from leftfold.ports.protocols import ViewStore
+from leftfold.testing.contracts import ViewStoreContract
 
 
 class TestMemoryViewStore(ViewStoreContract):

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import Position
-from leftfold.contracts.buckets import new_generation
-from leftfold.waiters import Waiters
+from leftfold.ports.notifications import Waiters
+from leftfold.testing.contracts.readers import new_generation
 
 positions = st.dictionaries(st.integers(0, 3), st.integers(1, 6), max_size=4).map(lambda ps: Position({"t": ps}))
 steps = st.one_of(

@@ -8,7 +8,7 @@ import pytest
 
 from leftfold import ChangesNotKept, View, memory
 from leftfold.memory import MemoryViewStore
-from leftfold.ports import ViewStore
+from leftfold.ports.protocols import ViewStore
 from tests.core.folding import out
 from tests.core.shop import Spend, household_spend
 from tests.core.test_rebuild import rebuild

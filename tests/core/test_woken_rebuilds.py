@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from leftfold import memory, names
-from leftfold.engine import rebuild as rebuilding
-from leftfold.engine.plan import RebuildPlan
-from leftfold.engine.rebuild import Begun, Rebuild, RebuildOptions
-from leftfold.engine.rebuild_removal import remove, sweep
-from leftfold.engine.rebuild_resume import unfinished
+from leftfold import memory
+from leftfold.engine.rebuild import rebuilder as rebuilding
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.rebuilder import Begun, Rebuild, RebuildOptions, unfinished
+from leftfold.engine.views.cleanup import remove, sweep
 from leftfold.errors import ContractError, Fenced, InfrastructureError, LeftfoldError
-from leftfold.flush import Generation, Phase
 from leftfold.memory import World
-from leftfold.position import Position
-from leftfold.redis.registry import decoded
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.ports.flush import Generation, Phase
+from leftfold.redis.format import decoded
 from leftfold.testing import fold
 from tests.core.test_rebuild_swap import live, rebuild
 from tests.ledger import app, by_owner, histories, stranger, summary

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from leftfold import App, Finished, OutcomeUnknown, World, memory
-from leftfold.codec import header
-from leftfold.engine.reacting import Reactor
+from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.errors import ConfigurationError
+from leftfold.ports.codec import header
 from tests.core.trade import (
     PATIENCE,
     Checkout,

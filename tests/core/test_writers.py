@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from leftfold import ViewNotBuilt
-from leftfold.engine.decoded import EventDecoder
-from leftfold.engine.follower import Follower
-from leftfold.engine.generations import change, empty_marks, followed, new_generation, open_generation
-from leftfold.flush import BucketFlush, Mark, Phase, Registry, While, covered
+from leftfold.engine.views.decoding import EventDecoder
+from leftfold.engine.views.generations import change, empty_marks, followed, new_generation, open_generation
+from leftfold.engine.views.projection_writer import Follower
 from leftfold.memory import MemoryViewStore
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.flush import BucketFlush, Mark, Phase, Registry, While, covered
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, out
 from tests.core.shop import Spend, household_spend, open_baskets
 

@@ -13,11 +13,11 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from leftfold import Event, FoldView
-from leftfold.engine.generations import change, open_generation
-from leftfold.engine.places import bucket_of
-from leftfold.flush import BucketFlush, Generation, Mark, Phase, RowChange
-from leftfold.ports import ViewStore
-from leftfold.position import Position
+from leftfold.engine.views.generations import change, open_generation
+from leftfold.engine.views.row_folding import bucket_of
+from leftfold.model.position import Position
+from leftfold.ports.flush import BucketFlush, Generation, Mark, Phase, RowChange
+from leftfold.ports.protocols import ViewStore
 
 __all__ = ["FIELDS", "Kind", "Thing", "filled", "rows_of", "things", "values"]
 

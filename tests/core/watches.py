@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leftfold import ChangesNotKept, Position, View
-from leftfold.engine.generations import change, open_generation
-from leftfold.flush import Phase
-from leftfold.ports import ViewStore
-from leftfold.reading import Change, Reader, Views, watching
+from leftfold.client import Change, Reader, Views
+from leftfold.client import changes as watching
+from leftfold.engine.views.generations import change, open_generation
+from leftfold.ports.flush import Phase
+from leftfold.ports.protocols import ViewStore
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, out
 from tests.core.shop import Added, Opened, Spend, household_spend, open_baskets
 

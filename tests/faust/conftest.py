@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from leftfold.local import embedded
 from tests.faust.sales import app
 from tests.servers import Addresses

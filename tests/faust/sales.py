@@ -12,7 +12,7 @@ from typing import Any
 
 from leftfold import App, Command, Decider, Event, Recorded, StreamedView, Streaming
 from leftfold.faust import EventStreams, StreamedRows, windows_of
-from leftfold.ports import ViewStore
+from leftfold.ports.protocols import ViewStore
 
 __all__ = ["HOP", "PARTITIONS", "SIZE", "VERSION", "Sold", "Window", "app", "expected", "keep", "lately_of", "wired"]
 

@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 
 from leftfold import App, Event, Recorded, StreamedView, Streaming
 from leftfold.faust import EventStreams, StreamedRows
-from leftfold.faust.streaming import streams_of
+from leftfold.faust.streams import streams_of
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.ports import ViewStore
+from leftfold.ports.protocols import ViewStore
 from tests.faust.sales import PARTITIONS, Sold
 from tests.threads import working
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 
+from leftfold.client import Views
 from leftfold.faust.transport import CommittedThread
-from leftfold.kafka.cluster import Cluster
-from leftfold.reading import Views
+from leftfold.kafka.administration.cluster import Cluster
 from tests.faust.shifts import close_doors, closings, shift_at_work
 from tests.faust.test_several_views import live, tills
 from tests.faust.tills import Tills

@@ -10,8 +10,7 @@ import pytest
 from faust.types import TP
 from mode.utils.queues import FlowControlEvent
 
-from leftfold.faust.apps import faust_app
-from leftfold.faust.progress import Progress
+from leftfold.faust.transport import Progress, faust_app
 
 
 @pytest.mark.parametrize("ours", [True, False])

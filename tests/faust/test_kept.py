@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from leftfold import InfrastructureError
-from leftfold.engine import streamed_rows
+from leftfold.engine.streaming import external_rows as streamed_rows
 from leftfold.errors import Fenced
 from leftfold.faust import EventStreams, StreamedRows
-from leftfold.position import Position
+from leftfold.model.position import Position
 from tests.faust.sales import PARTITIONS, Window, app, expected, lately_of, wired
 from tests.faust.tills import NOW, Program, Tills, by, keeping, running
 from tests.servers import Addresses

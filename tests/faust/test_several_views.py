@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from faust.types import TP
 
-from leftfold.faust.kept_rows import KeptRows
-from leftfold.kafka.cluster import Cluster
+from leftfold.client import Views
+from leftfold.faust.table_rows import KeptRows
+from leftfold.kafka.administration.cluster import Cluster
 from leftfold.memory import MemoryViewStore
-from leftfold.position import Position
-from leftfold.reading import Views
-from leftfold.view import View
+from leftfold.model.position import Position
+from leftfold.model.view import View
 from tests.core.test_streamed_rows import TOPIC, Level, at, levels, opened
 from tests.faust.shifts import Closings, Gate, close_doors, closings, last_of, shift_at_work, totals
 from tests.faust.tills import Tills

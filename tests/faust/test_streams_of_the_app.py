@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from leftfold import App, ConfigurationError, Event, Reaction, StreamedView, Streaming
-from leftfold.cli.failures import Usage
 from leftfold.cli.main import run
-from leftfold.cli.parts import chosen, parts_of
-from leftfold.kafka.groups import Groups
+from leftfold.cli.run.run import chosen, parts_of
+from leftfold.kafka.administration.groups import Groups
+from leftfold.runtime.project import Usage
 from tests.faust.sales import PARTITIONS, Sold, Window, app, by_window, lately, tills, wired
 from tests.faust.tills import Program, Tills
 from tests.servers import Addresses
@@ -108,7 +108,7 @@ def typed(
 def test_a_view_that_nothing_here_keeps_is_not_run_for_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("leftfold.cli.project.load_app", lambda *_: App("chain", deciders=[tills], views=[lately]))
+    monkeypatch.setattr("leftfold.runtime.project.load_app", lambda *_: App("chain", deciders=[tills], views=[lately]))
     monkeypatch.setenv("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert run(["run", "lately", "--redis", "redis://127.0.0.1:1"]) == 2
     assert "lately: nothing here keeps a view of a stream" in capsys.readouterr().err
@@ -161,7 +161,7 @@ def test_status_and_doctor_tell_of_streams_and_trim_waits_for_them(
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "stream lately has read" in said, "--leave-behind lately" in said) == (69, True, True), said
     monkeypatch.setattr(Groups, "streams", lambda self: {})
-    monkeypatch.setattr("leftfold.cli.trimming.load_apps", lambda specs: {"": App("none")})
+    monkeypatch.setattr("leftfold.cli.log.archive.load_apps", lambda specs: {"": App("none")})
     code, _, said = typed("log", "trim", "tills", "--older-than", "0d", "--yes")
     assert (code, "events deleted" in said) == (0, True), "the twin asks nobody, and the stream has lost them"
     program = Program(addresses, tmp_path)

@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 
 from leftfold import InfrastructureError, LogHole, Recorded
+from leftfold.client import Views
 from leftfold.faust import EventStreams
 from leftfold.faust.transport import CommittedConsumer, CommittedThread
-from leftfold.reading import Views
 from tests.faust.sales import PARTITIONS, Sold, app, expected, lately_of
 from tests.faust.tills import NOW, Program, Tills, by, by_the_document, keeping, running
 from tests.servers import Addresses

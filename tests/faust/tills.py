@@ -19,13 +19,13 @@ from typing import Any, TypeAlias
 
 from confluent_kafka import Producer
 
-from leftfold.codec import utc_text
+from leftfold.client import Views
 from leftfold.errors import LeftfoldError
-from leftfold.faust.streaming import streams_of
-from leftfold.kafka.cluster import Cluster
+from leftfold.faust.streams import streams_of
+from leftfold.kafka.administration.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
-from leftfold.reading import Views
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import utc_text
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.faust.sales import PARTITIONS, VERSION, Sold, Window, keep, lately_of
 from tests.servers import Addresses
@@ -148,7 +148,7 @@ class Program:
         self.log = place / f"{uuid.uuid4().hex}.log"
         self.environment = {**os.environ, "PYTHONPATH": path, VERSION: str(version), **servers}
         app = "--app=tests.faust.sales:app"
-        part = ["-m", "leftfold.cli.part", "--name=lately", app, "--logs=plain", "agents", "lately"]
+        part = ["-m", "leftfold.cli.run.child_process", "--name=lately", app, "--logs=plain", "agents", "lately"]
         words = ["-m", "leftfold.cli", "run", "lately", app, "--plain-logs"] if whole else part
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from leftfold.errors import LeftfoldError
-from leftfold.kafka.groups import Groups
+from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 
 Question = Callable[[Groups], object]
@@ -39,7 +39,7 @@ def questions(topic: str) -> dict[str, Question]:
         "delete_records": lambda g: g.delete_records(topic, {0: 0}),
         "owners": lambda g: g.owners(category),
         "listeners": lambda g: g.listeners(topic),
-        "committed": lambda g: g.committed(f"leftfold.app.{category}.router", [topic]),
+        "committed": lambda g: g.committed(f"leftfold.model.app.{category}.router", [topic]),
     }
 
 

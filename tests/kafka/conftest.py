@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.administration.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.ports import LogReader, RawRecord
+from leftfold.ports.protocols import LogReader, RawRecord
 from tests import waiting
 from tests.servers import Addresses, emptied
 

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from confluent_kafka import Producer
 
-from leftfold.codec import header
-from leftfold.engine.reply import ack, nack
+from leftfold.engine.processing.command_wire import ack, nack
 from leftfold.errors import LeftfoldError
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import RawRecord
 
 __all__ = ["Responder", "accepted", "refused"]
 

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.outbox import Outbox
-from leftfold.kafka.replies import Replies
+from leftfold.kafka.client.command_producer import Outbox
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker.replies import Replies
 from tests.kafka.test_replies import ANSWER, Config, provoke_fatal_error, silent
 from tests.worker.bank import bank
 

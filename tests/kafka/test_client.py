@@ -13,18 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.client import Client
-from leftfold.codec import MessageCodec, header
-from leftfold.engine.received import DELIVERY_SECONDS, read_command
-from leftfold.envelope import Receipt
+from leftfold.client.commands import Client
+from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, read_command
 from leftfold.errors import ConflictError, ContractError, DecisionFailed, InfrastructureError, OutcomeUnknown
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from leftfold.local import embedded, kill, restart
-from leftfold.messages import Command
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.model.messages import Command
+from leftfold.model.position import Position, Receipt
+from leftfold.ports.codec import MessageCodec, header
+from leftfold.ports.protocols import RawRecord
 from tests.kafka.conftest import WaitUntil
 from tests.kafka.responder import Responder, accepted, refused
 from tests.kafka.shop import NoSeats, Reserve, app
@@ -148,7 +147,7 @@ def test_send_each_that_is_left_early_waits_for_no_more(client: KafkaClient, set
 @pytest.fixture
 def _asks_patiently(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever wonders why nobody answers gives the broker more than a second."""
-    monkeypatch.setattr("leftfold.kafka.silence._ASK_SECONDS", 60.0)
+    monkeypatch.setattr("leftfold.kafka.client.in_flight._ASK_SECONDS", 60.0)
 
 
 @pytest.mark.usefixtures("_asks_patiently")

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from leftfold import Decider
-from leftfold.engine.batch import Batch
-from leftfold.kafka.deciding import CHUNK, Deciding, OutOfTime
-from leftfold.kafka.pace import FIRST, Pace
-from leftfold.ports import RawRecord
+from leftfold.kafka.worker.batching import CHUNK, FIRST, Deciding, OutOfTime, Pace
+from leftfold.ports.outgoing import Batch
+from leftfold.ports.protocols import RawRecord
 from tests.core.bench import LaneBench
 from tests.core.shop import Add, Basket, BasketCommand, BasketEvent, decide, evolve
 

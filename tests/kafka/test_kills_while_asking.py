@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.administration.cluster import Cluster
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded, kill, restart
 from tests.kafka.conftest import WaitUntil

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leftfold.kafka.pace import FIRST, Pace
+from leftfold.kafka.worker.batching import FIRST, Pace
 
 TIMEOUT, SHARE = 10.0, 1.0
 

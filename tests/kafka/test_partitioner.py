@@ -11,7 +11,7 @@ from aiokafka.partitioner import DefaultPartitioner
 from confluent_kafka import Message, Producer
 
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
+from leftfold.model.keys import partition_of
 from tests.kafka.conftest import MakeTopic
 
 PARTITIONS = 7

@@ -11,7 +11,7 @@ import pytest
 
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.errors import Unreachable
-from leftfold.kafka.reach import check_reachable, trouble
+from leftfold.kafka.reachability import check_reachable, trouble
 from leftfold.kafka.settings import KafkaSettings
 from tests.ports import free_port
 
@@ -62,7 +62,7 @@ def test_each_mistake_has_its_own_sentence(address: str, why: str) -> None:
 
 
 def test_an_address_without_a_port_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leftfold.kafka.reach._PORT", free_port())
+    monkeypatch.setattr("leftfold.kafka.reachability._PORT", free_port())
     with pytest.raises(Unreachable, match=r"nothing listens at 127\.0\.0\.1:\d+ \(no port is given\), connection"):
         check_reachable(settings("127.0.0.1"))
 

@@ -13,12 +13,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.reader import KafkaLogReader, reader_config
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.log_reader import KafkaLogReader, reader_config
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded, kill, restart
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.ports.protocols import RawRecord
 from tests.kafka.conftest import MakeTopic, ReadAll, WaitUntil
 from tests.waiting import wait_until
 

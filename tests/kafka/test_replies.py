@@ -14,9 +14,9 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError
 
-from leftfold.engine.batch import Reply
 from leftfold.errors import ConfigurationError
-from leftfold.kafka.replies import ASKED, ASKED_SECONDS, Replies
+from leftfold.kafka.worker.replies import ASKED, ASKED_SECONDS, Replies
+from leftfold.ports.outgoing import Reply
 
 ANSWER = Reply(b"shop.replies/0", b"id", 0, 1, 1, None)
 Config = Mapping[str, Any]

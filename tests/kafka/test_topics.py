@@ -13,9 +13,9 @@ from confluent_kafka import Consumer
 
 from leftfold import App, Command, Decider, Event, FoldView
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from tests.kafka.conftest import MakeTopic, WaitUntil
 
 pytestmark = pytest.mark.servers

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from leftfold.local import LocalSettings, down
-from leftfold.local.jars import spark_jars
-from leftfold.local.lock import locked
+from leftfold.local.jars import locked, spark_jars
 from tests import waiting
 
 WAIT_SECONDS = 240.0

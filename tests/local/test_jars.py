@@ -11,7 +11,7 @@ import pytest
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.local import LocalSettings, spark_jars
-from leftfold.local.lock import locked, read_jar
+from leftfold.local.jars import locked, read_jar
 
 MIRROR = """<ivysettings>
   <settings defaultResolver="mirror"/>

@@ -11,10 +11,8 @@ import pytest
 
 from leftfold.errors import ConfigurationError
 from leftfold.local import LocalSettings, java_home
-from leftfold.local.java import find_java
-from leftfold.local.jre import jre_home
-from leftfold.local.trust import write_trust_store
-from leftfold.local.wheel import wheel_path
+from leftfold.local.files import wheel_path
+from leftfold.local.java import find_java, jre_home, write_trust_store
 
 SPARK = """
 from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from leftfold.kafka.groups import Groups
+from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Listener, LocalSettings, embedded, status
 from leftfold.local.kafka import coordinates

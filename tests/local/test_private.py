@@ -13,12 +13,12 @@ import psutil
 import pytest
 import redis
 
-from leftfold.cli.dev import _servers as dev_servers
 from leftfold.cli.main import run
+from leftfold.cli.run.dev import _servers as dev_servers
 from leftfold.errors import ConfigurationError
 from leftfold.local import LocalSettings, Servers, down, embedded, status, up
 from leftfold.local import redis as local_redis
-from leftfold.veil import veiled
+from leftfold.safety import veiled
 
 pytestmark = pytest.mark.servers
 
@@ -115,9 +115,8 @@ def as_an_older_version_left_it(data: Path, settings: LocalSettings) -> None:
     """Starts the Redis again without a password, in a directory that everybody may enter."""
     from dataclasses import replace
 
-    from leftfold.local.launch import start_keeper, wait_answer
-    from leftfold.local.plan import write_plan
-    from leftfold.local.readiness import wait_ready
+    from leftfold.local.launch import start_keeper, wait_answer, write_plan
+    from leftfold.local.servers import wait_ready
 
     down(data)
     plan = local_redis.plan_redis(settings, data)

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from leftfold.local import LocalSettings, Servers, down, kill, restart, status, up
-from leftfold.veil import veiled
+from leftfold.safety import veiled
 
 pytestmark = pytest.mark.servers
 

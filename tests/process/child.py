@@ -16,7 +16,7 @@ from leftfold import App
 from leftfold.errors import LeftfoldError
 from leftfold.faust import route
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker import Worker
+from leftfold.kafka.worker.worker import Worker
 from tests.process.points import TradeShop, pass_points
 from tests.worker.points import Point, Points
 from tests.worker.shop import Haste

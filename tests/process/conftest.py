@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from tests.core.trade import app
 from tests.process.children import ChildProcess, StartChild
 from tests.servers import Addresses

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from leftfold import App, Event, names
-from leftfold.codec import MessageCodec, header
-from leftfold.engine.inputs import ACK, DUE, NACK
-from leftfold.engine.process_refold import ProcessRefold
-from leftfold.engine.statemark import MARK
+from leftfold import App, Event
+from leftfold.engine.processing.process_wire import ACK, DUE, NACK
+from leftfold.engine.processing.recovery import ProcessRefold
+from leftfold.engine.processing.stream_state import MARK, MemoryStates
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.memory.states import MemoryStates
-from leftfold.ports import RawRecord
+from leftfold.model import keys as names
+from leftfold.ports.codec import MessageCodec, header
+from leftfold.ports.protocols import RawRecord
 from tests.core.trade import app as trade
 from tests.process.trading import committed
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leftfold.app import App
-from leftfold.engine.batch import Outgoing
-from leftfold.engine.batch_lane import BatchLane
-from leftfold.engine.duty import Duty
-from leftfold.engine.log_time import SILENCE
-from leftfold.faust import clock, routing
-from leftfold.faust.progress import Progress
-from leftfold.faust.sending import Sender
-from leftfold.faust.transport import CommittedConsumer
-from leftfold.kafka.transaction import Transactions
-from leftfold.kafka.workshop import Workshop
-from leftfold.ports import RawRecord
+from leftfold.engine.processing.event_time import SILENCE
+from leftfold.engine.processing.partition_processor import BatchLane
+from leftfold.engine.processing.recovery import Duty
+from leftfold.faust import router as clock
+from leftfold.faust import router as routing
+from leftfold.faust.router import Sender
+from leftfold.faust.transport import CommittedConsumer, Progress
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.transactions import Transactions
+from leftfold.model.app import App
+from leftfold.ports.outgoing import Outgoing
+from leftfold.ports.protocols import RawRecord
 from tests.worker.points import Points
 from tests.worker.shop import FaultyShop
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from leftfold import App, names
+from leftfold import App
 from leftfold.faust import route
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from tests.core.trade import Placed, app
 from tests.process.trading import committed
 from tests.threads import working

@@ -11,11 +11,12 @@ from zlib import crc32
 from events.baskets import BasketPaid, BasketReopened, basket_of
 from events.inventory import stock_id
 from events.payments import CaptureRequested, Method
-from leftfold import App, Command, Event, OutcomeUnknown, Position, Receipt, names
-from leftfold.codec import MessageCodec, header
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold import App, Command, Event, OutcomeUnknown, Position, Receipt
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.ports.codec import MessageCodec, header
 from services.baskets.commands import AddItem, BasketCommand, CheckOut, OpenBasket
 from services.baskets.history import history
 from services.checkout.process import PATIENCE

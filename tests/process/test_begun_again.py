@@ -10,10 +10,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from leftfold import App
-from leftfold.faust import clock
-from leftfold.kafka.cluster import Cluster
+from leftfold.faust import router as clock
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from tests.core.trade import (
     PATIENCE,
     Confirmed,

@@ -11,13 +11,13 @@ import pytest
 
 from leftfold import App
 from leftfold.cli.main import run
-from leftfold.cli.routing import route_events
-from leftfold.codec import header
 from leftfold.errors import ContractError
-from leftfold.faust import routing as faust_routing
-from leftfold.kafka.cluster import Cluster
+from leftfold.faust import router as faust_routing
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
+from leftfold.ports.codec import header
+from leftfold.runtime.workers.processors import route_events
 from tests.core.trade import Input, app, checkout_with
 from tests.process.routers import EVENTS, plant, routed
 from tests.process.trading import committed
@@ -125,7 +125,7 @@ def test_a_router_without_dead_letters_of_its_own_would_not_go_on(
     if what == "ends":
         monkeypatch.setattr(faust_routing, "Unusable", type("Never", (ContractError,), {}))
     else:
-        monkeypatch.setattr("leftfold.engine.router._weight", lambda *record: 0)
+        monkeypatch.setattr("leftfold.engine.processing.process_wire._weight", lambda *record: 0)
     good, said = planted(settings, what[0] * 2), Said()
 
     with shelving(settings, said) as failures:

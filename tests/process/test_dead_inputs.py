@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from leftfold import names
-from leftfold.codec import header
-from leftfold.engine.process_refold import ProcessRefold
+from leftfold.engine.processing.recovery import ProcessRefold
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header
 from tests.core.trade import Confirmed, Pay, Place
 from tests.process.child import Child
 from tests.process.children import ChildProcess, StartChild

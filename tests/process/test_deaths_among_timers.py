@@ -8,21 +8,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold import names
-from leftfold.engine.batch import Batch
-from leftfold.engine.inputs import due_record
-from leftfold.engine.instance import Due
-from leftfold.engine.log_time import TimeMark
-from leftfold.engine.process_lane import ProcessLane
-from leftfold.faust import clock
-from leftfold.kafka.member import Member
-from leftfold.kafka.offsets import attempt
-from leftfold.kafka.one_record import write_record
+from leftfold.engine.processing.event_time import TimeMark
+from leftfold.engine.processing.process_instance import Due
+from leftfold.engine.processing.process_processor import ProcessLane
+from leftfold.engine.processing.process_wire import due_record
+from leftfold.faust import router as clock
+from leftfold.kafka.administration.dead_letters import write_record
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.partitioner import partition_of
+from leftfold.kafka.worker.membership import Member, attempt
+from leftfold.kafka.worker.worker import Worker
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.ports.outgoing import Batch
 from tests.process.alarms import Wind, app
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until

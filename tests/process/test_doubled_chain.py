@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.child import Child
 from tests.process.children import StartChild

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from leftfold.engine.log_time import SILENCE
-from leftfold.engine.reacting import Reactor
-from leftfold.faust import clock
+from leftfold.engine.processing.event_time import SILENCE
+from leftfold.engine.processing.process_reactor import Reactor
+from leftfold.faust import router as clock
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.child import Child
 from tests.process.children import StartChild

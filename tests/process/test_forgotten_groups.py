@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from leftfold import names
-from leftfold.engine.reacting import Reactor
-from leftfold.kafka.restore import Restoration
+from leftfold.engine.processing.process_reactor import Reactor
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
+from leftfold.kafka.worker.state_restore import Restoration
+from leftfold.model import keys as names
 from tests.core.trade import Confirmed, Pay, Place, Reserved, app
 from tests.process.effects import happened, routed, sent, twice
 from tests.process.test_begun_again import raised

@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Producer
 from faust.types import TP
 
-from leftfold import names
-from leftfold.engine.log_time import SourceTime, TimeMark
-from leftfold.faust import routing
-from leftfold.faust.clock import Clock
-from leftfold.kafka.groups import Groups
+from leftfold.engine.processing.event_time import SourceTime, TimeMark
+from leftfold.faust import router as routing
+from leftfold.faust.router import Clock
+from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
 from tests.core.trade import Placed, app
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until

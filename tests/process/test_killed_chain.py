@@ -15,9 +15,9 @@ import pytest
 
 from events.baskets import BasketPaid, BasketReopened
 from leftfold import App, connect
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from leftfold.local import LocalSettings, Servers, embedded
 from leftfold.testing import fold
 from tests.process.shopping import Log, Shopping, send

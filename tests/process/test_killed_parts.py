@@ -12,12 +12,12 @@ from itertools import count, zip_longest
 
 import pytest
 
-from leftfold import names
-from leftfold.codec import header
-from leftfold.engine.log_time import SILENCE
-from leftfold.engine.reacting import Reactor
-from leftfold.faust import clock
+from leftfold.engine.processing.event_time import SILENCE
+from leftfold.engine.processing.process_reactor import Reactor
+from leftfold.faust import router as clock
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.ports.codec import header
 from tests.core.trade import Place
 from tests.process.child import Child
 from tests.process.children import ChildProcess, StartChild

@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from leftfold import names
-from leftfold.codec import MessageCodec, header
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.ports.codec import MessageCodec, header
 from tests.core.trade import Confirmed, Dropped, Pay, Place, app
 from tests.process.trading import committed
 from tests.waiting import wait_until

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leftfold import App
-from leftfold.cli import process_survey
+from leftfold.cli.health import components as process_survey
 from leftfold.cli.main import run
-from leftfold.codec import header
-from leftfold.engine.log_time import TimeMark
-from leftfold.faust import clock
+from leftfold.engine.processing.event_time import TimeMark
+from leftfold.faust import router as clock
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
+from leftfold.ports.codec import header
 from tests.process.alarms import Wind, app
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until

@@ -15,18 +15,19 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from leftfold import names
-from leftfold.engine.router import Router
+from leftfold.engine.processing.process_wire import Router
 from leftfold.errors import InfrastructureError
-from leftfold.kafka import restore, worker
-from leftfold.kafka.offsets import CLEAN
-from leftfold.kafka.restore import Restoration
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
-from leftfold.partitioner import partition_of
-from leftfold.ports import LogReader, RawRecord
+from leftfold.kafka.worker import state_restore as restore
+from leftfold.kafka.worker import worker
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.membership import CLEAN
+from leftfold.kafka.worker.state_restore import Restoration
+from leftfold.kafka.worker.worker import Worker
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.ports.protocols import LogReader, RawRecord
 from tests.core.trade import Placed, app, checkout
 from tests.process.child import Child
 from tests.process.children import StartChild

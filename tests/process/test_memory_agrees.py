@@ -14,19 +14,20 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from leftfold import World, memory, names
+from leftfold import World, memory
 from leftfold.cli.main import run
-from leftfold.codec import header
-from leftfold.engine import log_time
-from leftfold.engine.instance import Instance
-from leftfold.engine.lane import Lane
-from leftfold.engine.log_time import SourceTime, TimeMark
-from leftfold.engine.process_lane import ProcessLane
+from leftfold.engine.processing import event_time as log_time
+from leftfold.engine.processing.command_processor import Lane
+from leftfold.engine.processing.event_time import SourceTime, TimeMark
+from leftfold.engine.processing.process_instance import Instance
+from leftfold.engine.processing.process_processor import ProcessLane
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.memory.sources import Sources
-from leftfold.messages import Command
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.memory.flow import Sources
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.model.messages import Command
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import RawRecord
 from tests.core.trade import Confirm, Drop, Dropped, Pay, Place, Release, Reserved, app
 from tests.process.effects import happened
 from tests.process.trading import Trading, committed

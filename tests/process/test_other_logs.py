@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from leftfold import names
 from leftfold.errors import ConfigurationError
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.known_logs import KnownLogs
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
+from leftfold.kafka.worker.log_identity import KnownLogs
+from leftfold.model import keys as names
 from tests.process.alarms import Wind, app
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until

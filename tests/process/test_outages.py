@@ -12,11 +12,11 @@ import pytest
 from events.baskets import BasketPaid, BasketReopened
 from events.inventory import StockReserved
 from leftfold import App, Event
-from leftfold.cli.timing import time_of
-from leftfold.faust import clock
-from leftfold.kafka.cluster import Cluster
+from leftfold.cli.processes.timers import time_of
+from leftfold.faust import router as clock
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from services.baskets.commands import ReopenBasket
 from services.checkout.process import PATIENCE, checkout
 from services.loyalty.commands import EarnPoints

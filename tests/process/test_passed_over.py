@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import Producer
 
 from leftfold.cli.main import run
-from leftfold.cli.passed_over import passed_over
-from leftfold.codec import header
 from leftfold.errors import ContractError
-from leftfold.faust import clock
+from leftfold.faust import router as clock
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import RawRecord
+from leftfold.runtime.toolbox import passed_over
 from tests.core.trade import app
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.process.trading import committed

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from leftfold.codec import header
-from leftfold.engine.process_lane import ProcessLane
+from leftfold.engine.processing.process_processor import ProcessLane
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
-from leftfold.ports import StateStore
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import StateStore
 from tests.core.trade import Confirmed, Pay, Place
 from tests.process.child import Child
 from tests.process.children import StartChild

@@ -12,17 +12,15 @@ import aiokafka
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
 
-from leftfold import names
-from leftfold.codec import header
-from leftfold.engine.reacting import Reactor
+from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.faust.progress import OrderedProgress
-from leftfold.faust.routing import _Routing
-from leftfold.faust.sending import Sender
-from leftfold.faust.transport import CommittedConsumer
+from leftfold.faust.router import Sender, _Routing
+from leftfold.faust.transport import CommittedConsumer, OrderedProgress
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import RawRecord
 from tests.core.trade import Confirmed, Pay, Place, Reserved, app
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.process.trading import Trading, committed
@@ -157,7 +155,7 @@ def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
     ours: bool, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each event is a transaction of its own, so a marker lies between them; the twin takes what is read for done."""
-    from leftfold.kafka.topics import ensure
+    from leftfold.kafka.administration.topics import ensure
     from leftfold.local import embedded
 
     home = partition_of(b"first", app.partitions)
@@ -195,7 +193,7 @@ def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
 def test_what_is_routed_again_is_done_once_because_its_origin_is_remembered(
     remembers: bool, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leftfold.kafka.topics import ensure
+    from leftfold.kafka.administration.topics import ensure
     from leftfold.local import embedded
 
     if not remembers:
@@ -225,7 +223,7 @@ def test_a_broker_that_takes_too_long_ends_the_router_in_a_sentence(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made again then; what has no name of ours would end its process with a traceback."""
-    monkeypatch.setattr("leftfold.faust.routing._TICK_MOST", 1e-9)
+    monkeypatch.setattr("leftfold.faust.router._TICK_MOST", 1e-9)
     with routing(settings) as failures:
         wait_until(lambda: bool(failures), lambda: "the router to give up")
     assert isinstance(failures[0], InfrastructureError)

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from leftfold import names
-from leftfold.cli import process_survey
+from leftfold.cli.health import components as process_survey
+from leftfold.cli.health.doctor import look_for_open
 from leftfold.cli.main import run
-from leftfold.cli.open_transactions import look_for_open
-from leftfold.engine.batch import Outgoing
-from leftfold.engine.log_time import SourceTime, TimeMark
+from leftfold.engine.processing.event_time import SourceTime, TimeMark
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.one_record import write_record
+from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.ports.outgoing import Outgoing
 from tests.core.trade import Place, Reserved, app, checkout
 from tests.process.trading import Trading
 from tests.waiting import wait_until

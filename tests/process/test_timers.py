@@ -8,17 +8,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from leftfold.codec import header
-from leftfold.engine import log_time
-from leftfold.engine.inputs import DUE, Input
-from leftfold.engine.instance import Instance
-from leftfold.engine.reacting import Passed, Reactor, timer_of
-from leftfold.engine.timers import Timers
-from leftfold.faust import clock
+from leftfold.engine.processing import event_time as log_time
+from leftfold.engine.processing.process_instance import Instance, Timers
+from leftfold.engine.processing.process_reactor import Passed, Reactor, timer_of
+from leftfold.engine.processing.process_wire import DUE, Input
+from leftfold.faust import router as clock
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import RawRecord
 from tests.core.trade import PATIENCE, Confirmed, Dropped, Pay, Place
 from tests.process.alarms import Wind
 from tests.process.alarms import app as belfry

@@ -11,13 +11,13 @@ import pytest
 
 from leftfold import App
 from leftfold.cli.main import run
-from leftfold.codec import header
-from leftfold.engine.inputs import CANCEL, DUE, Input, due_record
-from leftfold.engine.instance import Due, Instance, Sent
-from leftfold.engine.reacting import Outcome, Passed, Reactor, Took, timer_of
-from leftfold.kafka.one_record import write_record
+from leftfold.engine.processing.process_instance import Due, Instance, Sent
+from leftfold.engine.processing.process_reactor import Outcome, Passed, Reactor, Took, timer_of
+from leftfold.engine.processing.process_wire import CANCEL, DUE, Input, due_record
+from leftfold.kafka.administration.dead_letters import write_record
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
+from leftfold.ports.codec import header
 from tests.core.trade import Dropped, Place, Reserved, app, checkout_with
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Producer
 
 from leftfold.cli.main import run
-from leftfold.kafka import reader
+from leftfold.kafka import log_reader as reader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.model.keys import partition_of
+from leftfold.ports.protocols import RawRecord
 from tests.core.trade import Confirmed, Dropped, Pay, Place, app
 from tests.process.trading import Trading, committed
 from tests.waiting import wait_until

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from leftfold.cli import tracing
-from leftfold.engine.received import command_id
-from leftfold.engine.trace_search import Found, search
-from leftfold.faust import clock
+from leftfold.cli.log import trace as tracing
+from leftfold.engine.causation import Found, search
+from leftfold.engine.processing.command_wire import command_id
+from leftfold.faust import router as clock
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.trade import PATIENCE, Place, Released, Reserved
 from tests.process.test_trace import rows

@@ -13,14 +13,15 @@ import aiokafka
 import pytest
 from confluent_kafka import Consumer
 
-from leftfold import App, names
+from leftfold import App
 from leftfold.cli.main import run
-from leftfold.engine.trimming import Trimming
+from leftfold.engine.archive.retention import Trimming
 from leftfold.errors import LogHole
-from leftfold.kafka.groups import Groups
+from leftfold.kafka.administration.groups import Groups
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from tests.core.trade import app, checkout_with, orders, payments, stock
 from tests.process.routers import EVENTS, plant, routed, routing
 from tests.settled import wait_settled

@@ -12,8 +12,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 )
 
 from leftfold.errors import InfrastructureError
-from leftfold.faust import routing as faust_routing
-from leftfold.faust.sending import Sender
+from leftfold.faust import router as faust_routing
+from leftfold.faust.router import Sender
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.routers import plant, routing
 from tests.process.trading import committed

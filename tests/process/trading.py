@@ -7,17 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from leftfold import App, names
-from leftfold.codec import MessageCodec
+from leftfold import App
 from leftfold.faust import route
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
-from leftfold.messages import Event
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
+from leftfold.model import keys as names
+from leftfold.model.messages import Event
+from leftfold.model.position import Position
+from leftfold.ports.codec import MessageCodec
+from leftfold.ports.protocols import RawRecord
 from tests.core.trade import app
 from tests.waiting import wait_until
 

@@ -17,11 +17,11 @@ import typer
 import yaml
 from pydantic_settings import BaseSettings
 
-from leftfold.cli.commands import app as cli
+from leftfold.cli.main import app as cli
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.redis import RedisSettings
+from leftfold.runtime.supervisor import Supervisor
 from leftfold.spark import SparkSettings
-from leftfold.supervisor import Supervisor
 from services.baskets.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +154,7 @@ def test_a_pod_has_longer_to_end_than_its_parts() -> None:
 
 
 def test_the_probe_finds_the_parts_that_run_starts() -> None:
-    from leftfold.cli.parts import parts_of
+    from leftfold.cli.run.run import parts_of
 
     commands = [" ".join(part.command) for part in parts_of(app, 1, [], {})]
     probes = [c["livenessProbe"]["exec"]["command"] for c in containers() if "livenessProbe" in c]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from leftfold import App
-from leftfold.cli.project import find_project
-from leftfold.lockfile import Lock, compare, lock_of
+from leftfold.compatibility import Lock, compare, lock_of
+from leftfold.runtime.project import find_project
 
 ROOT = Path(__file__).parents[2]
 SERVICES = sorted(path.parent.name for path in ROOT.glob("services/*/app.py"))

@@ -22,7 +22,7 @@ NAMES = [
 
 ABORTING = {"list_consumer_groups", "describe_consumer_groups", "list_consumer_group_offsets"}
 ABORTING |= {"alter_consumer_group_offsets", "delete_consumer_groups"}
-AT_ONCE = {"framework/leftfold/kafka/groups.py: alter_consumer_group_offsets"}
+AT_ONCE = {"framework/leftfold/kafka/administration/groups.py: alter_consumer_group_offsets"}
 """`leftfold log skip`, which ends with it."""
 
 

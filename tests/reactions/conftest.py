@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from tests.core.receipts import app_with
 from tests.servers import Addresses
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from leftfold import Delivery, Reaction
-from leftfold.engine.pending import Pending
-from leftfold.engine.suspects import DEATHS, Suspects
+from leftfold.engine.reactions.delivery import Pending
+from leftfold.engine.reactions.executor import DEATHS, Suspects
 from tests.core.receipts import Paid, app_with
 from tests.reactions.hooks import post
 

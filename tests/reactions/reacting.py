@@ -10,11 +10,12 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from leftfold import App, Delivery, Reaction, names
-from leftfold.kafka.reacting import Reacting
+from leftfold import App, Delivery, Reaction
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.reactions.runner import Reacting
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from tests.core.receipts import Paid, app_with, receipts_with
 from tests.waiting import wait_until
 

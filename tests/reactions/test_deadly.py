@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from leftfold import names
-from leftfold.codec import header
-from leftfold.engine.suspects import DEATHS
+from leftfold.engine.reactions.executor import DEATHS
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
 from leftfold.local import embedded
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header
 from tests.core.receipts import Paid
 from tests.process.trading import committed
 from tests.reactions.deadly import KILLER, NAME, TWIN, app

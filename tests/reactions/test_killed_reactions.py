@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from leftfold import names
-from leftfold.codec import header
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
+from leftfold.model import keys as names
+from leftfold.ports.codec import header
 from tests.core.receipts import Paid
 from tests.process.trading import committed
 from tests.reactions.hooks import CAREFUL, FORGETFUL, NAMES, app

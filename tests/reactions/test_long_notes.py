@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold import Delivery, names
+from leftfold import Delivery
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from tests.core.receipts import Paid
 from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, made, notes, write
 from tests.waiting import wait_until

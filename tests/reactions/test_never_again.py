@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from leftfold.codec import header
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.cluster import Cluster
+from leftfold.client import Views
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.reading import Views
+from leftfold.ports.codec import header
 from leftfold.redis import RedisViewStore
 from tests.core.receipts import Pay
 from tests.process.trading import committed

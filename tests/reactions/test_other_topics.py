@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold import names
-from leftfold.app import App
 from leftfold.errors import ConfigurationError
-from leftfold.kafka.beginnings import Beginnings
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.places import RecordedPlaces
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.reactions.start_offsets import Beginnings, RecordedPlaces
 from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.model.app import App
 from tests.reactions.reacting import EVENTS, Post, made
 
 pytestmark = pytest.mark.servers

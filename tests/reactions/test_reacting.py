@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from leftfold import ContractError, Delivery, InfrastructureError, names
-from leftfold.codec import header
-from leftfold.engine.frontier import Frontier
-from leftfold.kafka import shared_log
-from leftfold.kafka.beginnings import Beginnings
+from leftfold import ContractError, Delivery, InfrastructureError
+from leftfold.engine.reactions.delivery import Frontier
+from leftfold.kafka.reactions import group_consumer as shared_log
+from leftfold.kafka.reactions.start_offsets import Beginnings
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header
 from tests.core.receipts import Paid
 from tests.process.trading import committed
 from tests.reactions.reacting import EVENTS, PARTITIONS, Post, acting, done_up_to, made, notes, write

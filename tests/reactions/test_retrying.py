@@ -8,8 +8,7 @@ from threading import BrokenBarrierError
 import pytest
 
 from leftfold import Delivery
-from leftfold.kafka.parked import ParkedEvents
-from leftfold.kafka.retrying import Retry
+from leftfold.kafka.reactions.parked import ParkedEvents, Retry
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.receipts import Paid
 from tests.reactions.reacting import Post, acting, made, write

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from redis.crc import key_slot
 
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
-from leftfold.flush import BucketFlush, Generation
+from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.redis import RedisViewStore
-from leftfold.redis.keys import BucketKeys
+from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from tests.redis.cluster_set import ClusterSet
 
 __all__ = ["BUCKETS", "flushes", "has_rows", "new_spread", "rows", "slot_of", "tokens"]

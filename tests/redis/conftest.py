@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold.bells import LoopBell, ThreadBell
+from leftfold.ports.notifications import LoopBell, ThreadBell
 from leftfold.redis import RedisViewStore
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.sentinel_set import SentinelSet

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from leftfold.envelope import Recorded
-from leftfold.position import Position
-from leftfold.reading import Views
-from leftfold.reading.entry import Entry
+from leftfold.client import Views
+from leftfold.client.results import Entry
+from leftfold.model.position import Position, Recorded
+from leftfold.model.view import View
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.view import View
 from tests.waiting import wait_until
 
 __all__ = ["ConstantReads", "past_rows", "reading"]

@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 from leftfold import memory
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.memory import World
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore, sink
-from leftfold.view import View
+from leftfold.model.view import View
+from leftfold.ports.bulk import SteadyLog
+from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import bulk_load as sink
 from tests.ledger import app, histories, stranger
 
 FOLD = "tests"

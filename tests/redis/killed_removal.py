@@ -9,9 +9,9 @@ from typing import Any
 
 from redis.connection import Connection
 
-from leftfold.engine.generations import open_generation
-from leftfold.engine.rebuild_removal import remove
-from leftfold.flush import Generation, Phase, Registry, While
+from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.generations import open_generation
+from leftfold.ports.flush import Generation, Phase, Registry, While
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.ledger import summary
 

@@ -6,9 +6,8 @@ import os
 import signal
 import sys
 
-from leftfold.engine.rebuild_removal import remove
-from leftfold.engine.undeclared import remove_undeclared, undeclared_view
-from leftfold.flush import Generation
+from leftfold.engine.views.cleanup import remove, remove_undeclared, undeclared_view
+from leftfold.ports.flush import Generation
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.ledger import by_tag
 

@@ -9,12 +9,10 @@ import sys
 from datetime import UTC, datetime
 
 from leftfold import memory
-from leftfold.engine.tail import Tail
+from leftfold.engine.views.projector import Tail
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.flusher import Flusher
-from leftfold.redis.flushers import Flushers
-from leftfold.redis.packing import packed
-from leftfold.redis.wire import dial
+from leftfold.redis.connection.protocol import dial, packed
+from leftfold.redis.flusher import Flusher, Flushers
 from tests.ledger import app, histories, stranger
 
 BATCH = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from leftfold.redis import RedisSettings
-from leftfold.redis.wire import dial
+from leftfold.redis.connection.protocol import dial
 
 __all__ = ["Line"]
 

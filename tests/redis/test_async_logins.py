@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.flush import Generation
+from leftfold.ports.flush import Generation
 from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from tests.redis.server import RedisServer
 from tests.redis.tls import certificate, terminated
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.batch_course import OutOfStep
-from leftfold.flush import Snapshot
-from leftfold.reading import Views
+from leftfold.client import Views
+from leftfold.engine.streaming.microbatch import OutOfStep
+from leftfold.ports.flush import Snapshot
 from leftfold.redis import RedisViewStore
-from leftfold.redis.flusher import Flusher
-from leftfold.redis.flushers import Flushers
-from leftfold.redis.wire import dial
+from leftfold.redis.connection.protocol import dial
+from leftfold.redis.flusher import Flusher, Flushers
 from leftfold.testing import fold
 from tests.core.batching import Batches
 from tests.core.folding import FoldBench, out

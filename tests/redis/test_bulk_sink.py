@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from redis.crc import key_slot
 
-from leftfold.contracts.buckets import COLUMNS, mark, new_generation
-from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import ContractError, Fenced, InfrastructureError
-from leftfold.flush import Generation, Mark, Phase
+from leftfold.ports.bulk import BulkRow
+from leftfold.ports.flush import Generation, Mark, Phase
 from leftfold.redis import BulkSink, RedisViewStore
-from leftfold.redis.keys import BucketKeys
+from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.testing.contracts.readers import COLUMNS, mark, new_generation
 from tests.redis.server import RedisServer
 from tests.redis.sockets import Line
 

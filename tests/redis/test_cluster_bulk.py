@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 from redis.crc import key_slot
 
-from leftfold.contracts.buckets import COLUMNS, mark, new_generation
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import ContractError, Fenced, InfrastructureError
-from leftfold.flush import Generation, Phase
+from leftfold.ports.bulk import BucketResult, BulkRow
+from leftfold.ports.flush import Generation, Phase
 from leftfold.redis import BulkSink, RedisViewStore
-from leftfold.redis.keys import BucketKeys
+from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.testing.contracts.readers import COLUMNS, mark, new_generation
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.test_bulk_sink import INDEXES, Unchecked, bulk_rows, final
 

@@ -11,13 +11,12 @@ from itertools import pairwise
 
 import pytest
 
-from leftfold.contracts.buckets import flush_of, row
 from leftfold.errors import InfrastructureError
-from leftfold.flush import BucketFlush, Generation, Registry
+from leftfold.ports.flush import BucketFlush, Generation, Registry
 from leftfold.redis import RedisViewStore
-from leftfold.redis.flusher import Flusher
-from leftfold.redis.flushers import Flushers
-from leftfold.redis.wire import dial
+from leftfold.redis.connection.protocol import dial
+from leftfold.redis.flusher import Flusher, Flushers
+from leftfold.testing.contracts.readers import flush_of, row
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import BUCKETS, flushes, has_rows, new_spread, rows, slot_of, tokens
 from tests.redis.sockets import Line

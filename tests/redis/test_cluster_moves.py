@@ -11,13 +11,12 @@ from dataclasses import replace
 import pytest
 from redis.crc import key_slot
 
-from leftfold.contracts.buckets import changed, flush_of, row
 from leftfold.errors import InfrastructureError
-from leftfold.flush import BucketFlush, Generation, Registry
+from leftfold.ports.flush import BucketFlush, Generation, Registry
 from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.redis.connection.protocol import BucketKeys, Wire, dial, registry_key
 from leftfold.redis.flusher import commands_of
-from leftfold.redis.keys import BucketKeys, registry_key
-from leftfold.redis.wire import Wire, dial
+from leftfold.testing.contracts.readers import changed, flush_of, row
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import BUCKETS, flushes, new_spread, rows, slot_of, tokens
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold.contracts.buckets import mark
-from leftfold.engine.orphans import orphans, remove_orphans
-from leftfold.flush import Generation
+from leftfold.engine.views.cleanup import orphans, remove_orphans
+from leftfold.ports.flush import Generation
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.slots import Slots
+from leftfold.redis.connection.topology import Slots
+from leftfold.testing.contracts.readers import mark
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import flushes, new_spread, rows, slot_of
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold.contracts import ViewStoreContract
 from leftfold.redis import RedisViewStore, refuse_eviction
+from leftfold.testing.contracts import ViewStoreContract
 from tests.redis.cluster_set import ClusterSet
 
 pytestmark = pytest.mark.servers

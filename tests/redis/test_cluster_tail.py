@@ -11,20 +11,18 @@ import pytest
 from redis.crc import key_slot
 
 from leftfold import memory
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.follower import Follower
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.engine.tail import Tail
+from leftfold.client import Views
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import ViewNotBuilt
-from leftfold.flush import Generation
 from leftfold.memory import World
-from leftfold.reading import Views
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import Generation
 from leftfold.redis import BulkSink, RedisViewStore
-from leftfold.redis.flusher import Flusher
-from leftfold.redis.flushers import Flushers
-from leftfold.redis.keys import BucketKeys, registry_key
-from leftfold.redis.wire import dial
+from leftfold.redis.connection.protocol import BucketKeys, dial, registry_key
+from leftfold.redis.flusher import Flusher, Flushers
 from tests.ledger import Move, Open, app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle, tail_on

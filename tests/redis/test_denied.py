@@ -11,14 +11,14 @@ import hiredis
 import pytest
 from pydantic import SecretStr
 
-from leftfold.contracts.buckets import COLUMNS, flush_of, mark, new_generation, row
-from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import ConfigurationError
-from leftfold.flush import Generation, Phase, Registry
+from leftfold.model.rights import redis_rules
+from leftfold.ports.bulk import BulkRow
+from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.redis.failures import executed, what
-from leftfold.redis.packing import EXEC, MULTI, packed
-from leftfold.rights import redis_rules
+from leftfold.redis.connection.errors import executed, what
+from leftfold.redis.connection.protocol import EXEC, MULTI, packed
+from leftfold.testing.contracts.readers import COLUMNS, flush_of, mark, new_generation, row
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers

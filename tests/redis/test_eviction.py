@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from leftfold.cli.following import follow
 from leftfold.cli.main import run
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.redis import refuse_eviction
-from leftfold.redis.eviction import policy_in
+from leftfold.redis.maintenance import policy_in
+from leftfold.runtime.workers.view_workers import follow
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.redis import RedisViewStore
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from tests.redis.commandstats import counted
 from tests.redis.server import RedisServer
 

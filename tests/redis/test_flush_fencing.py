@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.flush import BucketFlush, Generation
+from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.redis import RedisViewStore
+from leftfold.redis.connection.protocol import BucketKeys, Wire
 from leftfold.redis.flusher import Flusher, commands_of
-from leftfold.redis.keys import BucketKeys
-from leftfold.redis.wire import Wire
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from tests.redis.server import RedisServer
 from tests.redis.sockets import Line
 from tests.waiting import wait_until

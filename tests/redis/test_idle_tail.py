@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pytest
 
 from leftfold import memory
-from leftfold.engine import group
-from leftfold.engine.tail import Tail
+from leftfold.client import Views
+from leftfold.engine.views import subscription as group
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import InfrastructureError
 from leftfold.memory import World
-from leftfold.reading import Views
 from leftfold.redis import RedisViewStore
 from leftfold.testing import fold
 from tests.ledger import app, summary

@@ -14,21 +14,18 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine import rebuild as rebuilding
-from leftfold.engine.bulk import BulkJob
-from leftfold.engine.bulk_local import run_here
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_store import BulkRow, BulkStore
-from leftfold.engine.plan import RebuildPlan
-from leftfold.engine.rebuild_result import Agreement, RebuildResult
+from leftfold.engine.rebuild import rebuilder as rebuilding
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.rebuild.tasks import BulkJob, run_here
 from leftfold.errors import Fenced
-from leftfold.flush import Generation, Mark, Phase
 from leftfold.memory import World
-from leftfold.position import Position
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS, Fields
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, BulkRow, BulkStore, SteadyLog
+from leftfold.ports.flush import Generation, Mark, Phase
 from leftfold.redis import BulkSink, RedisViewStore
-from leftfold.rows import CHECKSUM_MODULUS, Fields
-from leftfold.view import View
 from tests.ledger import app, by_owner, by_tag, summary
 from tests.redis.killed_rebuild import rebuild_of, whole_log
 from tests.redis.server import RedisServer

@@ -11,11 +11,10 @@ import pytest
 from redis import Redis
 
 from leftfold import memory
-from leftfold.cli.dropping import remove_unlisted
-from leftfold.cli.examination import Examination, Finding
-from leftfold.engine.orphans import orphans
-from leftfold.engine.rebuild_removal import sweep
-from leftfold.engine.tail import Tail
+from leftfold.cli.health.doctor import Examination, Finding
+from leftfold.cli.views.drop import remove_unlisted
+from leftfold.engine.views.cleanup import orphans, sweep
+from leftfold.engine.views.projector import Tail
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
 from tests import ledger_next

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from leftfold import memory
-from leftfold.engine.tail import Tail
+from leftfold.engine.views.projector import Tail
 from leftfold.memory import World
+from leftfold.model.view import View
 from leftfold.redis import RedisViewStore
-from leftfold.view import View
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.killed_tail import BATCH, COMMANDS
 from tests.redis.server import RedisServer

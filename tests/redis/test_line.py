@@ -14,14 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leftfold.contracts.buckets import new_generation
 from leftfold.errors import InfrastructureError
-from leftfold.questions import Registered
+from leftfold.ports.queries import Registered
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.line import Line
-from leftfold.redis.multiplexer import Multiplexer, open_line
-from leftfold.redis.packing import packed
-from leftfold.redis.wordings import worded
+from leftfold.redis.connection.asyncio import Line, Multiplexer, open_line
+from leftfold.redis.connection.protocol import packed
+from leftfold.redis.reads import worded
+from leftfold.testing.contracts.readers import new_generation
 from tests.redis.server import RedisServer
 
 _numbers = itertools.count()

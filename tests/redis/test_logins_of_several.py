@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from leftfold.contracts.buckets import COLUMNS, flush_of, mark, new_generation, row
-from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import ConfigurationError
-from leftfold.flush import Generation, Phase
+from leftfold.model.rights import redis_rules
+from leftfold.ports.bulk import BulkRow
+from leftfold.ports.flush import Generation, Phase
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.rights import redis_rules
+from leftfold.testing.contracts.readers import COLUMNS, flush_of, mark, new_generation, row
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.sentinel_set import SentinelSet
 from tests.redis.server import RedisServer

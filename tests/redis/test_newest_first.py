@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from leftfold import memory
-from leftfold.engine.generations import open_generation
-from leftfold.flush import BucketFlush, Phase
+from leftfold.engine.views.generations import open_generation
 from leftfold.memory import World
-from leftfold.ports import Flushing
+from leftfold.ports.flush import BucketFlush, Phase
+from leftfold.ports.protocols import Flushing
 from leftfold.redis import RedisViewStore
 from tests.ledger import app, summary
 from tests.redis.server import RedisServer

@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
-from leftfold.bells import ThreadBell
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import InfrastructureError
-from leftfold.flush import BucketFlush, Generation
+from leftfold.ports.flush import BucketFlush, Generation
+from leftfold.ports.notifications import ThreadBell
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.slots import Slots
-from leftfold.redis.subscriber import Subscriber
+from leftfold.redis.connection.topology import Slots
+from leftfold.redis.pubsub import Subscriber
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from tests.core.shop import household_spend
 from tests.core.watches import bench_on
 from tests.redis.cluster_set import ClusterSet

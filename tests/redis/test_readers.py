@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import ContractError
-from leftfold.flush import BucketFlush, Generation, Phase, Registry
-from leftfold.questions import Changes, Counting, Glance, Matching, Question, Range
+from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
+from leftfold.ports.queries import Changes, Counting, Glance, Matching, Question, Range
 from leftfold.redis import RedisViewStore
-from leftfold.redis.keys import BucketKeys
-from leftfold.redis.snapshots import Glimpse, SnapshotQuery
-from leftfold.redis.wordings import worded
+from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.redis.reads import Glimpse, SnapshotQuery, worded
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from tests.redis.server import RedisServer
 from tests.waiting import wait_until
 

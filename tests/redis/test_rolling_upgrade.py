@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from leftfold import FoldView, memory, names
-from leftfold.engine.tail import Tail
+from leftfold import FoldView, memory
+from leftfold.client import Views
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import StaleViewError, ViewNotBuilt
-from leftfold.flush import Generation, Phase, Registry
 from leftfold.memory import World
-from leftfold.position import Position
-from leftfold.reading import Views
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.flush import Generation, Phase, Registry
 from leftfold.redis import RedisViewStore
 from leftfold.testing import fold
-from leftfold.view import View
 from tests import ledger_next
 from tests.ledger import Summary, app, summary
 from tests.redis.server import RedisServer
@@ -80,8 +81,8 @@ def test_twin_tails_that_follow_what_other_code_made_spoil_its_rows(
     def whichever(registry: Registry, view: View[Any, Any], fold: str = "") -> dict[str, Generation]:
         return {i: g for i, g in registry.generations.items() if g.phase not in (Phase.BULK, Phase.PINNED)}
 
-    monkeypatch.setattr("leftfold.engine.tail.followed", whichever)
-    monkeypatch.setattr("leftfold.engine.generations.followed", whichever)
+    monkeypatch.setattr("leftfold.engine.views.projector.followed", whichever)
+    monkeypatch.setattr("leftfold.engine.views.generations.followed", whichever)
     with at_work(server, world, OLD):
         wait_live(world, store, OLD)
         assert not is_wrong(store, world, OLD)

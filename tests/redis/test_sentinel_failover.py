@@ -14,18 +14,17 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from leftfold import memory
-from leftfold.contracts.buckets import COLUMNS, flush_of, mark, new_generation, row
-from leftfold.engine.bulk_store import BulkRow
-from leftfold.engine.follower import Follower
+from leftfold.engine.views.projection_writer import Follower
 from leftfold.errors import InfrastructureError
-from leftfold.flush import BucketFlush, Generation, Phase, Registry
 from leftfold.memory import World
+from leftfold.ports.bulk import BulkRow
+from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.redis.flusher import Flusher
-from leftfold.redis.flushers import Flushers
-from leftfold.redis.pools import open_server
-from leftfold.redis.sentinels import Sentinels
-from leftfold.redis.wire import dial
+from leftfold.redis.connection.protocol import dial
+from leftfold.redis.connection.sync import open_server
+from leftfold.redis.connection.topology import Sentinels
+from leftfold.redis.flusher import Flusher, Flushers
+from leftfold.testing.contracts.readers import COLUMNS, flush_of, mark, new_generation, row
 from tests.ledger import app
 from tests.ports import free_port
 from tests.redis.sentinel_set import PATIENCE, SERVICE, Sentinel, SentinelSet, role

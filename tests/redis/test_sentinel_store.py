@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold.contracts import ViewStoreContract
 from leftfold.redis import RedisViewStore
+from leftfold.testing.contracts import ViewStoreContract
 from tests.redis.sentinel_set import SentinelSet
 
 pytestmark = pytest.mark.servers

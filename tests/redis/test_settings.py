@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import ConfigurationError
 from leftfold.redis import RedisSettings, RedisViewStore
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from tests.redis.server import RedisServer
 
 SECRET = "s3cr/t@:x"

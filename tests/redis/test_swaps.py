@@ -13,16 +13,14 @@ from typing import Any
 import pytest
 
 from leftfold import memory
-from leftfold.engine.bulk import BulkJob, Tell
-from leftfold.engine.bulk_local import run_here
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.plan import RebuildPlan
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.rebuild_swap import Swap
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.swap import Swap
+from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
 from leftfold.memory import World
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, SteadyLog
 from leftfold.redis import BulkSink, RedisViewStore
-from leftfold.view import View
 from tests.ledger import app, by_owner, summary
 from tests.redis.constant_reads import ConstantReads, past_rows, reading
 from tests.redis.server import RedisServer
@@ -49,7 +47,7 @@ def world(server: RedisServer) -> Iterator[World]:
 @pytest.fixture
 def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
     """No comparison waits for equal places, as between generations that never stand at one: it promises nothing."""
-    monkeypatch.setattr("leftfold.engine.rebuild_swap._COMPARE_SECONDS", 0.0)
+    monkeypatch.setattr("leftfold.engine.rebuild.swap._COMPARE_SECONDS", 0.0)
 
 
 @named

@@ -13,17 +13,16 @@ from typing import Any
 import pytest
 
 from leftfold import memory
-from leftfold.engine.follower import Follower
-from leftfold.engine.tail import Tail
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import InfrastructureError
 from leftfold.memory import World
-from leftfold.names import events as events_topic
+from leftfold.model.keys import events as events_topic
+from leftfold.model.view import View
 from leftfold.redis import RedisViewStore
-from leftfold.redis.flushers import Flushers
-from leftfold.redis.packing import SortedSets
-from leftfold.redis.wire import dial
+from leftfold.redis.connection.protocol import SortedSets, dial
+from leftfold.redis.flusher import Flushers
 from leftfold.testing import fold
-from leftfold.view import View
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.server import RedisServer
 from tests.redis.twins import Blind

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from leftfold.contracts.buckets import COLUMNS
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.flush import Generation
+from leftfold.ports.bulk import BucketResult
+from leftfold.ports.flush import Generation
 from leftfold.redis import BulkSink, RedisViewStore
+from leftfold.testing.contracts.readers import COLUMNS
 from tests.redis.server import RedisServer
 from tests.redis.test_bulk_sink import INDEXES, bulk_rows, final, generation
 

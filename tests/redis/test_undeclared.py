@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 import pytest
 
 from leftfold import memory
-from leftfold.cli.examination import Examination
+from leftfold.cli.health.doctor import Examination
+from leftfold.cli.health.survey import Survey
 from leftfold.cli.main import run
-from leftfold.cli.survey import Survey
-from leftfold.engine.undeclared import undeclared, undeclared_view
+from leftfold.engine.views.cleanup import undeclared, undeclared_view
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
-from leftfold.redis.keys import registry_key
-from leftfold.redis.routed import RoutedClient
+from leftfold.redis.connection.protocol import registry_key
+from leftfold.redis.connection.sync import RoutedClient
 from tests import ledger_next
 from tests.ledger import app, by_owner, by_tag, summary
 from tests.redis.cluster_set import ClusterSet

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.bulk_log import SteadyLog
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.engine.retry import Retry
-from leftfold.engine.verify import Verify
-from leftfold.flush import Generation
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.verify.parked_retry import Retry
+from leftfold.engine.verify.verification import Verify
 from leftfold.memory import MemoryLog
+from leftfold.model.view import View
+from leftfold.ports.bulk import SteadyLog
+from leftfold.ports.flush import Generation
 from leftfold.redis import BulkSink, RedisViewStore
-from leftfold.view import View
 from tests.core.test_unstorable import by_half, by_name, logged, parked, rows, spread, tailed
 from tests.redis.server import RedisServer
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold.contracts import ViewStoreContract
-from leftfold.contracts.buckets import mark
-from leftfold.flush import BucketFlush, Generation, Registry, While
-from leftfold.ports import ViewStore
+from leftfold.ports.flush import BucketFlush, Generation, Registry, While
+from leftfold.ports.protocols import ViewStore
 from leftfold.redis import RedisViewStore
+from leftfold.testing.contracts import ViewStoreContract
+from leftfold.testing.contracts.readers import mark
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers

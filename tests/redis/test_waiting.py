@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 import pytest
 
 from leftfold import InfrastructureError, Position, StaleViewError
-from leftfold.contracts.buckets import flush_of, mark, new_generation
-from leftfold.flush import Generation, Registry
-from leftfold.ports import AsyncBell
-from leftfold.reading import Reader
-from leftfold.redis import RedisViewStore, flusher, subscriber
-from leftfold.redis.subscriber import Subscriber
+from leftfold.client import Reader
+from leftfold.ports.flush import Generation, Registry
+from leftfold.ports.protocols import AsyncBell
+from leftfold.redis import RedisViewStore, flusher
+from leftfold.redis import pubsub as subscriber
+from leftfold.redis.pubsub import Subscriber
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation
 from tests.core.folding import TOPIC, FoldBench, out
 from tests.core.shop import Spend, household_spend, open_baskets
 from tests.core.watches import bench_on

@@ -10,11 +10,11 @@ from decimal import Decimal
 import pytest
 
 from leftfold import ChangesNotKept, InfrastructureError
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
-from leftfold.engine.tail import Tail
-from leftfold.reading import Reader
+from leftfold.client import Reader
+from leftfold.engine.views.projector import Tail
 from leftfold.redis import RedisViewStore
-from leftfold.redis.keys import BucketKeys
+from leftfold.redis.connection.protocol import BucketKeys
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from tests.core.folding import out
 from tests.core.shop import Spend, household_spend
 from tests.core.watches import Watches, bench_on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leftfold.flush import BucketFlush
+from leftfold.ports.flush import BucketFlush
 from leftfold.redis.flusher import Flight, Flusher
 
 __all__ = ["Blind", "Repeating"]

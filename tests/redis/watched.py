@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from decimal import Decimal
 
-from leftfold.engine.tail import Tail
+from leftfold.client import Views
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import InfrastructureError
-from leftfold.reading import Views
 from leftfold.redis import RedisViewStore
 from tests.ledger import summary
 from tests.redis.cluster_set import ClusterSet

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from leftfold.engine import deciding
-from leftfold.engine.reacting import Reactor
-from leftfold.engine.stream import Stream
+from leftfold.engine.processing import command_processor as deciding
+from leftfold.engine.processing.process_reactor import Reactor
+from leftfold.engine.processing.stream_state import Stream
 from tests.reference.chain import chain
 
 __all__ = ["chain"]

@@ -9,7 +9,7 @@ import pytest
 
 from events.baskets import BasketCheckedOut, Line
 from leftfold import ContractError, Event
-from leftfold.codec import MessageCodec
+from leftfold.ports.codec import MessageCodec
 
 V1 = b"""{"basket_id": "b", "at": "2016-12-24T18:00:00Z", "household_id": "h-7", "store_id": "s-1", "lines": [
     {"product_id": "milk", "quantity": 2, "sales_value": "3.98", "retail_disc": "0.40", "coupon_disc": "1.00"},

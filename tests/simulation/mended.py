@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from leftfold.engine import deciding
-from leftfold.engine.batch_lane import BatchLane
-from leftfold.engine.lane import Lane
-from leftfold.engine.statemark import StateMark
+from leftfold.engine.processing import command_processor as deciding
+from leftfold.engine.processing.command_processor import Lane
+from leftfold.engine.processing.partition_processor import BatchLane
+from leftfold.engine.processing.stream_state import StateMark
 from leftfold.errors import Fenced
-from leftfold.kafka.known_logs import KnownLogs
-from leftfold.kafka.member import Member
-from leftfold.kafka.outbox import Outbox
-from leftfold.kafka.pace import Pace
-from leftfold.kafka.replies import Replies
-from leftfold.kafka.restore import Restoration
-from leftfold.kafka.worker import Worker
+from leftfold.kafka.client.command_producer import Outbox
+from leftfold.kafka.worker.batching import Pace
+from leftfold.kafka.worker.log_identity import KnownLogs
+from leftfold.kafka.worker.membership import Member
+from leftfold.kafka.worker.replies import Replies
+from leftfold.kafka.worker.state_restore import Restoration
+from leftfold.kafka.worker.worker import Worker
 from leftfold.redis import BulkSink
-from leftfold.redis.failures import executed, refuse_errors, translated
+from leftfold.redis.connection.errors import executed, refuse_errors, translated
 from tests.simulation.bug import Bug, Patch, module_of
 from tests.simulation.mishaps import BROKEN, CUT, HEAVY, LOG, OUTBOX, REMADE, SLOW, STRAY, UPGRADED
 from tests.simulation.spending import BESIDE

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from leftfold.app import App
-from leftfold.engine.batch_lane import BatchLane
-from leftfold.engine.duty import Duty
-from leftfold.kafka.workshop import Workshop
-from leftfold.messages import Command
-from leftfold.ports import LogReader, RawRecord
+from leftfold.engine.processing.partition_processor import BatchLane
+from leftfold.engine.processing.recovery import Duty
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.model.app import App
+from leftfold.model.messages import Command
+from leftfold.ports.protocols import LogReader, RawRecord
+from leftfold.testing.simulation.environment import active
 from leftfold.testing.simulation.schedules import Scenario
-from leftfold.testing.simulation.world import active
 from tests.simulation.purse import load_of
 from tests.worker.bank import bank
 

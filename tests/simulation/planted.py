@@ -9,23 +9,26 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from leftfold.engine import deciding, rebuild_attempt, rebuild_removal
-from leftfold.engine.follower import Follower
-from leftfold.engine.lane import Lane
-from leftfold.engine.rebuild import Begun, Rebuild
-from leftfold.engine.rebuild_catchup import CatchUp
-from leftfold.engine.tail import Tail
-from leftfold.kafka import bulk, reader
-from leftfold.kafka.hanging import Hanging
-from leftfold.kafka.logs import QuietLog
-from leftfold.kafka.member import Member
-from leftfold.kafka.restore import Restoration
-from leftfold.kafka.transaction import Aborted, Committed, Transactions, _Listening
-from leftfold.kafka.worker import Worker
-from leftfold.reading.lookup import Lookup
+from leftfold.client.lookup import Lookup
+from leftfold.engine.processing import command_processor as deciding
+from leftfold.engine.processing.command_processor import Lane
+from leftfold.engine.rebuild.rebuilder import Begun, Rebuild
+from leftfold.engine.rebuild.swap import CatchUp
+from leftfold.engine.views import cleanup as rebuild_removal
+from leftfold.engine.views import leases as rebuild_attempt
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.projector import Tail
+from leftfold.kafka import bulk_log as bulk
+from leftfold.kafka import log_reader as reader
+from leftfold.kafka.errors import QuietLog
+from leftfold.kafka.worker.hanging_transactions import Hanging
+from leftfold.kafka.worker.membership import Member
+from leftfold.kafka.worker.state_restore import Restoration
+from leftfold.kafka.worker.transactions import Aborted, Committed, Transactions, _Listening
+from leftfold.kafka.worker.worker import Worker
 from leftfold.redis import RedisViewStore
+from leftfold.redis.connection.protocol import EXEC, MULTI
 from leftfold.redis.flusher import Flusher
-from leftfold.redis.packing import EXEC, MULTI
 from tests.simulation.bug import Bug, Patch, module_of
 from tests.simulation.mended import MENDED
 from tests.simulation.purse import RESTARTS

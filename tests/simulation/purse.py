@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from leftfold.messages import Command
+from leftfold.model.messages import Command
 from leftfold.testing.simulation.schedules import Scenario
 from tests.worker.bank import Bank, bank
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.testing.simulation import projections, takeover
+from leftfold.testing.simulation.environment import World
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
-from leftfold.testing.simulation.world import World
 
 __all__ = ["RedisWorld", "StoreInWorld", "redis_world"]
 
@@ -86,7 +86,7 @@ class StoreInWorld:
 def redis_world(seed: int) -> Iterator[RedisWorld]:
     """A world that is active, and whose time and sockets the adapter and redis-py use, within the block."""
     found = RedisWorld(seed)
-    packages = (*takeover.PACKAGES, *projections.PACKAGES, "leftfold.contracts")
+    packages = (*takeover.PACKAGES, *projections.PACKAGES, "leftfold.testing.contracts")
     with (
         takeover.taken_over(packages, projections.NETWORK, projections.LIBRARIES),
         found.world.activated(),

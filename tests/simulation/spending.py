@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Union
 
-from leftfold.app import App
-from leftfold.messages import Event
+from leftfold.model.app import App
+from leftfold.model.messages import Event
+from leftfold.model.view import FoldView, View
 from leftfold.testing.simulation.schedules import Scenario
-from leftfold.view import FoldView, View
 from tests.simulation.purse import load_of
 from tests.worker.bank import bank
 

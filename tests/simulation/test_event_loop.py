@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import InfrastructureError
-from leftfold.flush import Generation, Registry
+from leftfold.ports.flush import Generation, Registry
 from leftfold.redis import RedisViewStore
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from leftfold.testing.simulation.scheduler import Process
 from leftfold.testing.simulation.stand_ins.event_loop import asyncio
 from tests.simulation.redis_world import RedisWorld, redis_world

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
 from leftfold.errors import InfrastructureError
-from leftfold.flush import Generation
-from leftfold.testing.simulation.kafka.cluster import Fate
+from leftfold.ports.flush import Generation
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.simulation.kafka.brokers import Fate
 from leftfold.testing.simulation.scheduler import Process
 from leftfold.testing.simulation.stand_ins import sockets
 from tests.simulation.redis_world import RedisWorld, redis_world

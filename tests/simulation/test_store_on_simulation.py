@@ -8,13 +8,13 @@ from typing import cast
 
 import pytest
 
-from leftfold.contracts import ViewStoreContract
-from leftfold.contracts.buckets import flush_of, mark, new_generation, row
-from leftfold.flush import BucketFlush, Generation
-from leftfold.ports import ViewStore
+from leftfold.ports.flush import BucketFlush, Generation
+from leftfold.ports.protocols import ViewStore
 from leftfold.redis import RedisSettings
+from leftfold.redis.connection.protocol import UNWATCH
 from leftfold.redis.flusher import Flusher
-from leftfold.redis.packing import UNWATCH
+from leftfold.testing.contracts import ViewStoreContract
+from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
 from tests.simulation.redis_world import RedisWorld, StoreInWorld, redis_world
 
 _SEEDS = 25

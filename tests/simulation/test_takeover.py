@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from leftfold.kafka import watchdog
+from leftfold.kafka.worker import transactions as watchdog
 from leftfold.testing.simulation import projections, takeover
-from leftfold.testing.simulation.world import World
+from leftfold.testing.simulation.environment import World
 
 _STANDS_IN = {
     "asyncio", "atexit", "os", "queue", "random", "secrets", "select", "socket", "sys", "threading", "time",
@@ -24,14 +24,15 @@ _STANDS_IN = {
 _HARMLESS = {
     "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "difflib",
     "enum", "functools", "hashlib", "heapq", "hiredis", "itertools", "json", "leftfold", "logging", "math", "operator",
-    "pathlib",
+    "gc", "pathlib",
     "pydantic", "pydantic_core", "pydantic_settings", "re", "redis", "ssl", "struct", "traceback", "types", "typing",
     "typing_extensions", "urllib", "warnings", "zlib",
 }  # fmt: skip
 """What neither waits nor draws; redis-py is taken over with its loaded modules, and nothing is encrypted in a world."""
 _NOT_YET = {
-    "leftfold.kafka.cluster": {"concurrent.futures"},
-    "leftfold.supervisor": {"signal", "subprocess"},
+    "leftfold.kafka.administration.cluster": {"concurrent.futures"},
+    "leftfold.runtime.lifecycle": {"signal"},
+    "leftfold.runtime.supervisor": {"signal", "subprocess"},
 }
 """What is left real, and why: futures come from the simulated admin client; of the
 supervisor only its pauses are used.

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leftfold.engine.batch_follower import BatchFollower
-from leftfold.engine.batch_job import BatchJob
-from leftfold.engine.places import Place
-from leftfold.flush import Mark, Snapshot
-from leftfold.ports import ViewStore
-from leftfold.position import Position
+from leftfold.engine.streaming.microbatch_task import BatchFollower, BatchJob
+from leftfold.engine.views.row_folding import Place
+from leftfold.model.position import Position
+from leftfold.ports.flush import Mark, Snapshot
+from leftfold.ports.protocols import ViewStore
 
 __all__ = ["Cutting", "Forgetful", "Trusting"]
 

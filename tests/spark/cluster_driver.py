@@ -18,18 +18,18 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from leftfold.engine.batch_job import BatchJob
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.streaming.microbatch_task import BatchJob
 from leftfold.errors import LeftfoldError
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import java_home, spark_jars
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.query_stream import QueryStream
-from leftfold.spark.runner import spark_runner
-from leftfold.spark.streaming import StreamPorts, ViewStream
+from leftfold.spark.core.job import spark_runner
+from leftfold.spark.queries.query_stream import QueryStream
+from leftfold.spark.streaming.projection import StreamPorts, ViewStream
 from tests.ledger import app
 from tests.servers import patient
 from tests.spark.careless_jobs import Forgetful

@@ -13,21 +13,21 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from leftfold import names
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.tail import Tail
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.client import Views
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.views.projector import Tail
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
-from leftfold.position import Position
-from leftfold.reading import Views
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.model.view import View
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.spark.runner import spark_runner
-from leftfold.view import View
+from leftfold.spark.core.job import spark_runner
 from tests.ledger import app, histories, stranger
 from tests.redis.server import RedisServer
 from tests.servers import Addresses, patient, running

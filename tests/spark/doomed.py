@@ -15,8 +15,7 @@ import hiredis
 import psutil
 
 from leftfold.redis import RedisSettings
-from leftfold.redis.packing import EXEC
-from leftfold.redis.wire import dial
+from leftfold.redis.connection.protocol import EXEC, dial
 
 __all__ = ["Doom"]
 

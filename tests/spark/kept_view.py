@@ -8,11 +8,10 @@ from contextlib import closing
 from decimal import Decimal
 from typing import Any
 
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.names import events
-from leftfold.partitioner import partition_of
-from leftfold.position import Position
-from leftfold.reading import Views
+from leftfold.client import Views
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.model.keys import events, partition_of
+from leftfold.model.position import Position
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.ledger import Move, app, histories, stranger
 from tests.redis.server import RedisServer

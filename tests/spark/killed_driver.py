@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.flush import Generation, Mark, Phase, Registry, While
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.local import java_home
+from leftfold.ports.flush import Generation, Mark, Phase, Registry, While
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.redis.seal import seal
+from leftfold.redis.bulk_load import seal
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.runner import spark_runner
+from leftfold.spark.core.job import spark_runner
 from tests.ledger import app
 from tests.servers import patient
 from tests.spark.doomed import Doom

@@ -7,9 +7,9 @@ import signal
 import sys
 from functools import partial
 
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
 from tests.ledger import app
 from tests.servers import patient

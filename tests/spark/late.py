@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from leftfold.engine.bulk_store import BulkRow
 from leftfold.errors import Fenced
-from leftfold.flush import Generation
+from leftfold.model.rows import Fields
+from leftfold.ports.bulk import BulkRow
+from leftfold.ports.flush import Generation
 from leftfold.redis import BulkSink, RedisSettings
-from leftfold.rows import Fields
 
 __all__ = ["LateSink", "UncheckedLateSink"]
 

@@ -6,13 +6,13 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.local import java_home
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.runner import spark_runner
+from leftfold.spark.core.job import spark_runner
 from tests.ledger import app
 from tests.servers import patient
 from tests.spark.late import LateSink, UncheckedLateSink

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
-from leftfold.codec import MessageCodec, read_recorded
-from leftfold.engine.bulk_log import BulkLog, Range, raw
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.names import events
-from leftfold.ports import ViewStore
-from leftfold.reading import Views
-from leftfold.rows import CHECKSUM_MODULUS
+from leftfold.client import Views
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.model.keys import events
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.bulk import BulkLog, Range, raw
+from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.protocols import ViewStore
 from leftfold.testing import fold
-from leftfold.view import View
 from tests.ledger import app, ledgers
 from tests.spark.conftest import Shop
 

@@ -12,19 +12,19 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
-from leftfold.engine.bulk_store import BulkStore
-from leftfold.engine.generations import change
-from leftfold.engine.rebuild import RebuildOptions
-from leftfold.engine.refresh import Refresh
-from leftfold.flush import Generation
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.engine.rebuild.rebuilder import RebuildOptions
+from leftfold.engine.rebuild.refresh import Refresh
+from leftfold.engine.views.generations import change
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.query import QueryView
+from leftfold.model.computed_views import QueryView
+from leftfold.ports.bulk import BulkStore
+from leftfold.ports.flush import Generation
 from leftfold.redis import BulkSink, RedisSettings
-from leftfold.spark.query_runner import query_runner
-from leftfold.spark.query_stream import QueryStream
-from leftfold.spark.stream_batches import StreamPlaces
+from leftfold.spark.queries.incremental_batches import StreamPlaces
+from leftfold.spark.queries.query_refresh import query_runner
+from leftfold.spark.queries.query_stream import QueryStream
 from tests.spark.conftest import Shop
 from tests.spark.queries import owner_sums
 from tests.waiting import wait_until

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leftfold.flush import BucketFlush, Generation, Mark
 from leftfold.local import java_home, spark_jars
+from leftfold.ports.flush import BucketFlush, Generation, Mark
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.query_stream import QueryStream
+from leftfold.spark.queries.query_stream import QueryStream
 from tests.servers import patient
 from tests.spark.queries import owner_sums
 from tests.spark.query_streams import places

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from leftfold.flush import BucketFlush, Landed
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.local import java_home, spark_jars
-from leftfold.ports import Flushing
+from leftfold.ports.flush import BucketFlush, Landed
+from leftfold.ports.protocols import Flushing
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.streaming import StreamPorts, ViewStream
+from leftfold.spark.streaming.projection import StreamPorts, ViewStream
 from tests.ledger import app
 from tests.servers import patient
 

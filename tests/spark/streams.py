@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from leftfold.engine.batch_course import BatchCourse
-from leftfold.engine.batch_job import BatchJob
+from leftfold.client import Views
+from leftfold.engine.streaming.microbatch import BatchCourse
+from leftfold.engine.streaming.microbatch_task import BatchJob
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.reader import KafkaLogReader
-from leftfold.position import Position
-from leftfold.reading import Views
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.model.position import Position
+from leftfold.model.view import View
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.spark.batch_query import BatchQuery, QueryOptions
-from leftfold.spark.streaming import StreamPorts, ViewStream
+from leftfold.spark.streaming.projection import StreamPorts, ViewStream
+from leftfold.spark.streaming.query import BatchQuery, QueryOptions
 from leftfold.testing import fold
-from leftfold.view import View
 from tests.ledger import LedgerCommand, app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.server import RedisServer
 from tests.spark.conftest import WAIT_SECONDS, Shop

@@ -16,12 +16,12 @@ import psutil
 import pytest
 from redis import Redis
 
-from leftfold import names
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.client import KafkaClient
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.local import java_home
-from leftfold.spark.shipping import packed
+from leftfold.model import keys as names
+from leftfold.spark.core.session import packed
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.servers import secret_url
 from tests.spark.cluster import SPARK_HOME, StandaloneCluster, standalone

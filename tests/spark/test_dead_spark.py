@@ -15,9 +15,9 @@ from pathlib import Path
 from pyspark import SparkContext
 from leftfold.local import java_home
 from leftfold.spark import SparkSettings, open_session, spark_session
-from leftfold.spark.answers import Answer, AnswerLimit
-from leftfold.spark.launch import is_alive
-from leftfold.spark.outcome import cause_of
+from leftfold.spark.sql.results import Answer, AnswerLimit
+from leftfold.spark.core.jvm import is_alive
+from leftfold.spark.core.task_io import cause_of
 
 LARGE = "SELECT id, repeat('x', 1000) FROM range(0, 2000000, 1, 1)"  # in one partition, and four times the memory
 WITHIN_A_TASK = "SELECT max(length(repeat('x', 1500000000 + cast(id AS int)))) FROM range(1)"

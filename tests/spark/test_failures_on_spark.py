@@ -14,10 +14,10 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark import TaskContext
 
 from leftfold import FoldView, SpreadView
-from leftfold.engine.bulk_log import BulkLog, OpenBulkLog, Range
-from leftfold.engine.rebuild import Rebuild
+from leftfold.engine.rebuild.rebuilder import Rebuild
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
-from leftfold.kafka.bulk import KafkaBulkLog
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.ports.bulk import BulkLog, OpenBulkLog, Range
 from leftfold.redis import BulkSink, RedisSettings
 from tests.ledger import Moved, Total, by_owner, by_tag, count, summary
 from tests.spark.conftest import Shop

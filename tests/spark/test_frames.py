@@ -11,13 +11,13 @@ import pytest
 from confluent_kafka import Producer
 
 from leftfold import App, Command, Decider, Event
-from leftfold.engine.state_check import StateCheck, check_here
-from leftfold.engine.stream import Stream, StreamCodec
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.topics import ensure
-from leftfold.names import state
+from leftfold.engine.processing.state_check import StateCheck, check_here
+from leftfold.engine.processing.stream_state import Stream, StreamCodec
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.model.keys import state
 from leftfold.spark import events, states
-from leftfold.spark.checks import spark_checks
+from leftfold.spark.core.task_io import spark_checks
 from tests.ledger import app, by_owner, ledgers
 from tests.spark.conftest import Shop
 

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from leftfold import memory
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.envelope import Receipt
-from leftfold.kafka.client import KafkaClient
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model.position import Receipt
 from tests.ledger import Close, LedgerCommand, Move, Open, app
 from tests.spark.conftest import WAIT_SECONDS, Shop
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.generations import resolve
-from leftfold.engine.rebuild_removal import remove
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.engine.rebuild_together import rebuild_together
+from leftfold.client import Views
+from leftfold.engine.rebuild.rebuilder import rebuild_together
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.generations import resolve
 from leftfold.errors import InfrastructureError
-from leftfold.flush import Phase
-from leftfold.kafka.client import KafkaClient
-from leftfold.reading import Views
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model.view import View
+from leftfold.ports.flush import Phase
 from leftfold.redis import RedisViewStore
-from leftfold.spark.runner import spark_pass_runner
-from leftfold.view import View
+from leftfold.spark.core.job import spark_pass_runner
 from tests.ledger import app, by_owner, by_tag, histories, stranger, summary
 from tests.servers import secret_url
 from tests.spark.conftest import Shop

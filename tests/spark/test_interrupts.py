@@ -15,7 +15,7 @@ from py4j.protocol import Py4JNetworkError
 
 from leftfold.errors import InfrastructureError
 from leftfold.local import java_home
-from leftfold.spark.outcome import cause_of
+from leftfold.spark.core.task_io import cause_of
 
 START = """
 import signal

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.orphans import orphans, remove_orphans
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.views.cleanup import orphans, remove_orphans
 from leftfold.errors import Fenced
-from leftfold.flush import Generation
-from leftfold.ports import ViewStore
-from leftfold.view import View
+from leftfold.model.view import View
+from leftfold.ports.flush import Generation
+from leftfold.ports.protocols import ViewStore
 from tests.ledger import by_owner, summary
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
@@ -96,7 +96,7 @@ def test_twin_that_believes_the_registry_instead_of_the_marks_cannot_go_on(
         return generation
 
     with monkeypatch.context() as careless:
-        careless.setattr("leftfold.engine.rebuild_resume._as_it_is", as_registered)
+        careless.setattr("leftfold.engine.rebuild.rebuilder._as_it_is", as_registered)
         with pytest.raises(Fenced, match="is sealed, not bulk"):
             shop.rebuild(by_owner, fold=FOLD).run()
     assert shop.rebuild(by_owner, fold=FOLD).run().agreement is Agreement.EQUAL

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.spark.testing import rows
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.spark.queries.testing import rows
 from tests.ledger import Moved, by_owner, by_tag, summary
 from tests.redis.server import RedisServer
 from tests.spark.cluster import StandaloneCluster, standalone

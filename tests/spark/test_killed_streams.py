@@ -13,7 +13,7 @@ from typing import Self
 
 import pytest
 
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.rebuild.result import Agreement
 from tests.servers import secret_url
 from tests.spark.conftest import Shop
 from tests.spark.queries import owner_sums

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leftfold.errors import InfrastructureError
-from leftfold.spark.launch import private_folder, quiet_launch
-from leftfold.spark.settings import SparkSettings
+from leftfold.spark.core.jvm import private_folder, quiet_launch
+from leftfold.spark.core.session import SparkSettings
 
 
 def test_the_log_follows_no_link(tmp_path: Path) -> None:

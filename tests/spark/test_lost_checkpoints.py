@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.rebuild.result import Agreement
 from tests.spark.conftest import Shop
 from tests.spark.queries import owner_sums
 from tests.spark.query_streams import Streaming, newest, wait_committed

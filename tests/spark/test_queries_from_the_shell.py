@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.client.kafka_client import KafkaClient
 from tests.cli.shell import Shell, Typed
 from tests.ledger import Move
 from tests.ledger import app as ledgers_app

@@ -17,10 +17,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leftfold import Event, QueryView, ReferenceFile
-from leftfold.envelope import Recorded
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
+from leftfold.model.position import Recorded
 from leftfold.spark import SparkSettings, spark_session
-from leftfold.spark.testing import TIME, rows
+from leftfold.spark.queries.testing import TIME, rows
 from tests.ledger import Moved
 from tests.spark.queries import OwnerSums, balances, owner_frame, owner_sums, regions, still_open
 

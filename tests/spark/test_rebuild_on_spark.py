@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.bulk import BulkJob, Tell
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_store import BulkRow
-from leftfold.engine.plan import RebuildPlan
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.engine.rebuild.tasks import BulkJob, Tell
 from leftfold.errors import Fenced
-from leftfold.flush import Phase
+from leftfold.ports.bulk import BucketResult, BulkRow
+from leftfold.ports.flush import Phase
 from leftfold.redis import BulkSink
 from leftfold.testing import fold
 from tests.ledger import by_owner, by_tag, summary

@@ -15,19 +15,19 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from leftfold import Event
-from leftfold.engine.rebuild import RebuildOptions
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.engine.refresh import Refresh
+from leftfold.engine.rebuild.rebuilder import RebuildOptions
+from leftfold.engine.rebuild.refresh import Refresh
+from leftfold.engine.rebuild.result import Agreement
 from leftfold.errors import ConfigurationError, ContractError, Fenced
-from leftfold.flush import Phase
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.reader import KafkaLogReader
-from leftfold.position import Position
-from leftfold.query import QueryView, TableView
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.model.computed_views import QueryView, TableView
+from leftfold.model.position import Position
+from leftfold.ports.flush import Phase
 from leftfold.redis import BulkSink
-from leftfold.spark.query_runner import query_runner
-from leftfold.spark.testing import rows
+from leftfold.spark.queries.query_refresh import query_runner
+from leftfold.spark.queries.testing import rows
 from tests.ledger import Closed, Move, Moved, Opened, app
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, QueryView, SpreadView
-from leftfold.kafka.client import KafkaClient
-from leftfold.keys import NO_ROW
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model.keys import NO_ROW
 from leftfold.redis import RedisViewStore
-from leftfold.spark.query_runner import query_runner
+from leftfold.spark.queries.query_refresh import query_runner
 from tests.ledger import Move, Moved, Total, add, app, count
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.oracle import logged

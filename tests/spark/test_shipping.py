@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from leftfold.errors import ConfigurationError
-from leftfold.spark.shipping import packed
+from leftfold.spark.core.session import packed
 
 
 @pytest.mark.parametrize("marker", [["__init__.py"], []], ids=["package", "namespace"])

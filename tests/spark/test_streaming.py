@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from leftfold import memory
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.engine.rebuild_result import Agreement, RebuildResult
-from leftfold.engine.tail import Tail
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
+from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.views.projector import Tail
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.redis import BulkSink
 from tests.ledger import app, by_owner, by_tag, summary
 from tests.spark.conftest import WAIT_SECONDS, Shop

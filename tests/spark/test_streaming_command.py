@@ -26,7 +26,7 @@ VIEWS = (summary, by_owner)
 
 def part_of(supervisor: int) -> psutil.Process:
     """The process in which views are folded."""
-    (found,) = [p for p in psutil.Process(supervisor).children() if "leftfold.cli.part" in p.cmdline()]
+    (found,) = [p for p in psutil.Process(supervisor).children() if "leftfold.cli.run.child_process" in p.cmdline()]
     return found
 
 

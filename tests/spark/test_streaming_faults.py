@@ -14,12 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
-from leftfold.codec import header
-from leftfold.engine.batch_course import BatchCourse, OutOfStep
-from leftfold.engine.batch_job import BatchJob
-from leftfold.engine.bulk_log import Range, raw
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.names import events
+from leftfold.engine.streaming.microbatch import BatchCourse, OutOfStep
+from leftfold.engine.streaming.microbatch_task import BatchJob
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.model.keys import events
+from leftfold.ports.bulk import Range, raw
+from leftfold.ports.codec import header
 from leftfold.testing import fold
 from tests.ledger import Move, app, by_owner, by_tag, histories, stranger, summary
 from tests.redis.server import RedisServer

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from leftfold import App
-from leftfold.cli import query_streams
-from leftfold.cli.survey import Survey
-from leftfold.engine.rebuild_result import Agreement
+from leftfold.cli.health.survey import Survey
+from leftfold.engine.rebuild.result import Agreement
 from leftfold.errors import ConfigurationError, Fenced
-from leftfold.kafka.client import KafkaClient
-from leftfold.position import Position
-from leftfold.query import QueryView
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model.computed_views import QueryView
+from leftfold.model.position import Position
 from leftfold.redis import RedisViewStore
-from leftfold.spark.computing import refreshed
+from leftfold.runtime.workers import query_workers as query_streams
+from leftfold.spark.queries.compute import refreshed
 from tests.ledger import Move, Moved, app
 from tests.servers import secret_url
 from tests.spark.conftest import WAIT_SECONDS, Shop

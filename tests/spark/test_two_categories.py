@@ -17,19 +17,20 @@ from typing import Any
 
 import pytest
 
-from leftfold import StaleViewError, names
-from leftfold.codec import MessageCodec, read_recorded
-from leftfold.engine.bulk_log import Range, raw
-from leftfold.engine.rebuild_result import Agreement
-from leftfold.flush import Phase, covered
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.topics import ensure
-from leftfold.kafka.worker import Worker
-from leftfold.kafka.workshop import Workshop
-from leftfold.position import Position
+from leftfold import StaleViewError
+from leftfold.engine.rebuild.result import Agreement
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.worker import Worker
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.ports.bulk import Range, raw
+from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.flush import Phase, covered
 from leftfold.redis import RedisViewStore
-from leftfold.spark.computing import checked, refreshed
+from leftfold.spark.queries.compute import checked, refreshed
 from leftfold.spark.sql.incremental import classify
 from tests.ledger import Move
 from tests.ledger import app as ledgers_app
@@ -178,7 +179,7 @@ def test_the_twin_that_streams_one_of_two_topics_is_never_shown(
     """Its marks never reach the other topic's end, so that readers would wait for ever."""
     allowed = classify(checked(kin.shop.spark, lone), lone.tables, ["owner", "amount"])
     assert allowed.incremental
-    monkeypatch.setattr("leftfold.spark.query_stream.refreshed", lambda spark, view: allowed)
+    monkeypatch.setattr("leftfold.spark.queries.query_stream.refreshed", lambda spark, view: allowed)
     shop, ends = kin.shop, kin.ends()
     store = RedisViewStore(shop.redis)
     with Streaming(shop.spark, lone, places(shop.kafka, shop.redis, store, tmp_path)) as stream:

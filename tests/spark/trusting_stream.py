@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from leftfold.flush import Generation
-from leftfold.spark.checkpoint import Checkpoint
-from leftfold.spark.query_stream import QueryStream
+from leftfold.ports.flush import Generation
+from leftfold.spark.queries.incremental_batches import Checkpoint
+from leftfold.spark.queries.query_stream import QueryStream
 from tests.spark.query_streams import Streaming
 
 __all__ = ["Trusting"]

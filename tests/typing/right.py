@@ -29,7 +29,7 @@ from leftfold import (
     Timer,
     memory,
 )
-from leftfold.reading import Change, Entry, Page, Reader
+from leftfold.client import Change, Entry, Page, Reader
 from leftfold.testing import Given, GivenProcess, Then, ThenSent, fold, given
 
 

@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from leftfold import names
-from leftfold.codec import MessageCodec, header
-from leftfold.engine.statemark import MARK
-from leftfold.envelope import Receipt
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.engine.processing.stream_state import MARK
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Receipt
+from leftfold.ports.codec import MessageCodec, header
+from leftfold.ports.protocols import RawRecord
 from tests.waiting import wait_until
 from tests.worker.bank import Account, Bank
 from tests.worker.broker import Broker

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from types import new_class
 from typing import Any, Literal, TypeVar, Union
 
-from leftfold import names
-from leftfold.app import App
-from leftfold.decider import Decider
 from leftfold.errors import DomainError
-from leftfold.messages import Command, Event
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.decider import Decider
+from leftfold.model.messages import Command, Event
 
 __all__ = ["PARTITIONS", "Account", "Bank", "Overdrawn", "bank"]
 

@@ -19,12 +19,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
     ResourceType,
 )
 
-from leftfold import names
-from leftfold.kafka.cluster import Cluster
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.ports import RawRecord
+from leftfold.model import keys as names
+from leftfold.ports.protocols import RawRecord
 from tests.settled import wait_settled
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank, bank

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from leftfold.codec import MessageCodec
-from leftfold.engine.received import command_headers
-from leftfold.messages import Command
-from leftfold.partitioner import partition_of
+from leftfold.engine.processing.command_wire import command_headers
+from leftfold.model.keys import partition_of
+from leftfold.model.messages import Command
+from leftfold.ports.codec import MessageCodec
 from tests.worker.bank import Bank
 
 __all__ = ["Letter", "good", "hostile"]

@@ -8,12 +8,12 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
-from leftfold.engine.received import command_id
-from leftfold.envelope import Receipt
+from leftfold.engine.processing.command_wire import command_id
 from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.messages import Command
+from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 

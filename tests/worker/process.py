@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker import Worker
+from leftfold.kafka.worker.worker import Worker
 from tests.worker.bank import PARTITIONS, bank
 from tests.worker.points import Point, Points
 from tests.worker.shop import FaultyShop, Haste

@@ -7,8 +7,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from leftfold.envelope import Receipt
-from leftfold.position import Position
+from leftfold.model.position import Position, Receipt
 
 __all__ = ["behind"]
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker import Worker
+from leftfold.kafka.worker.worker import Worker
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.points import Points

@@ -11,18 +11,18 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
-from leftfold.app import App
-from leftfold.decider import Decider
-from leftfold.engine.batch import Batch, Outgoing
-from leftfold.engine.duty import Duty
-from leftfold.engine.lane import Lane
-from leftfold.kafka.member import Member
-from leftfold.kafka.restore_ports import RestorePorts
+from leftfold.engine.processing.command_processor import Lane
+from leftfold.engine.processing.recovery import Duty
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.transaction import Transactions
-from leftfold.kafka.workshop import Workshop
-from leftfold.partitioner import partition_of
-from leftfold.ports import LogReader
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.membership import Member
+from leftfold.kafka.worker.state_restore import RestorePorts
+from leftfold.kafka.worker.transactions import Transactions
+from leftfold.model.app import App
+from leftfold.model.decider import Decider
+from leftfold.model.keys import partition_of
+from leftfold.ports.outgoing import Batch, Outgoing
+from leftfold.ports.protocols import LogReader
 from tests.worker.points import Points
 
 __all__ = ["FaultyShop", "Haste"]

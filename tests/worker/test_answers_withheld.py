@@ -20,11 +20,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
     ResourceType,
 )
 
-from leftfold import App, names
-from leftfold.engine.lane import Lane
+from leftfold import App
+from leftfold.engine.processing.command_processor import Lane
 from leftfold.errors import ConfigurationError
 from leftfold.local import embedded
 from leftfold.local.settings import LocalSettings
+from leftfold.model import keys as names
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank, bank
 from tests.worker.broker import SECONDS, Broker

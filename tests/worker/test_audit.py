@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from leftfold.envelope import Receipt
 from leftfold.errors import ContractError
-from leftfold.position import Position
+from leftfold.model.position import Position, Receipt
 from tests.worker.audit import Fact, violations
 from tests.worker.bank import bank
 from tests.worker.load import Sent

@@ -7,16 +7,16 @@ import re
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from leftfold import names
-from leftfold.codec import UNREADABLE, header
-from leftfold.engine.bulk_log import Range
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.reader import KafkaLogReader
-from leftfold.kafka.shared_log import SharedLog
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
-from leftfold.position import Position
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.reactions.group_consumer import SharedLog
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Position
+from leftfold.ports.bulk import Range
+from leftfold.ports.codec import UNREADABLE, header
+from leftfold.ports.protocols import RawRecord
 from tests.waiting import wait_until
 from tests.worker import bank as bank_module
 from tests.worker.bank import PARTITIONS

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException
 
-from leftfold import names
-from leftfold.codec import header
-from leftfold.kafka.states import costs
-from leftfold.ports import RawRecord
+from leftfold.kafka.administration.states import costs
+from leftfold.model import keys as names
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import RawRecord
 from tests.waiting import wait_until
 from tests.worker.audit import facts
 from tests.worker.bank import PARTITIONS, Bank
@@ -113,7 +113,7 @@ def test_a_topic_that_allows_less_than_usual_gets_less_or_stops_everything(
         assert _decide_all(broker, bank) == {"accepted": 31, "dead": 1}
         return
     if way == "neither":
-        monkeypatch.setattr("leftfold.kafka.worker.REFUSED", frozenset[int]())
+        monkeypatch.setattr("leftfold.kafka.worker.worker.REFUSED", frozenset[int]())
     with Running(bank, broker.address, haste=Haste(asks_room=False)) as running:
         if way == "neither":
             wait_until(lambda: running.worker.counts["aborted"] >= 3, "the same transaction, again and again")

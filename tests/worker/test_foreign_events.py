@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from leftfold import names
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.reader import KafkaLogReader
-from leftfold.kafka.states import forget_states
-from leftfold.partitioner import partition_of
+from leftfold.kafka.administration.states import forget_states
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from tests.waiting import wait_until
 from tests.worker import bank as bank_module
 from tests.worker.bank import PARTITIONS, Bank

@@ -6,12 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from leftfold import App, names
-from leftfold.engine.statemark import MARK
-from leftfold.kafka.client import KafkaClient
+from leftfold import App
+from leftfold.engine.processing.stream_state import MARK
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.topics import ensure
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from tests.process.alarms import Rang, Wind, alarm_called, bells
 from tests.process.trading import Trading
 from tests.waiting import wait_until

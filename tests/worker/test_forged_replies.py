@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from leftfold import names
-from leftfold.envelope import Receipt
 from leftfold.errors import ContractError
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model import keys as names
+from leftfold.model.position import Receipt
 from tests.worker.broker import Broker
 from tests.worker.raw_headers import produce_with_header
 from tests.worker.running import Running

@@ -9,11 +9,10 @@ from typing import Literal
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from leftfold import names
-from leftfold.engine.statemark import MARK, StateMark
-from leftfold.kafka.hanging import Hanging
-from leftfold.kafka.outcomes import Outcome, outcomes_of
+from leftfold.engine.processing.stream_state import MARK, StateMark
+from leftfold.kafka.worker.hanging_transactions import Hanging, Outcome, outcomes_of
 from leftfold.local import kill, restart
+from leftfold.model import keys as names
 from tests.waiting import wait_until
 from tests.worker.bank import PARTITIONS, Bank
 from tests.worker.broker import SECONDS, Broker

@@ -8,11 +8,11 @@ import random
 import pytest
 from confluent_kafka import KafkaError
 
-from leftfold import names
-from leftfold.codec import header
-from leftfold.engine.inputs import BARRIER
-from leftfold.engine.statemark import MARK
-from leftfold.ports import RawRecord
+from leftfold.engine.processing.process_wire import BARRIER
+from leftfold.engine.processing.stream_state import MARK
+from leftfold.model import keys as names
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import RawRecord
 from tests.hostility import worsened
 from tests.waiting import wait_until
 from tests.worker.audit import facts

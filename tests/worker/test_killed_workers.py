@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from leftfold import names
+from leftfold.model import keys as names
 from tests.worker.audit import audit, facts, violations, wait_decided
 from tests.worker.broker import Broker
 from tests.worker.load import Load

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from leftfold import names
 from leftfold.errors import OutcomeUnknown
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.messages import Command
+from leftfold.model import keys as names
+from leftfold.model.messages import Command
 from tests.waiting import wait_until
 from tests.worker.broker import SECONDS, Broker
 from tests.worker.proxy import Api, Proxy

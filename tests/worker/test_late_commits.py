@@ -8,10 +8,9 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold import names
-from leftfold.engine.batch import Outgoing
-from leftfold.kafka.transaction import Aborted, Committed, Result, Transactions
-from leftfold.kafka.watchdog import Watchdog
+from leftfold.kafka.worker.transactions import Aborted, Committed, Result, Transactions, Watchdog
+from leftfold.model import keys as names
+from leftfold.ports.outgoing import Outgoing
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker
 from tests.worker.proxy import Api, Fault, Proxy

@@ -6,11 +6,11 @@ import signal
 
 import pytest
 
-from leftfold import names
 from leftfold.errors import ConfigurationError
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.local import kill, restart
-from leftfold.partitioner import partition_of
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.broker import Broker

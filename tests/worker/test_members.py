@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from leftfold import names
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.member import Member
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.worker.membership import Member
+from leftfold.model import keys as names
 from tests.waiting import wait_until
 from tests.worker.broker import Broker
 from tests.worker.running import Running

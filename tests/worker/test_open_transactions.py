@@ -13,17 +13,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from leftfold import names
-from leftfold.engine.duty import Deciding
-from leftfold.engine.refold import Refold
-from leftfold.engine.statemark import MARK, StateMark
-from leftfold.envelope import Receipt
-from leftfold.kafka import restore
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.restore import Restoration
-from leftfold.kafka.restore_ports import RestorePorts
-from leftfold.memory.states import MemoryStates
-from leftfold.partitioner import partition_of
+from leftfold.engine.processing.recovery import Deciding, Refold
+from leftfold.engine.processing.stream_state import MARK, MemoryStates, StateMark
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.worker import state_restore as restore
+from leftfold.kafka.worker.state_restore import Restoration, RestorePorts
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Receipt
 from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.bank import PARTITIONS, Bank

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from leftfold import names
-from leftfold.codec import header
-from leftfold.engine.statemark import MARK, StateMark
-from leftfold.envelope import Receipt
+from leftfold.engine.processing.stream_state import MARK, StateMark
 from leftfold.errors import ConfigurationError, InfrastructureError, OutcomeUnknown
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.cluster import Cluster
-from leftfold.kafka.known_logs import KnownLogs
-from leftfold.kafka.reader import KafkaLogReader
-from leftfold.kafka.states import Where, forget_states
-from leftfold.kafka.topics import ensure
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.states import Where, forget_states
+from leftfold.kafka.administration.topics import ensure
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.worker.log_identity import KnownLogs
+from leftfold.model import keys as names
+from leftfold.model.position import Receipt
+from leftfold.ports.codec import header
 from tests.waiting import wait_until
 from tests.worker.bank import Bank
 from tests.worker.broker import Broker

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from leftfold import names
-from leftfold.engine.statemark import MARK, StateMark
+from leftfold.engine.processing.stream_state import MARK, StateMark
 from leftfold.errors import ContractError
-from leftfold.kafka.client import KafkaClient
-from leftfold.messages import Command
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.model.messages import Command
+from leftfold.ports.protocols import RawRecord
 from tests.waiting import wait_until
 from tests.worker.audit import audit, facts
 from tests.worker.bank import Bank

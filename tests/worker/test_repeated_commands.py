@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold import names
-from leftfold.envelope import Receipt
 from leftfold.errors import ConflictError, ContractError
-from leftfold.kafka.client import KafkaClient
-from leftfold.messages import Command
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model import keys as names
+from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
 from tests.worker.bank import Bank, Overdrawn
 from tests.worker.broker import Broker
 from tests.worker.running import Running

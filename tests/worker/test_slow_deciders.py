@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from leftfold import names
-from leftfold.engine.statemark import MARK, StateMark
+from leftfold.engine.processing.stream_state import MARK, StateMark
 from leftfold.errors import Fenced
-from leftfold.kafka import worker as worker_module
-from leftfold.kafka.pace import FIRST, Pace
-from leftfold.partitioner import partition_of
+from leftfold.kafka.worker import worker as worker_module
+from leftfold.kafka.worker.batching import FIRST, Pace
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
 from tests.waiting import wait_until
 from tests.worker.audit import facts
 from tests.worker.bank import PARTITIONS, Bank

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from leftfold.contracts.state_store import StateStoreContract
-from leftfold.memory.states import MemoryStates
-from leftfold.ports import StateStore
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.ports.protocols import StateStore
+from leftfold.testing.contracts.state_store import StateStoreContract
 
 
 class TestMemoryStates(StateStoreContract):

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold import names
-from leftfold.engine.statemark import MARK, StateMark
+from leftfold.engine.processing.stream_state import MARK, StateMark
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.client import KafkaClient
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model import keys as names
 from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.bank import Bank

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import KafkaException
 
-from leftfold import names
-from leftfold.envelope import Receipt
-from leftfold.kafka.client import KafkaClient
-from leftfold.partitioner import partition_of
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Receipt
 from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.bank import PARTITIONS, Bank

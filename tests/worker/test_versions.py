@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from leftfold import names
-from leftfold.envelope import Receipt
+from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.errors import ContractError
-from leftfold.kafka.client import KafkaClient
-from leftfold.kafka.restore import Restoration
-from leftfold.kafka.workshop import Workshop
-from leftfold.memory.states import MemoryStates
-from leftfold.ports import LogReader, RawRecord
+from leftfold.kafka.client.kafka_client import KafkaClient
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.state_restore import Restoration
+from leftfold.model import keys as names
+from leftfold.model.position import Receipt
+from leftfold.ports.protocols import LogReader, RawRecord
 from tests.worker.audit import audit
 from tests.worker.bank import Bank, Overdrawn, bank
 from tests.worker.broker import Broker

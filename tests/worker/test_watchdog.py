@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from leftfold.kafka.watchdog import Watchdog
+from leftfold.kafka.worker.transactions import Watchdog
 from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.broker import Broker

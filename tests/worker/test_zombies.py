@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from leftfold import names
+from leftfold.model import keys as names
 from tests.waiting import wait_until
 from tests.worker.audit import audit
 from tests.worker.bank import Bank

@@ -1,16 +1,108 @@
-"""Options that several commands share, and how examples are written into their help."""
+"""Options, arguments and confirmations that several commands share."""
 
 from __future__ import annotations
 
+import getpass
+import re
+import sys
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import quote
 
 import typer
 
+from leftfold.model.keys import NO_ROW
+from leftfold.model.view import View
+from leftfold.runtime.console import note
+from leftfold.runtime.project import Usage
+from leftfold.safety import printable
+
 __all__ = [
-    "EVERY", "MAX_PARKED", "AppOption", "AppsOption", "ArchiveOption", "JsonOption", "KafkaOption", "LogsOption",
-    "MasterOption", "MaxParkedOption", "PyFilesOption", "RedisOption", "examples",
-]  # fmt: skip
+    "EVERY",
+    "MAX_PARKED",
+    "AppOption",
+    "AppsOption",
+    "ArchiveOption",
+    "JsonOption",
+    "KafkaOption",
+    "LogsOption",
+    "MasterOption",
+    "MaxParkedOption",
+    "PyFilesOption",
+    "RedisOption",
+    "agreed",
+    "encoded_key",
+    "examples",
+    "read_key",
+    "seconds",
+    "signed",
+]
+
+
+def agreed(question: str, *, yes: bool) -> None:
+    """Goes on if the question is answered with yes, or need not be asked.
+
+    Args:
+        yes: whether `--yes` was said.
+
+    Raises:
+        Usage: nobody can be asked here. typer.Exit: 1, when the answer was no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Usage(f"{question}\nnobody can be asked here; to go on, say --yes. Nothing was changed")
+    if not typer.confirm(printable(question), err=True):
+        note("nothing was changed")
+        raise typer.Exit(1)
+
+
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|)")
+
+
+def seconds(text: str | float) -> float:
+    """The seconds behind `90`, `90s`, `1.5m` or `2h`.
+
+    Raises:
+        typer.BadParameter: it is none of these, or no time at all.
+    """
+    found = _TEXT.fullmatch(str(text).strip())
+    length = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if length <= 0:
+        raise typer.BadParameter(f"{text!r} is no length of time; write 30s, 5m or 1h")
+    return length
+
+
+def encoded_key(view: View[Any, Any], text: str) -> str:
+    """The encoded key that is meant, or NO_ROW, as it is shown where rows are parked.
+
+    Raises:
+        Usage: it is no key of this view.
+    """
+    return text if text == NO_ROW else view.keys.encode(read_key(view, text))
+
+
+def read_key(view: View[Any, Any], text: str) -> Any:
+    """The key that is meant; a key of several parts is typed with / between them.
+
+    Raises:
+        Usage: it is no key of this view.
+    """
+    keys = view.keys
+    parts = text.split("/", len(keys.parts) - 1) if keys.composite else [text]
+    try:
+        if len(parts) != len(keys.parts):
+            raise ValueError(f"it has {len(parts)} of {len(keys.parts)} parts")
+        key = keys.decode("/".join(quote(part, safe="") for part in parts))
+        for part in key if isinstance(key, tuple) else (key,):
+            if isinstance(part, datetime) and part.tzinfo is None:
+                raise ValueError(f"{part.isoformat()} has no time zone; write {part.isoformat()}Z for UTC")
+        return key
+    except (ValueError, ArithmeticError, StopIteration) as error:
+        raise Usage(f"{text!r} is no key of view {view.name}, which is {keys.name}: {error}") from error
+
 
 MAX_PARKED = 100
 """How many rows of a view may be parked; as the engine has it, which this page does not import."""
@@ -25,9 +117,9 @@ _WAITING = frozenset({"run", "dev"})
 def _reachable(context: typer.Context, address: str | None) -> str | None:
     """What was typed, unless no broker can be there: that is said at once."""
     if address and context.info_name not in _WAITING:
-        from leftfold.connection import kafka_settings, ring
+        from leftfold.runtime.connect import kafka_settings, ring
 
-        ring("leftfold.kafka.reach").check_reachable(kafka_settings(address))
+        ring("leftfold.kafka.reachability").check_reachable(kafka_settings(address))
     return address
 
 
@@ -97,3 +189,22 @@ LogsOption: TypeAlias = Annotated[
 def examples(*lines: str) -> str:
     """The end of a help text, kept as it is."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+_LONGEST = 2000
+
+
+def signed(by: str, reason: str) -> str:
+    """Who it is: the name that was said, or the login.
+
+    Raises:
+        Usage: no reason is given, or the user has no name.
+    """
+    if not 0 < len(reason.strip()) <= _LONGEST:
+        raise Usage(f"why? say --reason TEXT, in {_LONGEST} characters at most; it is kept with what you do")
+    if by:
+        return by
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, as in containers
+        raise Usage("who does this? your user has no name here; say --by WHO") from None

@@ -1,1 +1,4 @@
-"""The loops over ports, free of technology: deciding in lanes, folding into views, planning rebuilds, verifying."""
+"""The loops of an event-sourced service over ports: processing, projections, rebuilds, verification.
+
+Nothing here knows Kafka, Redis or Spark.
+"""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from leftfold.engine.streamed_rows import StreamedRows
-from leftfold.faust.routing import route
-from leftfold.faust.streams import EventStreams
-from leftfold.faust.windows import windows_of
+from leftfold.engine.streaming.external_rows import StreamedRows
+from leftfold.faust.router import route
+from leftfold.faust.streams import EventStreams, windows_of
 
 __all__ = ["EventStreams", "StreamedRows", "route", "windows_of"]

@@ -1,29 +1,32 @@
-"""Faust for users: their own agents, tables and windows over typed events, and views of what comes of them."""
+"""Faust agents, tables and windows of users over typed events, and views of their results."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
 
 from faust.types import TP
+from faust.types.windows import WindowRange
 from typing_extensions import TypeForm, TypeVar
 
-from leftfold import names
-from leftfold.app import App
-from leftfold.codec import MessageCodec, read_recorded
-from leftfold.engine.streamed_rows import StreamedRows
-from leftfold.envelope import Recorded
+from leftfold.engine.streaming.external_rows import StreamedRows
+from leftfold.engine.views.generations import topics_of
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
-from leftfold.faust.apps import faust_app, start, translated
-from leftfold.faust.kept_rows import KeptRows
-from leftfold.faust.records import record_of
-from leftfold.messages import Event
-from leftfold.position import Position
-from leftfold.unions import members
+from leftfold.faust.table_rows import KeptRows
+from leftfold.faust.transport import faust_app, record_of, start, translated
+from leftfold.model import keys as names
+from leftfold.model.app import App, Streaming
+from leftfold.model.messages import Event
+from leftfold.model.position import Position, Recorded
+from leftfold.model.typing import members
+from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.protocols import ViewStore
 
-__all__ = ["EventStreams", "Report", "Work"]
+__all__ = ["EventStreams", "streams_of", "windows_of"]
+
 
 E = TypeVar("E", bound=Event)
 Work: TypeAlias = Callable[[AsyncIterator[Recorded[E]]], Awaitable[None]]
@@ -224,3 +227,60 @@ class EventStreams:
             error = translated(error, f"an agent of {self._name} has failed, and its event is not done")
         if not self._failure.done():
             self._failure.set_exception(error)
+
+
+def streams_of(
+    app: App,
+    stream: Streaming,
+    dialect: Mapping[str, Any],
+    store: ViewStore | None,
+    count: Callable[[str], int],
+    *,
+    anew: bool = False,
+    report: Report = lambda what, details: None,
+) -> EventStreams:
+    """The stream, ready to run.
+
+    Args:
+        dialect: how aiokafka reaches the brokers. store: of its views, where it has any. count: the partition count of
+            a topic.
+        anew: into a new generation of its views, beside whoever keeps them.
+
+    Raises:
+        ConfigurationError: an agent goes through events that the stream does not name.
+        InfrastructureError: another process keeps a view.
+    """
+    rows = [StreamedRows(view, store, topics_of(view, count), anew=anew) for view in stream.views if store is not None]
+    streams = EventStreams(app, stream.name, dialect, rows=rows, report=report, **stream.settings)
+    try:
+        stream.work(streams, *rows)
+        if others := sorted(streams.categories.difference(stream.categories)):
+            raise ConfigurationError(
+                f"stream {stream.name}: an agent goes through events of {', '.join(others)}; add them to its events="
+            )
+    except BaseException:
+        streams.close()
+        raise
+    return streams
+
+
+class Windowed(NamedTuple):
+    """One window: `range` is what the entry `table[key][range]` is called, `start` when it begins."""
+
+    range: WindowRange
+    start: datetime
+
+
+def windows_of(table: Any, time: datetime) -> list[Windowed]:
+    """The windows of a table that a time (aware) lies in, the earliest first.
+
+    Raises:
+        ConfigurationError: the table has no windows.
+    """
+    window = getattr(getattr(table, "table", None), "window", None)
+    if window is None:
+        raise ConfigurationError(
+            f"{table!r} has no windows; make them: Table(...).hopping(size, step) or .tumbling(size)"
+        )
+    ranges = window.ranges(time.timestamp())
+    return [Windowed(range_, datetime.fromtimestamp(range_[0], time.tzinfo)) for range_ in ranges]

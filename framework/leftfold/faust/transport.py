@@ -1,25 +1,157 @@
-"""Faust's transport as its guarantees need it: committed records only, and word of how far it has read.
-
-Faust's own consumer reads what was aborted unless it writes transactions itself, which is broken (faust#517).
-"""
+"""The transport under Faust: committed records only, reliable positions, no web server and no logging of Faust's."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import aiokafka
+import faust
+from aiokafka import errors
 from aiokafka import errors as kafka_errors
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
+from mode.utils.queues import FlowControlEvent
+from yarl import URL
 
-from leftfold.errors import InfrastructureError
-from leftfold.faust.progress import Progress
+from leftfold.errors import InfrastructureError, LeftfoldError, refused
+from leftfold.ports.outgoing import reason_of
+from leftfold.ports.protocols import RawRecord
 
-__all__ = ["CommittedConsumer", "CommittedThread", "CommittedTransport"]
+__all__ = [
+    "BundlingTransport",
+    "CommittedConsumer",
+    "CommittedThread",
+    "OrderedProgress",
+    "Progress",
+    "Tableless",
+    "bundled",
+    "faust_app",
+    "record_of",
+    "start",
+    "translated",
+]
+
+
+class Progress:
+    """How far the partitions are read: `position` of each after its last fetch, and which records are not done.
+
+    Faust reads some records twice when its tables are restored, and hands on what it has handed on no more: what is
+    done stays done.
+    """
+
+    def __init__(self) -> None:
+        self.position: dict[TP, int] = {}
+        self._open: dict[TP, set[int]] = {}
+        self._done: dict[TP, set[int]] = {}
+        self._through: dict[TP, int] = {}
+
+    def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
+        """A fetch brought these records, and left the consumer at these positions."""
+        for tp, found in records.items():
+            through = self._through[tp] = max(self._through.get(tp, 0), self.frontier(tp) or 0)
+            done = self._done[tp] = {offset for offset in self._done.get(tp, ()) if offset >= through}
+            offsets = {record.offset for record in found if record.offset >= through}
+            self._open.setdefault(tp, set()).update(offsets - done)
+        self.position.update(positions)
+
+    def done(self, tp: TP, offset: int) -> bool:
+        """This record is routed; False when it was fetched before partitions came and went."""
+        if offset not in (still := self._open.get(tp, set())):
+            return False
+        still.remove(offset)
+        self._done.setdefault(tp, set()).add(offset)
+        return True
+
+    def is_through(self, tp: TP, end: int) -> bool:
+        """Whether everything before `end` is read and routed."""
+        return self.position.get(tp, -1) >= end and not self._open.get(tp)
+
+    def frontier(self, tp: TP) -> int | None:
+        """The first offset that is not routed yet; None when nothing has been fetched."""
+        return min(self._open[tp]) if self._open.get(tp) else self.position.get(tp)
+
+    def frontier_without(self, tp: TP, done: Collection[int]) -> int | None:
+        """The `frontier` once these records are done, too."""
+        still = self._open.get(tp, set()).difference(done)
+        return min(still) if still else self.position.get(tp)
+
+    def forget(self) -> None:
+        """Partitions come and go: what is not fetched anew is not known."""
+        for known in (self.position, self._open, self._done, self._through):
+            known.clear()
+
+
+class OrderedProgress(Progress):
+    """Progress of somebody who says what is `began`, so that nothing that was fetched is passed over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._awaited: dict[TP, deque[int]] = {}
+
+    def fetched(self, positions: Mapping[TP, int], records: Mapping[TP, list[Any]]) -> None:
+        """A fetch brought these records; what it brought again is awaited once."""
+        super().fetched(positions, records)
+        for tp, found in records.items():
+            if found:
+                awaited = self._awaited.setdefault(tp, deque())
+                while awaited and awaited[-1] >= found[0].offset:
+                    awaited.pop()
+                awaited.extend(record.offset for record in found)
+
+    def began(self, tp: TP, offset: int) -> None:
+        """This record is about to be routed.
+
+        Raises:
+            InfrastructureError: one before it was fetched and never handed on. Whoever wrote the input behind it would
+                lose it: an instance takes what comes from further back for something that was there.
+        """
+        awaited = self._awaited.get(tp)
+        if not awaited or offset < awaited[0]:
+            return
+        if offset > awaited[0]:
+            raise InfrastructureError(
+                f"{tp.topic}[{tp.partition}]@{offset} came before @{awaited[0]}; the router begins again from there"
+            )
+        awaited.popleft()
+
+    def forget(self) -> None:
+        """Partitions come and go: nothing is awaited of those before."""
+        super().forget()
+        self._awaited.clear()
+
+
+def record_of(message: Any) -> RawRecord:
+    """The record in a message."""
+    return RawRecord(
+        message.topic,
+        message.partition,
+        message.offset,
+        message.key,
+        message.value,
+        tuple(message.headers or ()),
+        int((message.timestamp or 0) * 1000),
+    )
+
+
+def bundled(message: Any) -> Iterator[RawRecord]:
+    """The records in a message that holds a bundle."""
+    for found in message.value:
+        yield RawRecord(
+            found.topic,
+            found.partition,
+            found.offset,
+            found.key,
+            found.value,
+            tuple(found.headers),
+            found.timestamp,
+        )
+
 
 _KNOWN_SECONDS = 30.0
 """How long the brokers may take to know a topic that they have made."""
@@ -276,3 +408,140 @@ class CommittedTransport(driver.Transport):
     dialect: Mapping[str, Any] = {}
     whole: bool = False
     sources: frozenset[str] | None = None
+
+
+_TICK_SECONDS = 0.1
+_NOT_ALLOWED = (
+    errors.AuthenticationFailedError,
+    errors.ClusterAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.SaslAuthenticationFailed,
+    errors.TopicAuthorizationFailedError,
+    errors.TransactionalIdAuthorizationFailed,
+)
+
+
+class _Flow(FlowControlEvent):
+    """Goes on once: Faust says so again when its tables are restored, and would forget the events that wait then."""
+
+    def resume(self) -> None:
+        """Lets events through."""
+        if not self.is_active():
+            super().resume()
+
+
+def translated(error: BaseException, doing: str) -> LeftfoldError:
+    """An error of Faust or aiokafka in our tree, with what was tried as the message's first words."""
+    text = f"{doing}: {reason_of(error)}"
+    return refused(text) if isinstance(error, _NOT_ALLOWED) else InfrastructureError(text)
+
+
+class Tableless(faust.App):
+    """An App without tables, which has nothing to keep in directories and makes none."""
+
+    def _create_directories(self) -> None:
+        pass
+
+
+def faust_app(
+    id_: str,
+    dialect: Mapping[str, Any],
+    kind: type[CommittedTransport] = CommittedTransport,
+    made: type[faust.App] = faust.App,
+    **other: Any,
+) -> faust.App:
+    """The App, with its transport.
+
+    Args:
+        dialect: how aiokafka reaches the brokers. kind: of its transport. made: of the App. other: settings that differ
+            from ours.
+    """
+    settings: dict[str, Any] = {
+        "broker": [URL(f"kafka://{server}") for server in str(dialect["bootstrap_servers"]).split(",")],
+        "broker_credentials": _credentials(dialect),
+        "consumer_auto_offset_reset": "earliest",
+        "broker_max_poll_records": 2000,
+        "broker_session_timeout": 6,
+        "broker_heartbeat_interval": 1,
+        "broker_commit_interval": 1.0,
+        "stream_wait_empty": False,
+        "topic_allow_declare": False,
+        "topic_disable_leader": True,
+        "web_enabled": False,
+        "store": "memory://",
+        "logging_config": None,
+    }
+    app = made(id_, **{**settings, **other})
+    app.flow_control = _Flow()
+    transport = kind(app.conf.broker_consumer, app)
+    transport.dialect = dialect
+    app.transport = transport
+    return app
+
+
+async def start(app: faust.App, stop: threading.Event, failure: asyncio.Future[None]) -> None:
+    """Starts an App, which takes until it has its first partitions, `stop` is set or there is a failure.
+
+    Raises:
+        ConfigurationError: the brokers do not let it join its group. InfrastructureError: it crashed.
+    """
+    starting = asyncio.ensure_future(app.start())
+    consumer: Any = app.consumer
+    try:
+        while not starting.done() and not failure.done() and not stop.is_set():
+            await asyncio.wait([starting, failure], timeout=_TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if (refusal := consumer.refusal) is not None:
+                raise translated(refusal, f"joining group {app.conf.id}")
+        if starting.done():
+            await starting
+    finally:
+        starting.cancel()
+
+
+def _credentials(dialect: Mapping[str, Any]) -> Any:
+    """What Faust's own producer logs in with: its consumers and our producers take the dialect as it is."""
+    context = dialect.get("ssl_context")
+    if dialect.get("sasl_mechanism"):
+        return faust.SASLCredentials(
+            username=dialect["sasl_plain_username"],
+            password=dialect["sasl_plain_password"],
+            mechanism=dialect["sasl_mechanism"],
+            ssl_context=context,
+        )
+    return faust.SSLCredentials(context) if context is not None else None
+
+
+class Bundle:
+    """What one fetch brought of one partition, as Faust expects a record: `value` holds the records in their order."""
+
+    timestamp_type, headers, key, checksum = 0, (), None, None
+    serialized_key_size = serialized_value_size = 0
+
+    def __init__(self, records: list[Any]) -> None:
+        last = records[-1]
+        self.topic, self.partition, self.offset = last.topic, last.partition, last.offset
+        self.timestamp, self.value = last.timestamp, records
+
+
+class _Thread(CommittedThread):
+    async def getmany(self, active_partitions: Any, timeout: float) -> Any:
+        records = await super().getmany(active_partitions, timeout)
+        return {tp: [Bundle(found)] for tp, found in records.items() if found}
+
+
+class _Consumer(CommittedConsumer):
+    def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
+        return _Thread(self, loop=self.loop, beacon=self.beacon)
+
+    def _made(self) -> Progress:
+        return OrderedProgress()
+
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """Between the ends of two bundles there is none, whatever Faust thinks; what is committed is not its count."""
+
+
+class BundlingTransport(CommittedTransport):
+    """A transport of committed records, a bundle to a message; every record counts."""
+
+    Consumer: ClassVar[type[CommittedConsumer]] = _Consumer
+    whole = True

@@ -1,15 +1,21 @@
-"""Messages of confluent-kafka as our records."""
+"""Messages of confluent-kafka as records, and batches that cannot be unpacked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
+from uuid import uuid4
 
-from confluent_kafka import Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from leftfold.ports import RawRecord
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.errors import QuietLog, translated
+from leftfold.ports.codec import UNREADABLE
+from leftfold.ports.protocols import RawRecord
 
-__all__ = ["KafkaMessage", "nexts_of", "place", "raw", "split"]
+__all__ = ["KafkaMessage", "is_packed", "nexts_of", "place", "raw", "read_behind", "split", "stand_in", "unpacked"]
+
 
 KafkaMessage: TypeAlias = "Message[Any, Any]"
 
@@ -62,3 +68,145 @@ def split(messages: Sequence[KafkaMessage]) -> tuple[list[RawRecord], list[Kafka
         else:
             others.append(m)
     return records, others
+
+
+_SECONDS = 20.0
+
+
+class StandIn:
+    """A message without key and value, at the last offset of a batch; its one header says why there is no more."""
+
+    def __init__(self, topic: str, partition: int, offset: int, why: str) -> None:
+        self._place, self._why = (topic, partition, offset), why.encode()
+
+    def topic(self) -> str:
+        """As of a message."""
+        return self._place[0]
+
+    def partition(self) -> int:
+        """As of a message."""
+        return self._place[1]
+
+    def offset(self) -> int:
+        """The last one of the batch."""
+        return self._place[2]
+
+    def key(self) -> None:
+        """None: it is not known."""
+
+    def value(self) -> None:
+        """None: it is not known."""
+
+    def error(self) -> None:
+        """None: it is read on behind it."""
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        """Why the batch has no content."""
+        return [(UNREADABLE, self._why)]
+
+    def timestamp(self) -> tuple[int, int]:
+        """None known."""
+        return 0, 0
+
+
+def is_packed(message: KafkaMessage) -> bool:
+    """Whether this is the error of a batch that cannot be unpacked."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError._BAD_COMPRESSION
+
+
+def unpacked(config: Mapping[str, Any], consumer: Consumer, messages: Sequence[KafkaMessage]) -> list[KafkaMessage]:
+    """The messages of one fetch with one for each batch that cannot be unpacked, behind which the consumer reads on.
+
+    A consumer that is not polled for a while meets the same batch several times.
+
+    Raises:
+        InfrastructureError: no broker answers, or the partition is not read any more.
+    """
+    instead: dict[tuple[str | None, int | None, int | None], KafkaMessage] = {}
+    found = list[KafkaMessage]()
+    for message in messages:
+        if not is_packed(message):
+            found.append(message)
+        elif (place := (message.topic(), message.partition(), message.offset())) not in instead:
+            instead[place] = stand_in(config, message)
+            found.append(instead[place])
+    # Behind all of them: a batch that is passed has its message.
+    for one in instead.values():
+        read_behind(consumer, one)
+    return found
+
+
+def read_behind(consumer: Consumer, message: KafkaMessage) -> None:
+    """Goes on behind a message.
+
+    Raises:
+        InfrastructureError: its partition is not read any more.
+    """
+    topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
+    try:
+        consumer.seek(TopicPartition(topic, partition, offset + 1))
+    except KafkaException as error:
+        raise translated(error, doing=f"reading {topic}[{partition}] behind {offset}") from error
+
+
+def stand_in(config: Mapping[str, Any], message: KafkaMessage) -> Any:
+    """What stands for the batch that such an error is about; whoever met it goes on behind its offset.
+
+    The batch's end is searched for by fetching from offsets behind its start, at the price of the packed batch each.
+
+    Args:
+        config: of a client. message: the error.
+
+    Raises:
+        InfrastructureError: no broker answers.
+    """
+    error = message.error()
+    topic, partition, base = message.topic() or "", message.partition() or 0, message.offset() or 0
+    quick = {
+        "group.id": f"leftfold.reader.{uuid4()}",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_uncommitted",
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,
+        "fetch.error.backoff.ms": 1,
+        "log_level": 2,
+    }
+    consumer = Consumer({**config, **quick}, logger=QuietLog("unpacking"))
+    try:
+        end, deadline = base + 1, time.monotonic() + _SECONDS
+        inside, step = base, 1
+        while _is_inside(consumer, TopicPartition(topic, partition, end), base, deadline):
+            inside, step = end, 2 * step
+            end += step
+        while end - inside > 1:
+            middle = (inside + end) // 2
+            if _is_inside(consumer, TopicPartition(topic, partition, middle), base, deadline):
+                inside = middle
+            else:
+                end = middle
+    except KafkaException as failure:
+        raise translated(failure, doing=f"looking for the end of a batch in {topic}[{partition}]") from failure
+    finally:
+        consumer.close()
+    why = error.str() if error is not None else ""
+    return StandIn(topic, partition, end - 1, f"{topic}[{partition}]: a batch of offsets {base} to {end - 1}: {why}")
+
+
+def _is_inside(consumer: Consumer, place: TopicPartition, base: int, deadline: float) -> bool:
+    """Whether an offset belongs to the batch that begins at `base`."""
+    high = consumer.get_watermark_offsets(place, timeout=_SECONDS)[1]
+    if place.offset >= high:
+        return False
+    consumer.assign([place])
+    while True:
+        message = consumer.poll(1.0)
+        if message is not None:
+            error = message.error()
+            if error is None or error.code() == KafkaError._PARTITION_EOF:
+                return False
+            if is_packed(message):
+                return (message.offset() or 0) <= base
+        if time.monotonic() > deadline:
+            raise InfrastructureError(f"{place.topic}[{place.partition}]: no broker says where a batch ends")

@@ -4,14 +4,13 @@
 addresses of other servers are configured.
 """
 
-from leftfold.local.announcement import Servers
+from leftfold.local.files import Progress, StderrProgress
 from leftfold.local.jars import spark_jars
 from leftfold.local.java import java_home
-from leftfold.local.progress import Progress, StderrProgress
-from leftfold.local.server import kill, restart
+from leftfold.local.launch import Servers
+from leftfold.local.server_status import ServerStatus, Status, ended, kill, restart, status
 from leftfold.local.servers import ALL, down, embedded, up
 from leftfold.local.settings import Listener, LocalSettings
-from leftfold.local.status import ServerStatus, Status, ended, status
 
 __all__ = [
     "ALL",

@@ -1,12 +1,22 @@
-"""Small files: written as a whole or not at all, and read from their end."""
+"""Files of the embedded servers: written atomically, locked between processes, and progress lines for people."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 
-__all__ = ["last_lines", "tail", "write_whole"]
+from leftfold.errors import InfrastructureError
+
+__all__ = ["Progress", "StderrProgress", "held", "is_held", "last_lines", "tail", "wheel_path", "write_whole"]
+
 
 _TAIL_BYTES = 64 * 1024
 
@@ -40,3 +50,76 @@ def last_lines(text: str, lines: int = 12) -> str:
     """Return the last lines of a text, without empty lines and the frames of Java stack traces."""
     told = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "... "))]
     return "\n".join(told[-lines:])
+
+
+_POLL_SECONDS = 0.02
+
+
+@contextmanager
+def held(path: Path, *, seconds: float, busy: str) -> Iterator[None]:
+    """Hold the lock file while the block runs.
+
+    Raises:
+        InfrastructureError: with the message `busy`, when somebody else held it for that many seconds.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    deadline = time.monotonic() + seconds
+    try:
+        while not _taken(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise InfrastructureError(busy)
+            time.sleep(_POLL_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(path: Path) -> bool:
+    """Say whether a live process holds the lock file; asking never makes another asker see it held."""
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _taken(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+Progress = Callable[[str], None]
+"""Takes lines; `work ... how far` is a step of some work, to be overwritten by the next line."""
+
+
+class StderrProgress:
+    """Overwrites steps on a terminal; elsewhere tells each piece of work once."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._work = ""
+
+    def __call__(self, line: str) -> None:
+        """Show one line."""
+        work, step, _ = line.partition(" ... ")
+        if self._stream.isatty():
+            self._stream.write(f"\r\x1b[2K{line}" if step else f"\r\x1b[2K{line}\n")
+        elif work != self._work:
+            self._stream.write(f"{work}\n")
+        self._work = work
+        self._stream.flush()
+
+
+def wheel_path(package: str, *parts: str) -> Path | None:
+    """Return a path inside an installed package, or None when the package or the path is missing."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent.joinpath(*parts)
+    return path if path.exists() else None

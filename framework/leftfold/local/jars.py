@@ -1,19 +1,216 @@
-"""The jars of the broker and of Spark's Kafka connector, checked against the lock; kept once per user."""
+"""The jars of the broker and of Spark's Kafka connector: fetched with Ivy, checked against the lock, kept per user."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shutil
+import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.local.flock import held
-from leftfold.local.ivy import fetch
-from leftfold.local.lock import Jar, locked, locked_digest, read_jar
-from leftfold.local.progress import Progress, StderrProgress
+from leftfold.local.files import Progress, StderrProgress, held, wheel_path
+from leftfold.local.java import java_home, trust_flags
 from leftfold.local.settings import LocalSettings
 
-__all__ = ["jars", "kafka_jars", "main", "spark_jars", "verify"]
+__all__ = ["jars", "locked", "read_jar", "spark_jars"]
+
+
+_SEPARATOR = "--"
+
+# Without poms a locked list needs one request per jar instead of three; Ivy itself knows where `ibiblio` is.
+_SETTINGS = """<ivysettings>
+  <settings defaultResolver="default"/>
+  <timeout-constraints>
+    <timeout-constraint name="patient" connectionTimeout="10000" readTimeout="60000"/>
+  </timeout-constraints>
+  <resolvers>
+    <ibiblio name="default" m2compatible="true" usepoms="{poms}" timeoutConstraint="patient"/>
+  </resolvers>
+</ivysettings>
+"""
+_MODULE = """<ivy-module version="2.0">
+  <info organisation="leftfold" module="jars"/>
+  <configurations><conf name="jars"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+_UNTRUSTED = "unable to find valid certification path"
+_ARRIVED = re.compile(r"\[SUCCESSFUL ].*!.*\.jar")
+_REASON = re.compile(r"Server access error.*|\(sha1 or md5\).*|invalid sha1.*|.*[:;].*: not found|.*Exception.*")
+
+
+def fetch(coordinates: Iterable[str], directory: Path, settings: LocalSettings, step: Callable[[int], None]) -> None:
+    """Bring exactly these jars into `directory`/jars; an earlier, broken-off fetch into it is continued.
+
+    Args:
+        step: told how many jars have arrived so far.
+
+    Raises:
+        InfrastructureError: a jar is not to be had; the message says why and what to try.
+        ConfigurationError: no Java, no pyspark, or the Ivy settings file is missing.
+    """
+    pattern = "[artifact]-[revision].[ext]"
+    _run(_command(coordinates, directory, settings, transitive=False, pattern=pattern), directory, step)
+
+
+def resolve(roots: Iterable[str], directory: Path, settings: LocalSettings, *, transitive: bool) -> dict[str, Path]:
+    """Bring these jars and, if asked, everything they depend on; return their coordinates and files."""
+    pattern = _SEPARATOR.join(("[organisation]", "[artifact]", "[revision].[ext]"))
+    _run(_command(roots, directory, settings, transitive=transitive, pattern=pattern), directory, lambda _: None)
+    files = sorted((directory / "jars").glob("*.jar"))
+    return {":".join(file.stem.split(_SEPARATOR)): file for file in files}
+
+
+def _command(
+    coordinates: Iterable[str], directory: Path, settings: LocalSettings, *, transitive: bool, pattern: str
+) -> list[str]:
+    module, rules = directory / "ivy.xml", directory / "ivysettings.xml"
+    module.write_text(_module(coordinates, transitive=transitive), "utf-8")
+    rules.write_text(_SETTINGS.format(poms="true" if transitive else "false"), "utf-8")
+    return [
+        *(str(java_home(settings) / "bin" / "java"), "-jar", str(_ivy())),
+        *("-ivy", str(module), "-settings", str(_mirror(settings) or rules), "-cache", str(directory / "cache")),
+        *("-confs", "jars", "-retrieve", f"{directory}/jars/{pattern}"),
+    ]
+
+
+def _run(command: list[str], directory: Path, step: Callable[[int], None]) -> None:
+    done, told = _attempt(command, step)
+    if not done and any(_UNTRUSTED in line for line in told):
+        java, *rest = command
+        done, told = _attempt([java, *trust_flags(directory / "trust.jks"), *rest], step)
+    if not done:
+        raise InfrastructureError(_failure(told))
+
+
+def _attempt(command: list[str], step: Callable[[int], None]) -> tuple[bool, list[str]]:
+    told, arrived = [], 0
+    step(arrived)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as ivy:
+        for line in ivy.stdout or ():
+            told.append(line.strip())
+            if _ARRIVED.search(line):
+                arrived += 1
+                step(arrived)
+    return ivy.returncode == 0, told
+
+
+def _module(coordinates: Iterable[str], *, transitive: bool) -> str:
+    line = "    <dependency org={} name={} rev={} conf='jars->default' transitive='{}'/>"
+    flag = "true" if transitive else "false"
+    lines = (line.format(*map(quoteattr, name.split(":")), flag) for name in coordinates)
+    return _MODULE.format(dependencies="\n".join(lines))
+
+
+def _failure(told: list[str]) -> str:
+    reasons = list(dict.fromkeys(line for line in told if _REASON.fullmatch(line)))
+    return (
+        f"Ivy could not bring the jars: {'; '.join(reasons[-2:]) or ' '.join(told[-3:])}. Check the network, or name "
+        "a mirror with LEFTFOLD_IVY_SETTINGS=<Ivy settings file>, or fetch the jars where there is a network with "
+        "`python -m leftfold.local.jars DIRECTORY` and set LEFTFOLD_JARS=DIRECTORY here"
+    )
+
+
+def _ivy() -> Path:
+    jars = wheel_path("pyspark", "jars")
+    found = sorted(jars.glob("ivy-*.jar")) if jars is not None else []
+    if not found:
+        raise ConfigurationError(
+            "pyspark, whose Ivy fetches the jars, is not installed; install it: pip install 'leftfold[spark]'"
+        )
+    return found[-1]
+
+
+def _mirror(settings: LocalSettings) -> Path | None:
+    if settings.ivy_settings is not None and not settings.ivy_settings.is_file():
+        raise ConfigurationError(
+            f"LEFTFOLD_IVY_SETTINGS names {settings.ivy_settings}, which is no file; correct or unset it"
+        )
+    return settings.ivy_settings
+
+
+_LOCK = Path(__file__).with_name("jars.lock")
+_HEADER = "# configuration coordinates sha256 bytes; written by: python -m leftfold.local.jars --lock\n"
+
+# The broker's jars name the logging they use but not its binding, and Spark ships all but four of its connector's.
+_ROOTS = {
+    "kafka": ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
+    "spark": (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.2",
+        "org.apache.commons:commons-pool2:2.13.1",
+    ),
+}
+_TRANSITIVE = {"kafka": True, "spark": False}
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One jar of one configuration; `size` in bytes."""
+
+    configuration: str
+    coordinates: str
+    sha256: str
+    size: int
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        _, artifact, version = self.coordinates.split(":")
+        return f"{artifact}-{version}.jar"
+
+
+def locked(configuration: str) -> tuple[Jar, ...]:
+    """Return the jars of a configuration (`kafka` or `spark`), in order."""
+    jars = (_parse(line) for line in _LOCK.read_text("utf-8").splitlines() if line and not line.startswith("#"))
+    return tuple(jar for jar in jars if jar.configuration == configuration)
+
+
+def locked_digest(jars: Iterable[Jar]) -> str:
+    """Return a short digest that changes whenever one of the jars does."""
+    return hashlib.sha256("\n".join(map(_line, jars)).encode()).hexdigest()[:12]
+
+
+def read_jar(configuration: str, coordinates: str, path: Path) -> Jar:
+    """Describe the jar that lies at a path."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Jar(configuration, coordinates, digest, path.stat().st_size)
+
+
+def write_lock() -> int:
+    """Resolve the roots and write the lock."""
+    # Imported here because the fetching of locked jars itself needs this module.
+    from leftfold.local.settings import LocalSettings
+
+    lines = [_HEADER]
+    settings = LocalSettings()
+    for configuration, roots in _ROOTS.items():
+        with tempfile.TemporaryDirectory() as directory:
+            found = resolve(roots, Path(directory), settings, transitive=_TRANSITIVE[configuration])
+            lines += [f"{_line(read_jar(configuration, name, path))}\n" for name, path in sorted(found.items())]
+    _LOCK.write_text("".join(lines), "utf-8")
+    sys.stdout.write(f"{_LOCK}: {len(lines) - 1} jars\n")
+    return 0
+
+
+def _parse(line: str) -> Jar:
+    configuration, coordinates, sha256, size = line.split()
+    return Jar(configuration, coordinates, sha256, int(size))
+
+
+def _line(jar: Jar) -> str:
+    return f"{jar.configuration} {jar.coordinates} {jar.sha256} {jar.size}"
+
 
 _FETCH_SECONDS = 900.0
 _MAIN = {
@@ -118,6 +315,4 @@ def _title(wanted: tuple[Jar, ...]) -> str:
 
 
 if __name__ == "__main__":
-    from leftfold.local.lock import write_lock
-
     sys.exit(write_lock() if sys.argv[1:] == ["--lock"] else main())

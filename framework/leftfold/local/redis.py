@@ -12,13 +12,11 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from leftfold.errors import ConfigurationError
-from leftfold.local.files import write_whole
-from leftfold.local.plan import ServerPlan
-from leftfold.local.ports import HOST, Ports
+from leftfold.local.files import wheel_path, write_whole
+from leftfold.local.launch import ServerPlan
 from leftfold.local.secure import Secure
-from leftfold.local.settings import LocalSettings
-from leftfold.local.wheel import wheel_path
-from leftfold.rights import ADMIN
+from leftfold.local.settings import HOST, LocalSettings, Ports
+from leftfold.model.rights import ADMIN
 
 __all__ = ["OLDEST", "answers", "answers_ping", "find_redis", "plan_redis", "plan_redis_tls"]
 

@@ -8,7 +8,7 @@ import ssl
 import sys
 from pathlib import Path
 
-from leftfold.local.ports import HOST
+from leftfold.local.settings import HOST
 
 __all__ = ["main", "serve"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leftfold.memory.log import MemoryLog
-from leftfold.memory.states import MemoryStates
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.memory.event_log import MemoryLog
 from leftfold.memory.views import MemoryViewStore
 from leftfold.memory.world import World, memory
 

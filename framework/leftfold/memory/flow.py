@@ -1,32 +1,65 @@
-"""What moves records from topic to topic in a memory world: lanes, routers of events, and timers."""
+"""Moves records between topics in a memory world: command processors, routers, timers and event time."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from leftfold import names
-from leftfold.app import App
-from leftfold.codec import header
-from leftfold.engine.batch import Batch, Outgoing
-from leftfold.engine.batch_lane import BatchLane
-from leftfold.engine.lane import Lane
-from leftfold.engine.process_lane import ProcessLane
-from leftfold.engine.router import Router, Unusable
-from leftfold.engine.timer_order import SetTimer
+from leftfold.engine.processing.command_processor import Lane
+from leftfold.engine.processing.event_time import SILENCE, SourceTime, TimeMark
+from leftfold.engine.processing.partition_processor import BatchLane
+from leftfold.engine.processing.process_processor import ProcessLane
+from leftfold.engine.processing.process_wire import Router, Unusable
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.engine.processing.timer_admin import SetTimer
 from leftfold.errors import ConfigurationError
-from leftfold.memory.log import MemoryLog, MemoryLogReader
-from leftfold.memory.sources import Sources
-from leftfold.memory.states import MemoryStates
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
-from leftfold.position import Position
-from leftfold.process import Process
+from leftfold.memory.event_log import MemoryLog, MemoryLogReader
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.encoding import moment_at, moment_in
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Position
+from leftfold.model.process import Process
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import Batch, Outgoing
+from leftfold.ports.protocols import RawRecord
 
-__all__ = ["Flow"]
+__all__ = ["Flow", "Sources"]
+
+
+class Sources:
+    """The partitions of some topics, all of whose events are routed.
+
+    Args:
+        lateness: how late an event may come and hold time back; None = however late.
+    """
+
+    def __init__(self, log: MemoryLog, topics: Iterable[str], lateness: timedelta | None = None) -> None:
+        self._log, self._topics, self._lateness = log, tuple(topics), lateness
+
+    def mark(self, now: datetime, inputs: Mapping[int, int]) -> TimeMark:
+        """What time it is, given the ends of the inputs."""
+        return TimeMark({name: SourceTime(at.time, at.appended, now) for name, at in self._last()}, inputs)
+
+    def changes(self, timer: datetime) -> Iterator[datetime]:
+        """The moments at which a timer may become due: its own, and those that late events make of it."""
+        yield timer
+        for _, at in self._last():
+            if at.appended is not None and at.late >= SILENCE:
+                yield timer + at.late
+                yield at.appended + SILENCE
+
+    def _last(self) -> Iterator[tuple[str, SourceTime]]:
+        for topic in self._topics:
+            for partition, records in enumerate(self._log.of(topic)):
+                at = SourceTime()
+                if records and (time := moment_in(header(records[-1].headers, "ce_time"))):
+                    at = SourceTime(time, moment_at(records[-1].time)).within(self._lateness)
+                yield f"{topic}/{partition}", at
+
 
 _LOGGER = logging.getLogger(__name__)
 L = TypeVar("L", bound=BatchLane[Any])

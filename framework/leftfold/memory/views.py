@@ -1,26 +1,210 @@
-"""A ViewStore in dicts: what the bucket protocol asks for, in the fewest lines; adapter writers read this first."""
+"""A ViewStore in dicts: the bucket protocol in the fewest lines, to be read first by authors of adapters."""
 
 from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from leftfold.bells import Bells, LoopBell, ThreadBell
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_store import BulkRow, Registries, Stored
 from leftfold.errors import Fenced
-from leftfold.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, Snapshot, While
-from leftfold.memory.answers import answered
-from leftfold.memory.bucket import Bucket
-from leftfold.position import Position
-from leftfold.questions import Listed, Matching, Question, Range, Rows
-from leftfold.rows import Fields
+from leftfold.model.position import Position
+from leftfold.model.rows import Fields
+from leftfold.ports.bulk import BucketResult, BulkRow, Registries, Stored
+from leftfold.ports.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, Snapshot, While
+from leftfold.ports.notifications import Bells, LoopBell, ThreadBell
+from leftfold.ports.queries import (
+    Changed,
+    Changes,
+    Counting,
+    Counts,
+    Entries,
+    Glance,
+    Inspection,
+    Listed,
+    Matches,
+    Matching,
+    Question,
+    Range,
+    Recent,
+    Registered,
+    Rows,
+    Seen,
+    Standing,
+)
 
 __all__ = ["MemoryViewStore"]
 
+
 A = TypeVar("A")
+
+
+def answered(store: MemoryViewStore, question: Question[A]) -> A:
+    """The answer to a question."""
+    answer: Any = _ANSWERS[type(question)](store, question)
+    typed: A = answer
+    return typed
+
+
+def _registered(store: MemoryViewStore, asked: Registered) -> Registry:
+    return store.registry(asked.view)
+
+
+def _rows(store: MemoryViewStore, asked: Rows) -> Snapshot:
+    numbers = [*asked.buckets, *(number for number, _ in asked.keys)]
+    buckets = {number: store.bucket(asked.generation, number) for number in numbers}
+    return Snapshot(
+        _live(store, asked.generation),
+        {n: bucket.mark for n, bucket in buckets.items() if bucket is not None and bucket.counts_in(asked.generation)},
+        tuple(bucket.rows.get(key) if (bucket := buckets[number]) else None for number, key in asked.keys),
+    )
+
+
+def _glance(store: MemoryViewStore, asked: Glance) -> Seen:
+    bucket = store.bucket(asked.generation, asked.bucket)
+    whole = bucket is not None and bucket.counts_in(asked.generation)
+    return Seen(_live(store, asked.generation), whole, bucket.rows.get(asked.key) if bucket else None)
+
+
+def _listed(store: MemoryViewStore, asked: Listed) -> list[str]:
+    found = store.bucket(asked.generation, asked.bucket)
+    ordered = sorted(found.rows, key=str.encode) if found else []
+    start = bisect_right(ordered, asked.after) if asked.after else 0
+    return ordered[start : start + asked.limit]
+
+
+def _matching(store: MemoryViewStore, asked: Matching) -> Matches:
+    numbers = range(asked.generation.buckets) if asked.buckets is None else asked.buckets
+    buckets = {number: store.bucket(asked.generation, number) for number in numbers}
+    found = []
+    for range_ in asked.ranges:
+        entries = {number: bucket.within(range_) if bucket else [] for number, bucket in buckets.items()}
+        found.append({n: tuple(e[::-1] if asked.backwards else e)[: asked.limit] for n, e in entries.items()})
+    return Matches(_live(store, asked.generation), tuple(found))
+
+
+def _counting(store: MemoryViewStore, asked: Counting) -> Counts:
+    buckets = [store.bucket(asked.generation, number) for number in range(asked.generation.buckets)]
+    totals = (sum(len(bucket.within(range_)) for bucket in buckets if bucket) for range_ in asked.ranges)
+    return Counts(_live(store, asked.generation), tuple(totals))
+
+
+def _entries_from(store: MemoryViewStore, asked: Entries) -> list[tuple[str, str]]:
+    bucket = store.bucket(asked.generation, asked.bucket)
+    indexed = bucket.indexed.items() if bucket else ()
+    found = sorted((entries[asked.index], key) for key, entries in indexed if asked.index in entries)
+    return [entry for entry in found if entry >= asked.first][: asked.limit]
+
+
+def _inspection(store: MemoryViewStore, asked: Inspection) -> Standing:
+    bucket = store.bucket(asked.generation, asked.bucket)
+    if bucket is None:
+        return Standing(None, None, False, frozenset(), False)
+    indexed = bucket.indexed.get(asked.key, {}).items()
+    fields, whole = bucket.rows.get(asked.key), bucket.counts_in(asked.generation)
+    there = frozenset(entry for entry in asked.entries if entry in indexed)
+    return Standing(bucket.mark if whole else None, fields, fields is not None, there, whole)
+
+
+def _changes(store: MemoryViewStore, asked: Changes) -> Recent:
+    buckets = {number: store.bucket(asked.generation, number) for number in asked.ids}
+    return Recent(
+        _live(store, asked.generation),
+        {number: bucket.mark.position for number, bucket in buckets.items() if bucket},
+        {n: _entries(tuple(bucket.changes), asked, asked.ids[n]) if bucket else () for n, bucket in buckets.items()},
+    )
+
+
+def _entries(changes: tuple[Changed, ...], asked: Changes, id_: str) -> tuple[Changed, ...]:
+    if asked.backwards:
+        found = tuple(change for change in reversed(changes) if not id_ or int(change.id) < int(id_))
+    else:
+        found = tuple(change for change in changes if int(change.id) >= int(id_))
+    return found[: asked.limit]
+
+
+def _live(store: MemoryViewStore, generation: Generation) -> str:
+    return store.registry(generation.view).live.get(generation.pointer, "")
+
+
+_ANSWERS: dict[type, Any] = {
+    Registered: _registered,
+    Glance: _glance,
+    Rows: _rows,
+    Listed: _listed,
+    Matching: _matching,
+    Counting: _counting,
+    Entries: _entries_from,
+    Inspection: _inspection,
+    Changes: _changes,
+}
+
+
+class Bucket:
+    """What a store holds of a bucket.
+
+    Args:
+        history: how many entries its change stream keeps.
+    """
+
+    def __init__(self, mark: Mark, history: int) -> None:
+        self.mark = mark
+        self.rows: dict[str, dict[bytes, bytes]] = {}
+        self.changes: deque[Changed] = deque(maxlen=history)
+        self.indexed: dict[str, Mapping[str, str]] = {}
+        self.finished: BucketResult | None = None
+        self._last = 0
+        self._tell(())
+
+    def counts_in(self, generation: Generation) -> bool:
+        """Whether the bucket is sealed, if its generation is."""
+        return self.mark.phase is not Phase.BULK or generation.phase is Phase.BULK
+
+    def flush(self, flush: BucketFlush) -> None:
+        """Applies a flush whose token was checked."""
+        self.mark = flush.mark
+        for change in flush.changes:
+            if change.fields is None or change.after is None:
+                self.rows.pop(change.key, None)
+                self.indexed.pop(change.key, None)
+            else:
+                entries = dict(zip(flush.indexes, change.after, strict=True))
+                self.put(change.key, flush.columns, change.fields, change.version, entries)
+        if flush.changes:
+            self._tell(tuple(change.key for change in flush.changes))
+
+    def put(self, key: str, columns: Fields, fields: Fields, version: int | None, entries: Mapping[str, str]) -> None:
+        """Writes a row and its index entries."""
+        row = dict(zip(columns, fields, strict=True))
+        if version is not None:
+            row[b"@version"] = b"%d" % version
+        self.rows[key], self.indexed[key] = row, entries
+
+    def seal(self, mark: Mark) -> None:
+        """Ends a bulk load: the stream of changes begins at the mark."""
+        self.mark, self.finished = mark, None
+        self.changes.clear()
+        self._tell(())
+
+    def within(self, range_: Range) -> list[tuple[str, str]]:
+        """(ordered value, key) of the rows in a range, in order."""
+        told = ((entries.get(range_.index), key) for key, entries in self.indexed.items())
+        return sorted((value, key) for value, key in told if value is not None and _is_within(range_, value))
+
+    def _tell(self, keys: tuple[str, ...]) -> None:
+        self._last += 1
+        self.changes.append(Changed(str(self._last), self.mark.position, keys))
+
+
+def _is_within(range_: Range, value: str) -> bool:
+    low, high = range_.low, range_.high
+    if low is None and not value.startswith("="):
+        return False
+    above = low is None or value > low or (value == low and not range_.above_low)
+    below = high is None or value < high or (value == high and not range_.below_high)
+    return above and below
 
 
 class MemoryViewStore:

@@ -1,36 +1,131 @@
-"""`memory(app, now=...)`: an App at work in this process, with the same client and views as in production."""
+"""`memory(app, now=...)`: an App in this process, with the same client and views as in production."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
 from typing_extensions import TypeVar
 
-from leftfold import names
-from leftfold.app import App
-from leftfold.codec import header, read_recorded, utc_text
-from leftfold.engine.received import command_headers, command_id
-from leftfold.engine.reply import to_error
-from leftfold.engine.tail import Tail
-from leftfold.envelope import Receipt, Recorded
+from leftfold.client import Reader, Views
+from leftfold.client.commands import asked
+from leftfold.engine.processing.command_wire import command_headers, command_id, to_error
+from leftfold.engine.views.projector import Tail
 from leftfold.errors import ConfigurationError, LeftfoldError, OutcomeUnknown
-from leftfold.memory.client import MemoryClient
+from leftfold.memory.event_log import MemoryLog
 from leftfold.memory.flow import Flow
-from leftfold.memory.log import MemoryLog
-from leftfold.memory.queries import FoldedViews
-from leftfold.memory.reactions import Acts, MemoryReactions
-from leftfold.memory.timers import MemoryTimers
+from leftfold.memory.processes import Acts, MemoryReactions, MemoryTimers
 from leftfold.memory.views import MemoryViewStore
-from leftfold.messages import Command, Event
-from leftfold.partitioner import partition_of
-from leftfold.ports import RawRecord
-from leftfold.position import Position
-from leftfold.reaction import Delivery, Reaction
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.keys import partition_of
+from leftfold.model.messages import Command, Event
+from leftfold.model.position import Position, Receipt, Recorded
+from leftfold.model.reaction import Delivery, Reaction
+from leftfold.model.view import View
+from leftfold.ports.codec import header, read_recorded, utc_text
+from leftfold.ports.protocols import RawRecord
 
 __all__ = ["World", "memory"]
+
+
+Decide = Callable[[Command, str | None, int | None, datetime | None], Receipt | LeftfoldError]
+
+
+class MemoryClient:
+    """A Client without servers; nothing ever waits, so `timeout` has no meaning here."""
+
+    def __init__(self, decide: Decide, settle: Callable[[], None]) -> None:
+        self._decide, self._settle = decide, settle
+
+    def send(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """The receipt; a refusal raises the command's own DomainError."""
+        answer = self._decide(command, id, expected_version, at)
+        self._settle()
+        if isinstance(answer, LeftfoldError):
+            raise answer
+        return answer
+
+    async def asend(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """`send` for asyncio."""
+        return self.send(command, id=id, expected_version=expected_version, at=at, timeout=timeout)
+
+    def send_many(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        ids: Iterable[str | None] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime | None] | None = None,
+        timeout: float = 10.0,
+    ) -> list[Receipt | LeftfoldError]:
+        """Receipts and errors in the order of the commands."""
+        rows = list(asked(commands, ids, expected_versions, times))
+        answers = [self._decide(*row) for row in rows]
+        self._settle()
+        return answers
+
+    def send_each(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        window: int = 1000,
+        ids: Iterable[str | None] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime | None] | None = None,
+        timeout: float = 10.0,
+    ) -> Iterator[Receipt | LeftfoldError]:
+        """Receipts and errors one by one; each command is decided, and folded, when its result is asked for."""
+        for row in asked(commands, ids, expected_versions, times):
+            answer = self._decide(*row)
+            self._settle()
+            yield answer
+
+
+Row = TypeVar("Row")
+K = TypeVar("K", default=str)
+
+
+class FoldedViews(Views):
+    """The views of a memory world; asking for one that needs Spark says what to do instead."""
+
+    def __getitem__(self, view: View[Row, K], /) -> Reader[Row, K]:
+        """The reader of a view.
+
+        Raises:
+            ConfigurationError: the view is computed by SQL or DataFrames.
+        """
+        if view.streamed:
+            raise ConfigurationError(f"view {view.name} is kept by a stream of its own, and memory(app) runs none")
+        if not view.folded:
+            raise ConfigurationError(
+                f"view {view.name} is computed by Spark, and memory(app) runs none; in tests: "
+                f"from leftfold.spark.queries.testing import rows; rows({view.name}, event, ...)"
+            )
+        return super().__getitem__(view)
+
 
 E = TypeVar("E", bound=Event)
 

@@ -1,18 +1,29 @@
-"""What an archive says it holds: JSON files that only ever add to each other, so that no order among them matters.
-
-The log never changes, so whatever two runs say of one range is both true; the archive of a topic is the union of all
-its manifests. That needs no lock and no replacing of files, which object stores do not all have.
-"""
+"""The manifests of an archive: JSON files that say which records it holds, and which files to read for them."""
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from secrets import token_hex
+from typing import NamedTuple
 
-from leftfold.errors import ContractError
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.parquet.filesystem import Place
 
-__all__ = ["FORMAT", "Manifest", "Span", "union"]
+__all__ = [
+    "Manifest",
+    "Piece",
+    "Span",
+    "add_manifest",
+    "end_of",
+    "merge_manifests",
+    "pieces_of",
+    "read_manifests",
+    "union",
+]
+
 
 FORMAT = 1
 
@@ -80,3 +91,90 @@ def union(manifests: Iterable[Manifest]) -> dict[int, list[Span]]:
         for span in manifest.spans:
             found.setdefault(span.partition, set()).add(span)
     return {p: sorted(spans, key=lambda s: (s.start, -s.end, s.path)) for p, spans in sorted(found.items())}
+
+
+class Piece(NamedTuple):
+    """The part of a span, from `start` to `end`, that no piece before it holds."""
+
+    span: Span
+    start: int
+    end: int
+
+
+def pieces_of(spans: Iterable[Span]) -> list[Piece]:
+    """Pieces that lie against each other without gap or overlap, from offset 0 as far as they go.
+
+    Args:
+        spans: of one partition, by start, the longest first.
+    """
+    pieces: list[Piece] = []
+    at = 0
+    for span in spans:
+        if span.start > at:
+            break
+        if span.end > at:
+            pieces.append(Piece(span, at, span.end))
+            at = span.end
+    return pieces
+
+
+def end_of(pieces: list[Piece]) -> int:
+    """The first offset that the pieces do not hold."""
+    return pieces[-1].end if pieces else 0
+
+
+_FOLDER = "_manifest"
+_PATIENCE = 10.0
+
+
+def read_manifests(place: Place, topic: str) -> list[Manifest]:
+    """Every manifest there is.
+
+    Raises:
+        InfrastructureError: they change faster than they can be read.
+        ContractError: one of them is broken, or of a later format.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        names = _names(place, topic)
+        texts = [(name, place.read(name)) for name in names]
+        if all(text is not None for _, text in texts):
+            return [Manifest.from_json(text, f"{place.name}/{name}") for name, text in texts if text is not None]
+        # One was merged into another meanwhile, which was there before it went: look again.
+        if time.monotonic() > deadline:
+            raise InfrastructureError(f"the manifests in {place.name}/{topic} cannot be read together; try again")
+
+
+def add_manifest(place: Place, topic: str, identity: str, spans: tuple[Span, ...]) -> None:
+    """Says that these spans are there; their files must be on the disk."""
+    place.put(f"{topic}/{_FOLDER}/{token_hex(8)}.json", Manifest(topic, identity, spans).to_json())
+
+
+def merge_manifests(place: Place, topic: str) -> None:
+    """Makes one manifest of all: first the whole, then the parts go; a reader in between sees both, which is the same.
+
+    Spans that others hold entirely are left out.
+    """
+    names = _names(place, topic)
+    if len(names) < 2:
+        return
+    texts = [(name, place.read(name)) for name in names]
+    manifests = [Manifest.from_json(text, name) for name, text in texts if text is not None]
+    spans = [span for found in union(manifests).values() for span in _needed(found)]
+    add_manifest(place, topic, manifests[0].identity, tuple(spans))
+    for name in names:
+        place.remove(name)
+
+
+def _needed(spans: list[Span]) -> list[Span]:
+    """Those that hold anything which those before them do not."""
+    found, reached = [], -1
+    for span in spans:
+        if span.end > reached:
+            found.append(span)
+            reached = span.end
+    return found
+
+
+def _names(place: Place, topic: str) -> list[str]:
+    return [name for name in place.names(f"{topic}/{_FOLDER}") if name.endswith(".json")]

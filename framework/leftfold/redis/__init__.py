@@ -5,9 +5,9 @@ bucket carries one hash tag, so nothing here asks for more than one slot except 
 transaction on one server, and one per bucket in a cluster.
 """
 
-from leftfold.redis.eviction import refuse_eviction
-from leftfold.redis.settings import RedisSettings
-from leftfold.redis.sink import BulkSink
+from leftfold.redis.bulk_load import BulkSink
+from leftfold.redis.connection.settings import RedisSettings
+from leftfold.redis.maintenance import refuse_eviction
 from leftfold.redis.store import RedisViewStore
 
 __all__ = ["BulkSink", "RedisSettings", "RedisViewStore", "refuse_eviction"]

@@ -8,32 +8,104 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from leftfold.bells import LoopBell, ThreadBell
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.bulk_store import Registries, Stored
-from leftfold.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Registry, Snapshot, While
-from leftfold.ports import Flushing
-from leftfold.position import Position
-from leftfold.questions import Listed, Matching, Question, Range, Registered, Rows
-from leftfold.redis.attendance import attend
-from leftfold.redis.background import Background
-from leftfold.redis.clients import open_client
-from leftfold.redis.creation import create_each, create_marks
-from leftfold.redis.failures import translated
-from leftfold.redis.flushers import Flushers
-from leftfold.redis.keys import FINISHED, BucketKeys
-from leftfold.redis.loops import LoopClients
-from leftfold.redis.registry import change_registry
-from leftfold.redis.routed import settled
-from leftfold.redis.scanning import registered, stored
-from leftfold.redis.seal import check_complete, seal
-from leftfold.redis.settings import RedisSettings
-from leftfold.redis.topology import topology_of
-from leftfold.redis.unlink import unlink_bucket
-from leftfold.redis.wire import Dial, dial
-from leftfold.redis.wordings import worded
+import redis
+
+from leftfold.model.position import Position
+from leftfold.ports.bulk import BucketResult, Registries, Stored
+from leftfold.ports.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Phase, Registry, Snapshot, While
+from leftfold.ports.notifications import LoopBell, ThreadBell
+from leftfold.ports.protocols import Flushing
+from leftfold.ports.queries import Listed, Matching, Question, Range, Registered, Rows
+from leftfold.redis.bulk_load import check_complete, seal
+from leftfold.redis.connection.cluster_asyncio import open_client
+from leftfold.redis.connection.errors import Client, translated
+from leftfold.redis.connection.protocol import FINISHED, BucketKeys, Dial, dial, members_key
+from leftfold.redis.connection.settings import RedisSettings
+from leftfold.redis.connection.sync import settled
+from leftfold.redis.connection.topology import topology_of
+from leftfold.redis.flusher import Flushers
+from leftfold.redis.format import addition, change_registry, encode_mark
+from leftfold.redis.maintenance import registered, stored, unlink_bucket
+from leftfold.redis.pubsub import Background, LoopClients
+from leftfold.redis.reads import worded
 
 __all__ = ["RedisViewStore"]
+
+
+def attend(client: Client, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+    """Extends a member's stay in some groups, by the server's clock, and drops those whose time is over.
+
+    0 seconds is a farewell, and no member a question, which writes nothing: who asks may have no right to.
+    """
+    now = _now(client)
+    with client.pipeline(transaction=False) as pipe:
+        for group in groups:
+            key = members_key(group)
+            if not member:
+                pipe.execute_command("ZRANGEBYSCORE", key, f"({now!r}", "+inf")
+                continue
+            pipe.execute_command("ZADD", key, repr(now + seconds), member)
+            pipe.execute_command("ZREMRANGEBYSCORE", key, "-inf", repr(now))
+            pipe.execute_command("ZRANGE", key, 0, -1)
+        replies: list[Any] = pipe.execute()
+    if member:
+        replies = replies[2::3]
+    return {group: tuple(sorted(name.decode() for name in found)) for group, found in zip(groups, replies, strict=True)}
+
+
+def _now(client: Client) -> float:
+    seconds, micros = client.execute_command("TIME")
+    return int(seconds) + int(micros) / 1e6
+
+
+def create_marks(client: Client, generation: Generation, marks: Mapping[int, Mark], history: int) -> bool:
+    """Writes marks in one transaction if none of them is there; False when one is.
+
+    The change stream of a bucket that is not filled in bulk begins here.
+    """
+    places = {bucket: BucketKeys(generation, bucket) for bucket in marks}
+    names = [keys.mark for keys in places.values()]
+    try:
+        with client.pipeline() as pipe:
+            pipe.watch(*names)
+            if pipe.execute_command("EXISTS", *names):
+                return False
+            pipe.multi()
+            for bucket, mark in marks.items():
+                pipe.execute_command("HSET", places[bucket].mark, *encode_mark(mark))
+                if mark.phase is not Phase.BULK:
+                    pipe.execute_command(*addition(places[bucket].changes, mark.position, (), history))
+            pipe.execute()
+    except redis.WatchError:
+        return False
+    return True
+
+
+def create_each(
+    client: Client,
+    generation: Generation,
+    marks: Mapping[int, Mark],
+    history: int,
+    settle: Callable[[Callable[[], Any]], Any],
+) -> bool:
+    """Writes marks one by one, and takes back its own when one was there already.
+
+    Nobody can have flushed into those that are taken back: the generation is not in the registry yet.
+
+    Args:
+        settle: does a piece of work on one bucket, again while its slot moves.
+    """
+    mine: list[BucketKeys] = []
+    for bucket, mark in marks.items():
+        if not settle(partial(create_marks, client, generation, {bucket: mark}, history)):
+            break
+        mine.append(BucketKeys(generation, bucket))
+    else:
+        return True
+    for keys in mine:
+        settle(partial(client.execute_command, "UNLINK", keys.mark, keys.changes))
+    return False
+
 
 A = TypeVar("A")
 T = TypeVar("T")

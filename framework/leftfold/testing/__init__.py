@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from leftfold.testing.folding import fold
-from leftfold.testing.properties import check_deciding_twice, check_interleavings
-from leftfold.testing.reactions import GivenProcess, ThenSent
-from leftfold.testing.redelivery import check_redelivery
-from leftfold.testing.specification import Given, Then, given
+from leftfold.testing.properties import check_deciding_twice, check_interleavings, check_redelivery
+from leftfold.testing.specification import Given, GivenProcess, Then, ThenSent, fold, given
 
 __all__ = [
     "Given",

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from leftfold.app import App
+from leftfold.model.app import App
 
 __all__ = ["Simulate", "pytest_addoption", "simulate"]
 

@@ -1,21 +1,26 @@
-"""Properties that every decider and every cross-stream view must have; call them with your own histories."""
+"""Properties that every decider, process and cross-stream view must have; call them with your own histories."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from leftfold.codec import MessageCodec
-from leftfold.decider import Decider
-from leftfold.engine.deciding import Accepted, Duplicate, decide
-from leftfold.engine.received import Received
-from leftfold.engine.stream import Stream, StreamCodec
-from leftfold.messages import Command, Event
-from leftfold.testing.folding import fold
-from leftfold.view import View
+from leftfold.engine.processing.command_processor import Accepted, Duplicate, decide
+from leftfold.engine.processing.command_wire import Received, nack
+from leftfold.engine.processing.process_instance import Instance, InstanceCodec, Sent
+from leftfold.engine.processing.process_reactor import Failed, Passed, Reactor
+from leftfold.engine.processing.process_wire import NACK, Input
+from leftfold.engine.processing.stream_state import Stream, StreamCodec
+from leftfold.model.decider import Decider
+from leftfold.model.messages import Command, Event
+from leftfold.model.process import Process, Rejected
+from leftfold.model.view import View
+from leftfold.ports.codec import MessageCodec
+from leftfold.testing.specification import fold
 
-__all__ = ["check_deciding_twice", "check_interleavings"]
+__all__ = ["check_deciding_twice", "check_interleavings", "check_redelivery"]
 
 
 def check_deciding_twice(decider: Decider[Any, Any, Any], commands: Iterable[Command]) -> None:
@@ -67,3 +72,44 @@ def check_interleavings(view: View[Any, Any], *streams: Sequence[Event], tries: 
                 f"view {view.name} gives {rows.get(key)!r} for {key!r} in interleaving {number} of seed {seed}, but "
                 f"{expected.get(key)!r} stream by stream; its fold must not depend on the order between streams"
             )
+
+
+def check_redelivery(process: Process[Any, Any, Any], inputs: Iterable[Any]) -> None:
+    """Delivers each input of one instance twice: the second time nothing happens, and equal states react equally.
+
+    The instance goes through its stored form in between, so this also proves that its state can be stored.
+
+    Raises:
+        AssertionError: a reaction depends on something other than input and state, storing changed the state, the
+            inputs are of several business keys, or a command is rejected that was never sent.
+    """
+    reactor, codec = Reactor(process), InstanceCodec(process.state, process.initial_state)
+    instance, keys = codec.new(), set[str | None]()
+    for number, what in enumerate(inputs):
+        if isinstance(what, Event):
+            keys.add(process.correlate(what))
+            assert len(keys) == 1, (
+                f"{what!r} belongs to another instance; {process.name}.correlate gave {sorted(map(str, keys))}"
+            )
+        given = _input(reactor, instance, what, number)
+        one, other = instance.copy(), codec.decode(codec.encode(instance), 0.0)
+        first, second = reactor.take(one, given), reactor.take(other, given)
+        assert not isinstance(first, Failed), f"{what!r} cannot be taken: {first.error}"
+        assert first == second, f"{what!r} led to {first} and then to {second}; react must be pure"
+        assert one == other, f"storing changed the instance {one!r} to {other!r}"
+        again = reactor.take(one.copy(), given)
+        assert isinstance(again, Passed), f"{what!r} delivered again led to {again}"
+        instance = one
+
+
+def _input(reactor: Reactor, instance: Instance[Any], what: Any, number: int) -> Input:
+    """The input as a lane reads it."""
+    headers = f"i{number}", b"2026-01-01T00:00:00Z", b"correlation", b""
+    origin = "topic/0", number, 0
+    if not isinstance(what, Rejected):
+        type_ = reactor.events.types[type(what)]
+        return Input(type_, reactor.events.encode(what), "key", *headers, "", origin)
+    sent = Sent(reactor.commands.types[type(what.command)].decode(), reactor.commands.encode(what.command).decode())
+    found = [id_ for id_, waiting in instance.waiting.items() if waiting == sent]
+    assert found, f"{what.command!r} is rejected but was not sent, or was answered before"
+    return Input(NACK, json.dumps(nack(what.error)).encode(), "key", *headers, found[0], origin)

@@ -1,24 +1,95 @@
-"""`given(decider, *history).when(command).then(*events)`: a rule as a sentence; of processes, see reactions."""
+"""given/when/then for deciders, processes and views."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, overload
 
 from typing_extensions import TypeVar
 
-from leftfold.decider import Decider
+from leftfold.engine.processing.process_reactor import checked_effects
 from leftfold.errors import DomainError
-from leftfold.messages import Command, Event
-from leftfold.process import Process
-from leftfold.testing.reactions import GivenProcess
+from leftfold.model.decider import Decider
+from leftfold.model.keys import NoRowKey
+from leftfold.model.messages import Command, Event
+from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
+from leftfold.model.view import View
 
-__all__ = ["Given", "Then", "given"]
+__all__ = ["Given", "GivenProcess", "Then", "ThenSent", "fold", "given"]
+
+
+Row = TypeVar("Row")
+K = TypeVar("K", default=str)
+
+
+def fold(view: View[Row, K], /, *events: Event) -> Mapping[K, Row]:
+    """The view's rows after these events; events that it does not read are passed over."""
+    rows: dict[str, Any] = {}
+    for event in events:
+        if not isinstance(event, view.events):
+            continue
+        stream = getattr(event, type(event).__leftfold__.key)
+        for key, item in view.touches(event, stream):
+            if isinstance(item, NoRowKey):
+                raise item
+            row = view.evolve_row(rows.get(key), item)
+            if row is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = view.rows.decode(dict(zip(view.rows.columns, view.rows.encode(row), strict=True)))
+    return {view.keys.decode(key): row for key, row in rows.items()}
+
 
 C = TypeVar("C", bound=Command)
+I = TypeVar("I")  # noqa: E741  # an input
+
+
+class ThenSent(Generic[C]):
+    """What an input came to; `then` says what it should have been."""
+
+    def __init__(self, given: object, out: Sequence[C | Timer[C] | Cancel | Finished]) -> None:
+        self._given, self._out = given, list(out)
+
+    def then(self, *out: C | Timer[C] | Cancel | Finished) -> None:
+        """It sent, set, cancelled or ended exactly this, in this order."""
+        if self._out != list(out):
+            raise AssertionError(f"{self._given!r} led to\n{_listed_effects(self._out)}\nnot\n{_listed_effects(out)}")
+
+    def then_nothing(self) -> None:
+        """It changed the state at most."""
+        self.then()
+
+
+class GivenProcess(Generic[I, C]):
+    """An instance of a process with a history behind it."""
+
+    def __init__(self, process: Process[I, Any, C], history: Sequence[I]) -> None:
+        self._process, self._history = process, history
+
+    def when(self, message: I, /) -> ThenSent[C]:
+        """Reacts to the input in the state that the history makes."""
+        process = self._process
+        for one in (*self._history, message):
+            _check_input(process, one)
+        state = process.fold(process.initial_state, self._history)
+        out = checked_effects(process.name, process.react(message, state), process.sends)
+        process.state.check(process.evolve(state, message))
+        return ThenSent(message, out)
+
+
+def _check_input(process: Process[Any, Any, Any], one: object) -> None:
+    kind = type(one.command) if isinstance(one, Rejected) else type(one)
+    if kind not in (process.rejected if isinstance(one, Rejected) else process.events):
+        heard = [*(cls.__name__ for cls in process.events), *(f"Rejected[{cls.__name__}]" for cls in process.rejected)]
+        raise AssertionError(f"{one!r} is no input of process {process.name}; these are: {', '.join(heard)}")
+
+
+def _listed_effects(out: Sequence[object]) -> str:
+    return "\n".join(f"  {effect!r}" for effect in out) or "  nothing"
+
+
 S = TypeVar("S")
 E = TypeVar("E", bound=Event)
-I = TypeVar("I")  # noqa: E741  # an input of a process
 
 
 class Then(Generic[E]):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from leftfold import Connection, LeftfoldError, connect
-from leftfold.client import Client
+from leftfold.client.commands import Client
 from leftfold.local import StderrProgress, down, up
 from projections.basket_summary import basket_summary
 from projections.household_spend import Segment, in_segment

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from itertools import islice
 
 from leftfold import OutcomeUnknown, Position, Receipt
-from leftfold.client import Client
+from leftfold.client.commands import Client
 from services.baskets.commands import BasketCommand
 from services.baskets.history import history
 

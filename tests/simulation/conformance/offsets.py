@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from leftfold.testing.simulation.kafka.membership import group_metadata
+from leftfold.testing.simulation.kafka.group_member import group_metadata
 from tests.simulation.conformance.bench import SECONDS, Bench, described, generation_of, said
 
 __all__ = ["SCRIPTS"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leftfold.partitioner import partition_of
+from leftfold.model.keys import partition_of
 from tests.simulation.conformance.bench import SECONDS, Bench, described, said
 
 __all__ = ["SCRIPTS"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from leftfold.testing.simulation.environment import World
 from leftfold.testing.simulation.kafka.admin import AdminClient
-from leftfold.testing.simulation.kafka.cluster import Fate
+from leftfold.testing.simulation.kafka.brokers import Fate
 from leftfold.testing.simulation.kafka.consumer import Consumer
 from leftfold.testing.simulation.kafka.producer import Producer
 from leftfold.testing.simulation.scheduler import Process
-from leftfold.testing.simulation.world import World
 from tests.simulation.conformance.bench import SECONDS, Bench, Deed, Outcome, Script, Step
 from tests.simulation.conformance.settings import consumer_config, producer_config
 

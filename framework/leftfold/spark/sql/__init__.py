@@ -1,1 +1,1 @@
-"""What SQL may say in a query view: parsed by Spark, judged here, before Spark runs any of it."""
+"""Which SQL is allowed, and whether a query can be kept up to date incrementally."""

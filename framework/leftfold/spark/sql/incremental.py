@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from leftfold.spark.sql.allowed import AGGREGATES
-from leftfold.spark.sql.check import CheckedQuery
-from leftfold.spark.sql.tree import Node, Part
+from leftfold.spark.sql.rules import AGGREGATES, Node, Part
+from leftfold.spark.sql.statements import CheckedQuery
 
 __all__ = ["Refreshed", "classify"]
 

@@ -1,4 +1,4 @@
-"""Spark's own parser: what it makes of a statement, taken over piece by piece and without running anything."""
+"""Parses SQL with Spark's own parser into plain values, without running it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leftfold.errors import ConfigurationError
-from leftfold.spark.sql.tree import Node, Part
+from leftfold.spark.sql.rules import Node, Part
 
 __all__ = ["parse"]
 

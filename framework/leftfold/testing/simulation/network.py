@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from leftfold.testing.simulation.kafka.cluster import LATENCY, Fate
+from leftfold.testing.simulation.kafka.brokers import LATENCY, Fate
 
 if TYPE_CHECKING:
+    from leftfold.testing.simulation.environment import World
     from leftfold.testing.simulation.scheduler import Process, Scheduler
     from leftfold.testing.simulation.stand_ins.sockets import Socket
-    from leftfold.testing.simulation.world import World
 
 __all__ = ["Address", "Connection", "Host", "Link", "Network", "Service", "name_of"]
 

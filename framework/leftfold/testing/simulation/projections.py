@@ -12,31 +12,27 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from leftfold.app import App
-from leftfold.cli.following import follow
-from leftfold.engine.bulk import BulkJob, Tell
-from leftfold.engine.bulk_local import run_here
-from leftfold.engine.bulk_result import BucketResult
-from leftfold.engine.plan import RebuildPlan
-from leftfold.engine.promotion import Promotion
-from leftfold.engine.rebuild import Rebuild, RebuildOptions
-from leftfold.envelope import Receipt
+from leftfold.client.reader import Reader, Views
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
+from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError, StaleViewError, ViewNotBuilt
-from leftfold.kafka.bulk import KafkaBulkLog
-from leftfold.kafka.reader import KafkaLogReader
+from leftfold.kafka.bulk_log import KafkaBulkLog
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.keys import NO_ROW
-from leftfold.position import Position
-from leftfold.reading.reader import Reader
-from leftfold.reading.views import Views
+from leftfold.model.app import App
+from leftfold.model.keys import NO_ROW
+from leftfold.model.position import Position, Receipt
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult
 from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.testing.simulation.kafka.cluster import BORN, Cluster
+from leftfold.runtime.workers.view_workers import follow
+from leftfold.testing.simulation.environment import World
+from leftfold.testing.simulation.kafka.brokers import BORN, Cluster
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
 from leftfold.testing.simulation.stand_ins import event_loop, sockets
 from leftfold.testing.simulation.stand_ins.threads import Thread
-from leftfold.testing.simulation.world import World
-from leftfold.view import View
 
 if TYPE_CHECKING:
     from leftfold.testing.simulation.deployment import Deployment
@@ -45,10 +41,10 @@ __all__ = ["LIBRARIES", "NETWORK", "PACKAGES", "Projections"]
 
 PACKAGES = (
     "leftfold.redis",
-    "leftfold.reading",
-    "leftfold.cli.following",
-    "leftfold.cli.trouble",
-    "leftfold.supervisor",
+    "leftfold.client",
+    "leftfold.runtime.workers.view_workers",
+    "leftfold.runtime.lifecycle",
+    "leftfold.runtime.supervisor",
 )
 LIBRARIES = ("redis",)
 NETWORK: list[tuple[Any, Any]] = [

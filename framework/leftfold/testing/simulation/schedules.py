@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from leftfold.app import App
-from leftfold.kafka import reach
-from leftfold.kafka.workshop import Workshop
-from leftfold.messages import Command
-from leftfold.testing.simulation.commands import drawn_load
-from leftfold.testing.simulation.deployment import Deployment, has_tails
+from leftfold.kafka import reachability as reach
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.model.app import App
+from leftfold.model.messages import Command
+from leftfold.testing.simulation.deployment import Deployment, drawn_load, has_tails
+from leftfold.testing.simulation.environment import World
 from leftfold.testing.simulation.faults import KINDS, REDIS_KINDS, Fault, draw
 from leftfold.testing.simulation.scheduler import Stuck
 from leftfold.testing.simulation.takeover import PACKAGES, taken_over
 from leftfold.testing.simulation.witness import Check, undecided, violations
-from leftfold.testing.simulation.world import World
 
 __all__ = ["Outcome", "Report", "Scenario", "run", "scheduled", "shrink", "simulate"]
 

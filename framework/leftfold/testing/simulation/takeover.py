@@ -23,20 +23,17 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import admin as real_admin
 
+from leftfold.testing.simulation.environment import active, is_simulated
 from leftfold.testing.simulation.kafka.admin import AdminClient
-from leftfold.testing.simulation.kafka.cluster import BORN
+from leftfold.testing.simulation.kafka.brokers import BORN
 from leftfold.testing.simulation.kafka.consumer import Consumer
 from leftfold.testing.simulation.kafka.producer import Producer
 from leftfold.testing.simulation.stand_ins import threads
 from leftfold.testing.simulation.stand_ins.threads import Module
-from leftfold.testing.simulation.world import active, is_simulated
 
 __all__ = ["PACKAGES", "simulated", "taken_over"]
 
-PACKAGES = (
-    "leftfold.kafka", "leftfold.engine", "leftfold.client", "leftfold.memory.states", "leftfold.bells",
-    "leftfold.waiters",
-)  # fmt: skip
+PACKAGES = ("leftfold.kafka", "leftfold.engine", "leftfold.client", "leftfold.ports.notifications")
 """Packages and modules that run simulated, with everything in them."""
 _TICK = 2e-6
 """Seconds that a look at the clock takes at most: work takes time, though no more than the simulator says."""

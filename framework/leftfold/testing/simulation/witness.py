@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from leftfold.app import App
-from leftfold.decider import Decider
-from leftfold.envelope import Receipt
 from leftfold.errors import DomainError, OutcomeUnknown
-from leftfold.partitioner import partition_of
-from leftfold.testing.simulation.kafka.cluster import Cluster
+from leftfold.model.app import App
+from leftfold.model.decider import Decider
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Receipt
+from leftfold.testing.simulation.kafka.brokers import Cluster
 from leftfold.testing.simulation.kafka.partitions import Record
 
 __all__ = ["Check", "Sent", "undecided", "violations"]

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leftfold.testing.simulation.environment import World
 from leftfold.testing.simulation.faults.damage import TOPIC_KINDS, Damage
-from leftfold.testing.simulation.kafka.cluster import Broker, Fate
+from leftfold.testing.simulation.kafka.brokers import Broker, Fate
 from leftfold.testing.simulation.kafka.sending import SENDERS
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.scheduler import Process
-from leftfold.testing.simulation.world import World
 
 __all__ = ["KINDS", "REDIS_KINDS", "Fault", "draw", "install"]
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from leftfold.testing.simulation.kafka.client import FOREVER, Client, failure
-from leftfold.testing.simulation.kafka.cluster import Home
-from leftfold.testing.simulation.kafka.groups import Committed
-from leftfold.testing.simulation.kafka.metadata import Metadata, cluster_metadata
+from leftfold.testing.simulation.kafka.brokers import Home
+from leftfold.testing.simulation.kafka.client import FOREVER, Client, Metadata, cluster_metadata, failure
+from leftfold.testing.simulation.kafka.group_coordinator import Committed
 from leftfold.testing.simulation.kafka.partitions import Partition, Refused
 
 __all__ = ["AdminClient", "Answer"]

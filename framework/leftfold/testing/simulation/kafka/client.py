@@ -1,19 +1,26 @@
-"""What every simulated client does: ask until somebody answers, tell of trouble when it is polled, and wait."""
+"""What every simulated client does: retry requests, report errors when polled, wait; and cluster metadata."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
+    BrokerMetadata,
+    ClusterMetadata,
+    PartitionMetadata,
+    TopicMetadata,
+)
 
-from leftfold.testing.simulation.kafka.cluster import LOADING, NOT_COORDINATOR, NOT_LEADER, Connections, Home
+from leftfold.testing.simulation.environment import active
+from leftfold.testing.simulation.kafka.brokers import LOADING, NOT_COORDINATOR, NOT_LEADER, Connections, Home
 from leftfold.testing.simulation.kafka.partitions import Refused
-from leftfold.testing.simulation.world import active
 
-__all__ = ["FOREVER", "TRANSIENT", "Client", "exception", "failure", "place_of"]
+__all__ = ["FOREVER", "Client", "Metadata", "cluster_metadata", "exception", "failure"]
+
 
 TRANSIENT = frozenset({NOT_LEADER, NOT_COORDINATOR, LOADING, 15, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
 """What is asked again: brokers that are away, and coordinators that have moved or still load."""
@@ -201,3 +208,37 @@ def failure(
 def place_of(given: TopicPartition) -> tuple[str, int]:
     """Topic and partition."""
     return given.topic, given.partition
+
+
+Metadata: TypeAlias = Any
+"""A `confluent_kafka.admin.ClusterMetadata`, whose fields are untyped."""
+
+
+def cluster_metadata(client: Client, topic: str | None, timeout: float) -> Metadata:
+    """Brokers and topics, one of them or all; a topic that is not there has an error.
+
+    Raises:
+        KafkaException: no broker answers in time.
+    """
+    cluster = client.cluster
+
+    def work() -> dict[str, int]:
+        known = {name: len(found.partitions) for name, found in cluster.topics.items()}
+        return known if topic is None else {topic: known.get(topic, 0)}
+
+    counts: dict[str, int] = client.asked("metadata", (), work, timeout)
+    found: Any = ClusterMetadata()
+    for broker in cluster.brokers:
+        if broker.is_up:
+            host: Any = BrokerMetadata()
+            host.id, host.host, host.port = broker.number, "simulated", 9091 + broker.number
+            found.brokers[broker.number] = host
+    for name, count in counts.items():
+        known: Any = TopicMetadata()
+        found.topics[name] = known
+        known.topic = name
+        known.error = None if count else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "simulated: no such topic")
+        for number in range(count):
+            known.partitions[number] = one = PartitionMetadata()
+            one.id = number
+    return found

@@ -9,11 +9,10 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from leftfold.testing.simulation.kafka.client import FOREVER, Client, exception, failure
+from leftfold.testing.simulation.kafka.client import FOREVER, Client, Metadata, cluster_metadata, exception, failure
 from leftfold.testing.simulation.kafka.fetching import Fetched, Fetcher, leader
-from leftfold.testing.simulation.kafka.groups import Committed, Place
-from leftfold.testing.simulation.kafka.membership import Membership
-from leftfold.testing.simulation.kafka.metadata import Metadata, cluster_metadata
+from leftfold.testing.simulation.kafka.group_coordinator import Committed, Place
+from leftfold.testing.simulation.kafka.group_member import Membership
 from leftfold.testing.simulation.kafka.partitions import Refused
 
 __all__ = ["Consumer"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 from confluent_kafka import KafkaError, Message
 
 from leftfold.testing.simulation.kafka.client import FOREVER, Client, exception, failure
-from leftfold.testing.simulation.kafka.groups import Committed, Place
+from leftfold.testing.simulation.kafka.group_coordinator import Committed, Place
 from leftfold.testing.simulation.kafka.partitions import Partition, Record, Refused
 
 __all__ = ["Fetched", "Fetcher", "leader"]

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, Message
 
-from leftfold.partitioner import partition_of
+from leftfold.model.keys import partition_of
+from leftfold.testing.simulation.environment import active
 from leftfold.testing.simulation.kafka.client import Client, exception, failure
-from leftfold.testing.simulation.kafka.groups import Place
+from leftfold.testing.simulation.kafka.group_coordinator import Place
 from leftfold.testing.simulation.kafka.partitions import Batch, Headers, Partition, Refused
-from leftfold.testing.simulation.world import active
 
 __all__ = ["EPOCH", "INVALID_STATE", "OUT_OF_ORDER", "SENDERS", "Sender", "as_bytes"]
 

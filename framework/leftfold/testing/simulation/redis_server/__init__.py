@@ -3,7 +3,7 @@
 Here is what a server does with bytes and data. How bytes travel, and what is lost on the way, is in `network`.
 """
 
+from leftfold.testing.simulation.redis_server.connection import Session
 from leftfold.testing.simulation.redis_server.server import RedisServer, Saved
-from leftfold.testing.simulation.redis_server.session import Session
 
 __all__ = ["RedisServer", "Saved", "Session"]

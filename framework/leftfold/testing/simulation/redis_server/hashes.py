@@ -12,7 +12,7 @@ from leftfold.testing.simulation.redis_server.keyspace import (
     scan_page,
     wrong_arguments,
 )
-from leftfold.testing.simulation.redis_server.protocol import OK, Failure, Reply
+from leftfold.testing.simulation.redis_server.resp import OK, Failure, Reply
 
 __all__ = ["HASH_COMMANDS", "Hash", "Set", "String"]
 

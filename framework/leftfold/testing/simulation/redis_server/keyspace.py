@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from leftfold.testing.simulation.redis_server.protocol import OK, Failure, Reply, Status, number
+from leftfold.testing.simulation.redis_server.resp import OK, Failure, Reply, Status, number
 
 __all__ = [
     "KEY_COMMANDS",

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from leftfold.testing.simulation.redis_server.connection import DATA_COMMANDS, Session
 from leftfold.testing.simulation.redis_server.hashes import Hash, Set, String
 from leftfold.testing.simulation.redis_server.keyspace import Keyspace, Parts
-from leftfold.testing.simulation.redis_server.protocol import Reply
-from leftfold.testing.simulation.redis_server.session import DATA_COMMANDS, Session
+from leftfold.testing.simulation.redis_server.resp import Reply
 from leftfold.testing.simulation.redis_server.sorted_sets import SortedSet
-from leftfold.testing.simulation.redis_server.streams import Stream
+from leftfold.testing.simulation.redis_server.stream_commands import Stream
 
 __all__ = ["RedisServer", "Saved"]
 

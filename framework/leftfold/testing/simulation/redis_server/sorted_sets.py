@@ -16,7 +16,7 @@ from leftfold.testing.simulation.redis_server.keyspace import (
     read_scan_options,
     scan_page,
 )
-from leftfold.testing.simulation.redis_server.protocol import Failure, Reply, double
+from leftfold.testing.simulation.redis_server.resp import Failure, Reply, double
 
 __all__ = ["SORTED_COMMANDS", "SortedSet"]
 

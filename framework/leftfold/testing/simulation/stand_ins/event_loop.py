@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from leftfold.testing.simulation.environment import active
 from leftfold.testing.simulation.scheduler import Killed, Process, Task
 from leftfold.testing.simulation.stand_ins.sockets import Socket
 from leftfold.testing.simulation.stand_ins.threads import Event, Module
-from leftfold.testing.simulation.world import active
 
 __all__ = ["EventLoop", "asyncio"]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, Self, TypeAlias
 
+from leftfold.testing.simulation.environment import active
 from leftfold.testing.simulation.network import Address, Link, Network, name_of
 from leftfold.testing.simulation.scheduler import Task
 from leftfold.testing.simulation.stand_ins.threads import Module
-from leftfold.testing.simulation.world import active
 
 __all__ = ["Poll", "Socket", "select", "socket"]
 

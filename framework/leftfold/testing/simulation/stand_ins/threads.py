@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from leftfold.testing.simulation.environment import active, is_simulated
 from leftfold.testing.simulation.scheduler import Task
-from leftfold.testing.simulation.world import active, is_simulated
 
 __all__ = [
     "Condition",

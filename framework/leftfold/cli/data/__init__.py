@@ -1,0 +1,1 @@
+"""Commands on data: send, events, get, watch."""

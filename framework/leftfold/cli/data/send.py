@@ -1,0 +1,305 @@
+"""`leftfold send`: sends one command, or a file of commands, and prints the answers."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args
+
+import typer
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.messages import Command
+from leftfold.ports.codec import utc_text
+from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.project import Usage, unknown
+
+if TYPE_CHECKING:
+    from leftfold.model.position import Receipt
+
+__all__ = ["command_class", "compose", "read_object", "sample"]
+
+
+_CLOCK = "at"
+
+
+class Composed(NamedTuple):
+    """A command as it was typed; `filled` is the time that was put into `at`, '' when it was given."""
+
+    command: Command
+    filled: str
+
+
+def command_class(app: App, name: str) -> type[Command]:
+    """The App's command of a name, or of `category.Name` where two have one name.
+
+    Raises:
+        Usage: there is none, or several.
+    """
+    known = {f"{d.name}.{c.__leftfold__.name}": c for d in app.deciders for c in d.commands}
+    found = [c for full, c in known.items() if name in (full, c.__leftfold__.name)]
+    if not found:
+        raise unknown(f"command in app {app.name} called", name, (c.__leftfold__.name for c in known.values()))
+    if len(found) > 1:
+        raise Usage(
+            f"several commands are called {name}: say {' or '.join(n for n in known if n.endswith('.' + name))}"
+        )
+    return found[0]
+
+
+def compose(cls: type[Command], text: str, *, id_: str = "") -> Composed:
+    """The command that the JSON describes; a missing time called `at` is now.
+
+    With an id of the user's own nothing is filled in: sent again, the command must be the very same.
+
+    Raises:
+        Usage: the text is no JSON object, or its fields are not the command's; every such field is named.
+    """
+    fields = read_object(text, f"{cls.__name__} looks like {sample(cls)}")
+    filled = ""
+    if _CLOCK not in fields and _wants_clock(cls):
+        if id_:
+            raise Usage(f"with an id the command must be the same each time: say {_CLOCK}, such as {_example_time()}")
+        fields[_CLOCK] = filled = utc_text(datetime.now(UTC))
+    return Composed(checked(cls, fields), filled)
+
+
+def read_object(text: str, example: str) -> dict[str, Any]:
+    """The fields in a JSON object. Raises Usage: it is none; `example` says what one looks like."""
+    try:
+        fields = json.loads(text, parse_float=Decimal)
+    except ValueError as error:
+        raise Usage(f"that is no JSON ({error}): {text}\n{example}") from error
+    if not isinstance(fields, dict):
+        raise Usage(f"a command is a JSON object: {example}")
+    return fields
+
+
+def checked(cls: type[Command], fields: Mapping[str, Any]) -> Command:
+    """The command with these fields. Raises Usage: they are not the command's; every such field is named."""
+    try:
+        command = cls.model_validate_json(json.dumps(fields, default=str))
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_context=False)
+        raise Usage("\n".join(_problem(cls, problem) for problem in problems)) from error
+    key = cls.__leftfold__.key
+    if getattr(command, key) in ("", "@"):
+        raise Usage(f"{cls.__name__}.{key}: the key may not be empty, and '@' is reserved")
+    return command
+
+
+def sample(cls: type[Command]) -> str:
+    """What the JSON of a command looks like, fields that may be left out not shown."""
+    schema = cls.model_json_schema()
+    required = [name for name in schema.get("required", ()) if not (name == _CLOCK and _wants_clock(cls))]
+    return json.dumps({name: _placeholder(schema["properties"][name]) for name in required})
+
+
+def _example_time() -> str:
+    return json.dumps({_CLOCK: utc_text(datetime.now(UTC).replace(microsecond=0))})
+
+
+def _wants_clock(cls: type[Command]) -> bool:
+    field = cls.model_fields.get(_CLOCK)
+    if field is None or not field.is_required():
+        return False
+    return any(isinstance(t, type) and issubclass(t, datetime) for t in (field.annotation, *get_args(field.annotation)))
+
+
+def _problem(cls: type[Command], problem: ErrorDetails) -> str:
+    where = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        near = get_close_matches(where, cls.model_fields, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(cls.model_fields)}"
+        return f"{cls.__name__}.{where}: there is no such field; {hint}"
+    got = "" if problem["type"] == "missing" else f", not {json.dumps(problem['input'], default=str)}"
+    return f"{cls.__name__}.{where}: {problem['msg'][0].lower()}{problem['msg'][1:]}{got}"
+
+
+def _placeholder(schema: Mapping[str, Any]) -> object:
+    kinds: dict[str, object] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
+    options = [schema, *schema.get("anyOf", ())]
+    if any("Decimal" in str(o.get("title", "")) for o in options) or {o.get("type") for o in options} >= {
+        "number",
+        "string",
+    }:
+        return "1.00"
+    return next((kinds[o["type"]] for o in options if o.get("type") in kinds), "...")
+
+
+def explained(error: InfrastructureError, app: App, kafka: str | None) -> InfrastructureError:
+    """The error itself, or a plainer one when a broker answers but has no topics of the App."""
+    unreachable: type[InfrastructureError] = ring("leftfold.kafka.errors").Unreachable
+    if isinstance(error, unreachable):
+        return error
+    try:
+        settings = kafka_settings(kafka)
+        with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+            wanted = [names.replies(app.name), *(names.commands(decider.name) for decider in app.deciders)]
+            there = cluster.partition_counts(wanted)
+    except LeftfoldError:
+        return error
+    missing = [topic for topic in wanted if topic not in there]
+    if not missing:
+        return error
+    return InfrastructureError(
+        f"app {app.name} has never run at {settings.bootstrap_servers} ({missing[0]} does not exist), and nothing was "
+        f"sent; start it in another terminal: leftfold run"
+    )
+
+
+EXAMPLES = examples(
+    """leftfold send AddItem '{"basket_id": "b-1", "product_id": "p", "quantity": 2, "sales_value": "3.98"}'""",
+    "leftfold send CheckOut - < checkout.json",
+    """leftfold send CheckOut '{"basket_id": "b-1", "at": "2026-01-31T12:00:00Z"}' --id till-4/2041""",
+    "leftfold send --file commands.ndjson --json > answers.ndjson",
+)
+
+
+def send(
+    name: Annotated[str, typer.Argument(metavar="COMMAND", help="The command's name, as in AddItem.")] = "",
+    fields: Annotated[str, typer.Argument(metavar="JSON", help="Its fields; - reads standard input.")] = "",
+    id_: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Idempotency key: sent again, it is not decided again.")
+    ] = None,
+    expected_version: Annotated[
+        int | None,
+        typer.Option("--expected-version", metavar="N", min=0, help="Refuse unless the stream is at this version."),
+    ] = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", metavar="FILE", help="Commands, one JSON object a line; - reads standard input."),
+    ] = None,
+    window: Annotated[
+        int, typer.Option("--window", metavar="N", min=1, help="With --file: how many may be under way at once.")
+    ] = 1000,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for the answer.")
+    ] = 10.0,
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send one command and print the answer.
+
+    A missing time called `at` is now, unless --id is given: then the same id needs the same fields.
+    Exit code 1 when a rule says no, 75 when no answer came in time: ask again with the same id.
+
+    With --file, a line is {"command": "AddItem", "id": "till-4/2041", "fields": {...}}; `id` and `expected_version` may
+    be left out. Answers come in the order of the lines. A file whose lines have ids can be sent again as it is.
+    """
+    if file is not None:
+        if name or fields or id_ is not None or expected_version is not None:
+            raise typer.BadParameter("--file names the commands, their ids and versions; give it alone")
+        _whole_file(file, app, kafka, window=window, timeout=timeout, as_json=as_json)
+        return
+    if not name:
+        raise typer.BadParameter("name a command, or a file of commands with --file")
+    from leftfold.engine.processing.command_wire import command_id
+    from leftfold.errors import (
+        ConflictError,
+        ContractError,
+        DecisionFailed,
+        DomainError,
+        InfrastructureError,
+        OutcomeUnknown,
+    )
+    from leftfold.runtime.connect import connect
+    from leftfold.runtime.console import emit
+    from leftfold.runtime.project import Unanswered, Usage, load_app
+
+    whole = load_app(app, having=[name])
+    cls = command_class(whole, name)
+    text = _typed(fields)
+    if not text.strip():
+        raise Usage(f"{name} needs its fields: leftfold send {name} {shlex.quote(sample(cls))}")
+    command, filled = compose(cls, text, id_=id_ or "")
+    id_ = id_ or command_id()
+    with connect(whole, kafka=kafka) as leftfold:
+        try:
+            receipt = leftfold.client.send(command, id=id_, expected_version=expected_version, timeout=timeout)
+        except (DomainError, ConflictError, DecisionFailed, ContractError) as error:
+            _refused(error, id_, as_json=as_json)
+        except InfrastructureError as error:
+            raise explained(error, whole, kafka) from error
+        except OutcomeUnknown as error:
+            line = _again(command, id_, expected_version)
+            if as_json:
+                emit({"id": id_, "error": "OutcomeUnknown", "message": error.why})
+            raise Unanswered(f"the outcome is not known: {error.why}\nask again, safely: {line}") from error
+        else:
+            _accepted(command, id_, receipt, filled, as_json=as_json)
+
+
+def _whole_file(file: str, app: str, kafka: str | None, *, window: int, timeout: float, as_json: bool) -> None:
+    from leftfold.cli.data.send_file import send_lines
+    from leftfold.errors import InfrastructureError
+    from leftfold.runtime.connect import connect
+    from leftfold.runtime.project import load_app
+
+    whole = load_app(app)
+    with connect(whole, kafka=kafka) as leftfold:
+        try:
+            code = send_lines(leftfold.client, whole, file, window=window, timeout=timeout, as_json=as_json)
+        except InfrastructureError as error:
+            raise explained(error, whole, kafka) from error
+    if code:
+        raise typer.Exit(code)
+
+
+def _typed(fields: str) -> str:
+    """What was typed, or comes on standard input where nothing was; '' on a terminal, where nobody waits for input."""
+    if fields in ("", "-") and not (fields == "" and sys.stdin.isatty()):
+        return sys.stdin.read()
+    return fields
+
+
+def _accepted(command: Command, id_: str, receipt: Receipt, filled: str, *, as_json: bool) -> None:
+    from leftfold.runtime.console import amount, emit, note, say, styled
+
+    if filled:
+        note(f"at = {filled} (now, since it was not given)")
+    if as_json:
+        offsets = receipt.position.offsets
+        emit({"id": id_, "version": receipt.version, "events": receipt.events, "position": offsets})
+        return
+    spec = command.__leftfold__
+    stream = f"{spec.category} {getattr(command, spec.key)}"
+    say(
+        styled("accepted:", fg="green"),
+        f" {stream} is at version {receipt.version} ({amount(receipt.events, 'event')}), position {receipt.position}",
+    )
+    note(f"what follows from it: leftfold log trace {shlex.quote(id_)}")
+
+
+def _refused(error: LeftfoldError, id_: str, *, as_json: bool) -> None:
+    """Tells of a rule that said no, a stream at another version, or a command that nobody can decide."""
+    from leftfold.engine.processing.command_wire import nack
+    from leftfold.errors import DomainError
+    from leftfold.runtime.console import emit, note, styled
+
+    if as_json:
+        emit({"id": id_, **nack(error)})
+    elif isinstance(error, DomainError):
+        note(styled("rejected:", fg="yellow"), f" {type(error).__name__}: {error}")
+    else:
+        raise error
+    raise typer.Exit(1)
+
+
+def _again(command: Command, id_: str, expected_version: int | None) -> str:
+    """With the very same fields, times included: another body under one id is another command."""
+    line = ["leftfold", "send", command.__leftfold__.name, command.model_dump_json(), "--id", id_]
+    if expected_version is not None:
+        line += ["--expected-version", str(expected_version)]
+    return shlex.join(line)

@@ -1,0 +1,165 @@
+"""Commands from a file, one JSON object a line: sent many at a time, answered in their order."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import repeat
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from leftfold.client.commands import Client
+    from leftfold.errors import LeftfoldError
+    from leftfold.model.app import App
+    from leftfold.model.messages import Command
+    from leftfold.model.position import Receipt
+
+__all__ = ["SHAPE", "send_lines"]
+
+SHAPE = '{"command": "AddItem", "id": "till-4/2041", "fields": {...}}'
+_KNOWN = ("command", "id", "expected_version", "fields")
+
+
+class _Line(NamedTuple):
+    """A line of the file, read."""
+
+    number: int
+    command: Command
+    id: str
+    expected_version: int | None
+
+
+class _Lines:
+    """Reads lines until one is wrong; `trouble` is what is wrong with it, and it ends there."""
+
+    def __init__(self, app: App, file: IO[str]) -> None:
+        self._app, self._file = app, file
+        self.trouble: LeftfoldError | None = None
+
+    def __iter__(self) -> Iterator[_Line]:
+        from leftfold.runtime.project import Usage
+
+        for number, text in enumerate(self._file, 1):
+            if text.strip():
+                try:
+                    line = self._read(number, text)
+                except Usage as error:
+                    self.trouble = Usage("\n".join(f"line {number}: {part}" for part in str(error).splitlines()))
+                    return
+                yield line
+
+    def _read(self, number: int, text: str) -> _Line:
+        from leftfold.cli.data.send import command_class, compose, read_object
+        from leftfold.engine.processing.command_wire import command_id
+        from leftfold.runtime.project import Usage
+
+        found = read_object(text.strip(), f"a line looks like {SHAPE}")
+        for field in found:
+            if field not in _KNOWN:
+                raise Usage(f"there is no {field!r} in a line, which looks like {SHAPE}")
+        name, id_, expected = found.get("command"), found.get("id", ""), found.get("expected_version")
+        if not isinstance(name, str) or not isinstance(id_, str) or not isinstance(found.get("fields"), dict):
+            raise Usage(f"`command` and `id` are texts and `fields` is an object: {SHAPE}")
+        if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 0):
+            raise Usage(
+                f"expected_version is {json.dumps(expected, default=str)}, and must be a whole number from 0 on"
+            )
+        command, _ = compose(command_class(self._app, name), json.dumps(found["fields"], default=str), id_=id_)
+        return _Line(number, command, id_ or command_id(), expected)
+
+
+def send_lines(client: Client, app: App, source: str, *, window: int, timeout: float, as_json: bool) -> int:
+    """Sends what a file says, `-` for standard input, and tells of each line; the exit code.
+
+    Raises:
+        Usage: the file cannot be read, or a line of it is no command; those before it are answered first.
+        InfrastructureError: there is no broker or no such topic.
+    """
+    from leftfold.runtime.project import Usage
+
+    try:
+        file: Any = sys.stdin if source == "-" else Path(source).open(encoding="utf-8")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise Usage(f"{source} cannot be read: {error.strerror}") from error
+    with file:
+        lines = _Lines(app, file)
+        counts: Counter[str] = Counter()
+        with _bar(source) as show:
+            for line, outcome in _sent(client, lines, window, timeout):
+                counts[_told(line, outcome, as_json=as_json)] += 1
+                show(counts.total())
+    return _ended(counts, lines.trouble)
+
+
+def _sent(
+    client: Client, lines: _Lines, window: int, timeout: float
+) -> Iterator[tuple[_Line, Receipt | LeftfoldError]]:
+    under_way: deque[_Line] = deque()
+
+    def commands() -> Iterator[Command]:
+        for line in lines:
+            under_way.append(line)
+            yield line.command
+
+    # The client takes a command first, and then what belongs to it.
+    ids = (under_way[-1].id for _ in repeat(None))
+    versions = (under_way[-1].expected_version for _ in repeat(None))
+    for outcome in client.send_each(commands(), window=window, ids=ids, expected_versions=versions, timeout=timeout):
+        yield under_way.popleft(), outcome
+
+
+def _told(line: _Line, outcome: Receipt | LeftfoldError, *, as_json: bool) -> str:
+    """Prints what became of a line; the word under which it counts."""
+    from leftfold.engine.processing.command_wire import nack
+    from leftfold.errors import InfrastructureError, LeftfoldError, OutcomeUnknown
+    from leftfold.runtime.console import emit, note
+
+    head = {"line": line.number, "id": line.id}
+    if not isinstance(outcome, LeftfoldError):
+        if as_json:
+            offsets = outcome.position.offsets
+            emit({**head, "version": outcome.version, "events": outcome.events, "position": offsets})
+        return "accepted"
+    if as_json:
+        emit({**head, **nack(outcome)})
+    else:
+        note(f"line {line.number}: {type(outcome).__name__}: {outcome}")
+    return "unanswered" if isinstance(outcome, (OutcomeUnknown, InfrastructureError)) else "refused"
+
+
+def _ended(counts: Counter[str], trouble: LeftfoldError | None) -> int:
+    from leftfold.runtime.console import amount, note
+
+    words = ", ".join(f"{counts[what]:,} {what}" for what in ("accepted", "refused", "unanswered") if counts[what])
+    note(f"{amount(counts.total(), 'command')}: {words or 'none'}")
+    if counts["unanswered"]:
+        note("send the same file again: what has an id of its own and was decided is answered as before")
+    if trouble is not None:
+        raise trouble
+    return 75 if counts["unanswered"] else 1 if counts["refused"] else 0
+
+
+@contextmanager
+def _bar(source: str) -> Iterator[Any]:
+    from leftfold.engine.progress import Stopwatch
+    from leftfold.runtime.console import shown
+
+    total = 0
+    if source != "-" and sys.stderr.isatty():
+        with Path(source).open("rb") as file:
+            total = sum(1 for line in file if line.strip())
+    with shown("send") as report:
+        watch, done = Stopwatch(report), 0
+        watch.begin("commands", total)
+
+        def show(count: int) -> None:
+            nonlocal done
+            watch.tell(count - done)
+            done = count
+
+        yield show
+        watch.end()

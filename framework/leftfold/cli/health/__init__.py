@@ -1,0 +1,1 @@
+"""Commands on health: status and doctor."""

@@ -1,0 +1,371 @@
+"""`leftfold doctor`: checks one by one what may keep a service from working on this machine."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import typer
+
+from leftfold.cli.health.components import Freshness, ProcessSurvey, survey_reactions, survey_streams
+from leftfold.cli.health.survey import look_for_others
+from leftfold.cli.log.dead import standing_still
+from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.engine.views.claims import mixture
+from leftfold.engine.views.cleanup import leftovers, orphans, way_out
+from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
+from leftfold.kafka.administration.topic_configs import dead_commands
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.position import Place
+from leftfold.runtime.connect import kafka_settings, redis_settings, ring
+from leftfold.runtime.console import amount
+from leftfold.runtime.lifecycle import folds_of
+from leftfold.runtime.project import find_project, for_app, load_apps, local_settings, needed
+from leftfold.runtime.toolbox import store_of
+from leftfold.safety import veiled
+
+__all__ = ["Examination", "Finding", "look_for_open"]
+
+
+EXAMPLES = examples(
+    "leftfold doctor",
+    "leftfold doctor --app services.payments.app:app     another App than the project's",
+)
+
+_ABOUT = len("transactions")
+
+
+def doctor(
+    app: AppsOption = None, kafka: KafkaOption = None, redis: RedisOption = None, as_json: JsonOption = False
+) -> None:
+    """Look for what keeps things from working.
+
+    Python and what is installed, Java, Redis, disk, the project and its Apps, the servers, workers, processes that are
+    behind, transactions that stay open, generations of views that nobody needs or lists. Nothing is started or
+    changed. Exit code 1 when something is wrong.
+    """
+    from leftfold.runtime.console import emit, say_lines, styled
+    from leftfold.runtime.project import for_servers
+
+    wrong = False
+    for finding in Examination(app or [], kafka, redis).run():
+        wrong, message = wrong or not finding.well, for_servers(finding.message)
+        if as_json:
+            emit({"about": finding.about, "well": finding.well, "message": message})
+        else:
+            mark = styled("ok   ", fg="green") if finding.well else styled("wrong", fg="red")
+            first, *others = message.split("\n")
+            indent = " " * (len("wrong ") + _ABOUT + 1)
+            say_lines([(mark, f" {finding.about:<{_ABOUT}} {first}"), *(indent + other for other in others)])
+    if wrong:
+        raise typer.Exit(1)
+
+
+_LONGEST, _PAUSE, _NAMED = 25.0, 0.5, 5
+"""Seconds after which a transaction should have ended: it times out after 10, and brokers look every 10."""
+
+
+def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
+    """Looks at every topic that an App owns; at once where nothing is open.
+
+    Raises:
+        InfrastructureError: a transaction was open all the while, for so many seconds.
+    """
+    with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+        there = cluster.topics()
+        topics = [
+            topic.name for topic in ring("leftfold.kafka.administration.topics").topics_of(app) if topic.name in there
+        ]
+        found = _stuck(cluster, settings, topics, seconds)
+    if not found:
+        return f"none stays open in {amount(len(topics), 'topic')}"
+    first, more = found[0], len(found) - _NAMED
+    places = ", ".join(map(str, found[:_NAMED])) + (f" and {more} more" if more > 0 else "")
+    raise InfrastructureError(
+        f"a transaction has been open for {seconds:g} s at {places}, and nobody reads what is behind it. Workers end "
+        f"those on their own states when they start again: leftfold run. Else Kafka's own tool aborts it, even what "
+        f"was decided to be committed: kafka-transactions.sh --bootstrap-server {settings.bootstrap_servers} abort "
+        f"--topic {first.topic} --partition {first.partition} --start-offset {first.offset}"
+    )
+
+
+def _stuck(cluster: Any, settings: Any, topics: Iterable[str], seconds: float) -> list[Place]:
+    """Where something was open all the while: a worker at work opens and ends one transaction after another."""
+    wanted = list(topics)
+    with closing(ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)) as log:
+        found = _open(cluster, log, wanted)
+        deadline = time.monotonic() + seconds
+        while found and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+            found &= _open(cluster, log, {place.topic for place in found})
+    return sorted(found)
+
+
+def _open(cluster: Any, log: Any, topics: Iterable[str]) -> set[Place]:
+    """Where nothing is stable from there on; stable ends are asked for first, so that they may only be too low."""
+    stable = log.stable_ends(topics).offsets
+    ends = cluster.ends(topics).offsets
+    return {
+        Place(topic, partition, offset)
+        for topic, offsets in stable.items()
+        for partition, offset in offsets.items()
+        if offset < ends[topic][partition]
+    }
+
+
+Row: TypeAlias = dict[str, Any]
+_RINGS = {"kafka": "leftfold.kafka.client.kafka_client", "redis": "leftfold.redis", "embedded": "leftfold.local"}
+_MORE = {
+    "spark": ("pyspark", "rebuilds run in one process, query views cannot be computed"),
+    "archive": ("pyarrow", "leftfold log cannot archive"),
+}
+"""Extras that not everybody needs: by what each is known, and what is not to be had without it."""
+_LEAST_FREE = 2 * 1024**3
+_LONGEST_LOOK = 10.0
+"""Seconds for looking through keys."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look found."""
+
+    about: str
+    message: str
+    well: bool
+
+
+class Examination:
+    """Takes every look, whatever the others found."""
+
+    def __init__(self, apps: Sequence[str], kafka: str | None, redis: str | None) -> None:
+        self._specs, self._kafka, self._redis = apps, kafka, redis
+
+    def run(self) -> Iterator[Finding]:
+        """One finding per look."""
+        looks: dict[str, Callable[[], str]] = {
+            "python": _python,
+            "packages": _packages,
+            "java": lambda: str(ring("leftfold.local").java_home()),
+            "disk": _disk,
+            "app": self._look_at_apps,
+            "kafka": self._look_at_kafka,
+            "workers": partial(self._each, self._look_at_workers),
+            "processes": partial(self._each, self._look_at_processes),
+            "reactions": partial(self._each, self._look_at_reactions),
+            "streams": partial(self._each, self._look_at_streams),
+            "transactions": partial(self._each, self._look_for_open_transactions),
+            "redis": self._look_at_redis,
+            "views": self._look_at_views,
+            "orphans": self._look_for_orphans,
+        }
+        for about, look in looks.items():
+            try:
+                yield Finding(about, look(), well=True)
+            except LeftfoldError as error:
+                yield Finding(about, veiled(str(error)), well=False)
+
+    def _each(self, look: Callable[[App], str]) -> str:
+        """What a look at one App after another found; what is to be typed names the App that it is about."""
+        told, wrong = list[str](), list[str]()
+        for spec, app in load_apps(self._specs).items():
+            try:
+                told.append(look(app))
+            except LeftfoldError as error:
+                wrong.append(for_app(str(error), spec))
+        if wrong:
+            raise InfrastructureError("\n".join(dict.fromkeys(wrong)))
+        return ", ".join(filter(None, told)) or "there are none"
+
+    def _look_at_apps(self) -> str:
+        apps = load_apps(self._specs).values()
+        return f"{'; '.join(map(_contents, apps))}, in {find_project().root}"
+
+    def _look_at_kafka(self) -> str:
+        settings = kafka_settings(self._kafka)
+        with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+            began = time.perf_counter()
+            brokers = cluster.brokers()
+            took = (time.perf_counter() - began) * 1000
+        return f"{settings.bootstrap_servers}: {amount(brokers, 'broker')}, answered in {took:.0f} ms"
+
+    def _look_at_workers(self, app: App) -> str:
+        settings = kafka_settings(self._kafka)
+        with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+            found = {d.name: cluster.owners(d.name).get(names.group(app.name, d.name), 0) for d in app.deciders}
+            wrong = [told for d in app.deciders for told in standing_still(cluster, settings, d.name, d.version)]
+            noted = _packed(cluster, app) + _kept_otherwise(cluster, app)
+        idle = [name for name, members in found.items() if not members]
+        if idle:
+            wrong.append(f"nobody decides {', '.join(idle)}; start: leftfold run {' '.join(idle)}")
+        if wrong:
+            raise InfrastructureError("\n".join(wrong))
+        return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) + noted
+
+    def _look_at_processes(self, app: App) -> str:
+        settings = kafka_settings(self._kafka)
+        with (
+            ring("leftfold.kafka.administration.groups").Groups(settings) as groups,
+            Freshness(self._kafka, "") as freshness,
+        ):
+            survey = ProcessSurvey(app, groups, settings, freshness)
+            rows = [survey.row(process) for process in app.processes]
+        if survey.problems:
+            raise InfrastructureError("\n".join(survey.problems))
+        return ", ".join(f"{row['name']} is up to date, with {amount(row['timers'] or 0, 'timer')}" for row in rows)
+
+    def _look_at_reactions(self, app: App) -> str:
+        return _up_to_date(survey_reactions, app, self._kafka)
+
+    def _look_at_streams(self, app: App) -> str:
+        return _up_to_date(survey_streams, app, self._kafka)
+
+    def _look_for_open_transactions(self, app: App) -> str:
+        return look_for_open(app, kafka_settings(self._kafka))
+
+    def _look_at_redis(self) -> str:
+        settings = redis_settings(self._redis)
+        policy = ring("leftfold.redis").refuse_eviction(settings) or "not known"
+        store = ring("leftfold.redis").RedisViewStore(settings)
+        try:
+            servers = store.servers()
+            began = time.perf_counter()
+            store.registry("leftfold doctor")
+            took = (time.perf_counter() - began) * 1000
+        finally:
+            store.close()
+        return f"{servers}: answered in {took:.0f} ms, maxmemory-policy {policy}"
+
+    def _look_at_views(self) -> str:
+        """Generations of other code are no fault: they are what a rollout can go back to."""
+        apps = load_apps(self._specs)
+        views = [view for app in apps.values() for view in app.views]
+        with store_of(self._redis) as store:
+            count = sum(len(store.registry(view.name).generations) for view in views)
+            left = [
+                for_app(way_out(generation), spec)
+                for spec, app in apps.items()
+                for view in app.views
+                for generation in leftovers(store, view)
+            ]
+            left += [
+                for_app(told, spec)
+                for spec, app in apps.items()
+                for view in app.views
+                if view.folded
+                for told in mixture(store, store.registry(view.name), view, folds_of(app).get(view.name, ""))
+            ]
+            left += look_for_others(store, apps, _LONGEST_LOOK)
+        return "; ".join([f"{amount(len(views), 'view')}, {amount(count, 'generation')}", *left])
+
+    def _look_for_orphans(self) -> str:
+        apps = load_apps(self._specs)
+        views = {view.name: spec for spec, app in apps.items() for view in app.views}
+        with store_of(self._redis) as store:
+            there = orphans(store, views, _LONGEST_LOOK)
+        if there.found:
+            lost = ", ".join(f"{orphan.view} {orphan.id}" for orphan in there.found)
+            remove = "; ".join(
+                for_app(f"leftfold drop {view} --orphans --yes", views[view])
+                for view in dict.fromkeys(orphan.view for orphan in there.found)
+            )
+            raise InfrastructureError(f"keys of generations that no registry lists ({lost}); remove them: {remove}")
+        if there.whole:
+            return "every generation that has keys is in a registry"
+        return (
+            f"none in the keys of the first {_LONGEST_LOOK:g} s, and there are more; all of them, view by view: "
+            f"leftfold drop VIEW --orphans"
+        )
+
+
+def _packed(cluster: Any, app: App) -> str:
+    """Says which topics that clients write to take batches whose unpacked size no broker looks at."""
+    parts = [*(decider.name for decider in app.deciders), *(process.name for process in app.processes)]
+    wanted = [names.replies(app.name), *map(names.commands, parts)]
+    try:
+        configs = cluster.configs(cluster.partition_counts(wanted))
+    except ConfigurationError:  # not allowed to ask
+        return ""
+    found = [topic for topic, config in configs.items() if config.get("compression.type") == "producer"]
+    if not found:
+        return ""
+    return (
+        f"\n{', '.join(found)} take batches that weigh little only while they are packed; to have brokers refuse them: "
+        f"kafka-configs --alter --entity-type topics --entity-name TOPIC --add-config compression.type=uncompressed"
+    )
+
+
+def _kept_otherwise(cluster: Any, app: App) -> str:
+    """Says which dead commands are kept longer or shorter than the App says."""
+    wanted = dead_commands(app.dead_retention)["retention.ms"]
+    try:
+        configs = cluster.configs(cluster.partition_counts(names.dead(decider.name) for decider in app.deciders))
+    except ConfigurationError:  # not allowed to ask
+        return ""
+    found = {topic: config["retention.ms"] for topic, config in configs.items() if config["retention.ms"] != wanted}
+    if not found:
+        return ""
+    return (
+        f"\n{', '.join(f'{topic} has retention.ms={ms}' for topic, ms in found.items())}, and dead_retention of app "
+        f"{app.name} says {wanted}; where older dead letters may go: kafka-configs --alter --entity-type topics "
+        f"--entity-name TOPIC --add-config retention.ms={wanted}"
+    )
+
+
+def _up_to_date(survey: Callable[[App, str | None, list[str]], Iterator[Row]], app: App, kafka: str | None) -> str:
+    problems: list[str] = []
+    rows = list(survey(app, kafka, problems))
+    if problems:
+        raise InfrastructureError("; ".join(problems))
+    return ", ".join(f"{row['name']} is at work, lag {row['lag'] or 0:,}" for row in rows)
+
+
+def _contents(app: App) -> str:
+    deciders, views = amount(len(app.deciders), "decider"), amount(len(app.views), "view")
+    processes = f" {amount(len(app.processes), 'process')}," if app.processes else ""
+    return f"{app.name}: {deciders},{processes} {views}, partitions={app.partitions}"
+
+
+def _python() -> str:
+    return f"{platform.python_version()} at {sys.executable}"
+
+
+def _packages() -> str:
+    """Every extra that is missing, in one line; what only some commands need is no fault."""
+    missing = [extra for extra, module in _RINGS.items() if not _is_there(module)]
+    if missing:
+        wanted = ",".join(missing)
+        raise ConfigurationError(f"not installed: {wanted}; install it: pip install 'leftfold[{wanted}]'")
+    without = [f"{extra} ({what})" for extra, (module, what) in _MORE.items() if find_spec(module) is None]
+    return f"leftfold[{','.join(_RINGS)}]" + (f", without {' and '.join(without)}" if without else "")
+
+
+def _is_there(module: str) -> bool:
+    try:
+        ring(module)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _disk() -> str:
+    data = local_settings().data.resolve()
+    if not needed().want:
+        return "servers are configured elsewhere"
+    place: Path = next(p for p in (data, *data.parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    if free < _LEAST_FREE:
+        raise ConfigurationError(
+            f"{free / 1024**3:.1f} GB are free in {place}, and Kafka stops when a disk is full; make room, "
+            f"or set LEFTFOLD_DATA to another disk"
+        )
+    return f"{free / 1024**3:.0f} GB are free for {data}"

@@ -1,0 +1,141 @@
+"""`leftfold status`: servers, workers, reactions, streams and views at a glance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+
+__all__ = ["EXAMPLES", "status"]
+
+EXAMPLES = examples(
+    "leftfold status",
+    "leftfold status --archive /backup/log     and how old what views have not folded is that Kafka has no more",
+    "leftfold status --json | jq 'select(.kind == \"view\") | .lag'",
+)
+
+_COLUMNS = {
+    "server": ("server", "address", "topology", "pid", "uptime", "state"),
+    "decider": ("decider", "version", "partitions", "workers", "offsets", "state/command", "answers dropped", "dead"),
+    "process": (
+        "process",
+        "version",
+        "partitions",
+        "workers",
+        "routers",
+        "inputs",
+        "unrouted",
+        "untaken",
+        "timers",
+        "overdue",
+        "held",
+        "dead",
+    ),
+    "reaction": ("reaction", "events", "running", "lag", "parked"),
+    "stream": ("stream", "events", "views", "running", "lag", "behind"),
+    "view": (
+        "view",
+        "generation",
+        "phase",
+        "kept up",
+        "tails",
+        "rows",
+        "lag",
+        "behind",
+        "parked",
+        "last event",
+        "position",
+    ),
+}
+
+
+def status(
+    app: AppsOption = None,
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show servers, workers, processes, reactions, streams and views.
+
+    Of each decider: how many bytes of state a command has lately written, in the partition where that is most, and
+    how many answers ever left a key's memory before their time, since the key was too busy, and how many dead
+    letters wait. Of each process: how old the first event is that its routers have not routed and the first input
+    that its workers have not taken, how many timers are set, overdue and held back by late events, and how many
+    dead letters there are. Of each view: its generation and phase, how many tails share it, its position, its lag
+    and how many seconds it is behind, and what is parked. Lag counts offsets, of which transactions use some too. A
+    view that is far behind is named, with what to type. Of one that stands before the start of a trimmed topic the
+    archive tells how far it is behind. Exit code 69 when a server is not there.
+    """
+    from leftfold.cli.health.survey import Survey
+    from leftfold.runtime.console import emit, note, styled
+    from leftfold.runtime.project import find_project, for_app, for_servers, load_apps
+    from leftfold.runtime.toolbox import archive_of
+
+    survey = Survey(kafka, redis, archive_of(archive))
+    project = find_project()
+    apps = load_apps(app or []) if app or project.app or project.refused else {}
+    rows: list[dict[str, Any]] = survey.servers()
+    for spec, one in apps.items():
+        told = len(survey.problems)
+        rows += [*survey.deciders(one), *survey.processes(one), *survey.reactions(one)]
+        rows += [*survey.streams(one), *survey.views(one)]
+        survey.problems[told:] = [for_app(problem, spec) for problem in survey.problems[told:]]
+    survey.others(apps)
+    if as_json:
+        for row in rows:
+            emit(row)
+    else:
+        _show(rows)
+    for problem in survey.problems:
+        note(styled("!", fg="yellow"), f" {for_servers(problem)}")
+    if survey.missing:
+        raise typer.Exit(69)
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    """A table of each kind; how views are kept is told where one is computed."""
+    from leftfold.runtime.console import say, table
+
+    for number, (kind, columns) in enumerate(_COLUMNS.items()):
+        shown = [_shown(row) for row in rows if row["kind"] == kind]
+        if number and shown:
+            say()
+        table(shown, [column for column in columns if column != "kept up" or any("kept up" in row for row in shown)])
+
+
+def _shown(row: dict[str, Any]) -> dict[str, object]:
+    """A row as a table shows it: named after its kind, and without what has no value."""
+    from leftfold.runtime.console import lasting, since
+
+    shown = {row["kind"]: row["name"], **{k: v for k, v in row.items() if v is not None}}
+    if "kept" in shown:
+        shown["kept up"] = shown.pop("kept")  # a phase is called kept, too
+    if row.get("since"):
+        ends = f", ends in {lasting(-since(row['until']))}" if row.get("until") else ""
+        shown["phase"] = f"{row['phase']} for {lasting(since(row['since']))}{ends}"
+    if "per_command" in row:
+        shown["state/command"], shown["answers dropped"] = f"{row['per_command']:,} B", row["answers_dropped"]
+    if "uptime" in shown:
+        shown["uptime"] = lasting(row["uptime"])
+    if row.get("time"):
+        shown["last event"] = f"{lasting(since(row['time']))} ago"
+    for name in ("unrouted", "untaken"):
+        if name in row:
+            shown[name] = "unknown" if row[name] is None else f"{row[name]:g} s"
+    if "behind" in row:
+        shown["behind"] = "unknown" if row["behind"] is None else f"{row['behind']:g} s"
+    if "position" in shown:
+        shown["position"] = " ".join(
+            f"{topic}[{','.join(f'{p}:{o}' for p, o in sorted(offsets.items()) if o) or 'start'}]"
+            for topic, offsets in row["position"].items()
+        )
+    if "called" in shown:
+        shown["phase"] = f"{row['phase']}: @{row['called']}"
+    if row.get("approximate"):
+        shown["rows"] = f"{row['rows']:,}, approximate"
+    if isinstance(shown.get("parked"), list):
+        shown["parked"] = ", ".join(row["parked"]) or "none"
+    return shown

@@ -1,0 +1,330 @@
+"""Surveys servers, workers and views; what cannot be examined is reported as a problem, not raised as an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from leftfold.cli.health.components import (
+    Freshness,
+    ProcessSurvey,
+    survey_reactions,
+    survey_streams,
+    unknown_lateness,
+    why_late,
+)
+from leftfold.cli.log.dead import dead_waiting, standing_still
+from leftfold.client.lookup import way_in
+from leftfold.client.results import describe
+from leftfold.engine.streaming.computed_rows import batch_of, no_beginning
+from leftfold.engine.views.claims import attendance, mixture
+from leftfold.engine.views.cleanup import leftovers, tails_of, undeclared, way_out
+from leftfold.engine.views.generations import other_log
+from leftfold.errors import InfrastructureError, LeftfoldError, ViewNotBuilt
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.keys import NO_ROW
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.bulk import BulkStore
+from leftfold.ports.flush import Generation, Parked, Phase, Registry
+from leftfold.ports.protocols import ViewStore
+from leftfold.runtime.connect import kafka_settings, redis_settings, ring
+from leftfold.runtime.console import amount
+from leftfold.runtime.lifecycle import folds_of
+from leftfold.runtime.project import local_settings
+from leftfold.runtime.toolbox import store_of
+from leftfold.safety import veiled
+
+__all__ = ["Survey", "look_for_others"]
+
+
+def look_for_others(store: BulkStore, apps: Mapping[str, App], seconds: float) -> list[str]:
+    """What to know of each view that nobody here declares and nobody works on, as far as so many seconds are enough.
+
+    None where no App keeps views.
+    """
+    declared = {view.name for app in apps.values() for view in app.views}
+    if not declared:
+        return []
+    called = ", ".join(app.name for app in apps.values())
+    return [other.way_out(called) for other in undeclared(store, declared, seconds) if not other.tails]
+
+
+Row = dict[str, Any]
+_LONGEST_LOOK = 0.5
+"""Seconds for finding views that the App does not declare."""
+
+
+class Survey:
+    """Rows of `status`, each with its `kind` and `name`.
+
+    `problems` are told below the rows; `missing` says that a server that should be there is not.
+
+    Args:
+        archive: where events are that the topics have lost; '' = nowhere.
+    """
+
+    def __init__(self, kafka: str | None, redis: str | None, archive: str = "") -> None:
+        self._kafka, self._redis, self._archive = kafka, redis, archive
+        self.problems: list[str] = []
+        self.missing = False
+        self._ends = Position()
+        self._starts = Position()
+        self._ids: dict[str, str] = {}
+
+    def servers(self) -> list[Row]:
+        """The embedded servers of the project, and those that are configured instead."""
+        environment = ring("leftfold.runtime.discovery").Environment()
+        configured = {"kafka": self._kafka or environment.kafka, "redis": self._redis or environment.redis}
+        rows = [
+            {"kind": "server", "name": name, **_place(name, address), "state": "configured"}
+            for name, address in configured.items()
+            if address
+        ]
+        if not all(configured.values()):
+            rows += self._embedded({name for name, address in configured.items() if not address})
+        return rows
+
+    def _embedded(self, wanted: set[str]) -> list[Row]:
+        data = local_settings().data
+        found = ring("leftfold.local").status(data) if data.is_dir() else None
+        rows = []
+        for server in found.servers if found is not None else ():
+            if server.name in wanted:
+                wanted.remove(server.name)
+                row = {**_place(server.name, server.address), "pid": server.pid, "uptime": round(server.uptime, 1)}
+                rows.append({"kind": "server", "name": server.name, **row, "state": "up" if server.up else "down"})
+                self.missing = self.missing or not server.up
+                if not server.up:
+                    self.problems.append(
+                        f"{server.name}: {server.reason}; its log: {server.log}; start it: leftfold up"
+                    )
+        if wanted:
+            self.missing = True
+            self.problems.append(f"{' and '.join(sorted(wanted))}: nothing runs in {_near(data)}; start: leftfold up")
+        return rows
+
+    def deciders(self, app: App) -> Iterator[Row]:
+        """Each decider with its workers and the length of its log in offsets, of which transactions use some too."""
+        try:
+            with ring("leftfold.kafka.administration.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
+                topics: dict[str, int] = cluster.topics()
+                logs = {topic for topic in map(names.events, _categories(app)) if topic in topics}
+                self._ends = cluster.ends(logs) if logs else Position()
+                self._starts = cluster.starts(logs)
+                self._ids = cluster.identities(logs)
+                for decider in app.deciders:
+                    row = self._decider(app, decider.name, decider.version, topics, cluster.owners(decider.name))
+                    settings = kafka_settings(self._kafka)
+                    self.problems += standing_still(cluster, settings, decider.name, decider.version)
+                    waiting, told = dead_waiting(cluster, settings, decider.name)
+                    self.problems += [f"decider {decider.name}: {problem}" for problem in told]
+                    yield {**row, "dead": waiting}
+        except LeftfoldError as error:
+            self._met(error)
+
+    def _decider(self, app: App, name: str, version: int, topics: dict[str, int], owners: dict[str, int]) -> Row:
+        workers = owners.get(names.group(app.name, name), 0)
+        made = topics.get(names.events(name))
+        if not workers:
+            self.problems.append(f"nobody decides {names.commands(name)}; start: leftfold run {name}")
+        row = {"kind": "decider", "name": name, "version": version, "partitions": made or app.partitions}
+        offsets = sum(self._ends.offsets.get(names.events(name), {}).values())
+        return {**row, "workers": workers, "offsets": offsets, **self._costs(names.state(name, version), topics)}
+
+    def _costs(self, state: str, topics: Mapping[str, int]) -> Row:
+        """What commands cost, as the workers have noted it."""
+        costs = ring("leftfold.kafka.administration.states").costs
+        spent, dropped = costs(kafka_settings(self._kafka), state, topics.get(state, 0)) if state in topics else (0, 0)
+        return {"per_command": spent, "answers_dropped": dropped}
+
+    def processes(self, app: App) -> Iterator[Row]:
+        """Each process with what is left to do for its routers and workers."""
+        if not app.processes:
+            return
+        settings = kafka_settings(self._kafka)
+        try:
+            with (
+                ring("leftfold.kafka.administration.groups").Groups(settings) as groups,
+                Freshness(self._kafka, "") as freshness,
+            ):
+                survey = ProcessSurvey(app, groups, settings, freshness)
+                try:
+                    for process in app.processes:
+                        yield survey.row(process)
+                finally:
+                    self.problems += survey.problems
+        except LeftfoldError as error:
+            self._met(error)
+
+    def reactions(self, app: App) -> Iterator[Row]:
+        """Each reaction with who acts for it, its lag in offsets and how many events it has parked."""
+        if not app.reactions:
+            return
+        try:
+            yield from survey_reactions(app, self._kafka, self.problems)
+        except LeftfoldError as error:
+            self._met(error)
+
+    def streams(self, app: App) -> Iterator[Row]:
+        """Each stream with how many processes are at work, its lag in offsets and how many seconds it is behind."""
+        if not app.streams:
+            return
+        try:
+            yield from survey_streams(app, self._kafka, self.problems)
+        except LeftfoldError as error:
+            self._met(error)
+
+    def views(self, app: App) -> Iterator[Row]:
+        """Each generation of each view."""
+        if not app.views:
+            return
+        try:
+            store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))
+        except LeftfoldError as error:
+            self._met(error)
+            return
+        try:
+            with Freshness(self._kafka, self._archive) as freshness:
+                folds = folds_of(app)
+                for view in app.views:
+                    try:
+                        yield from self._view(view, store, freshness)
+                        if view.folded:
+                            self.problems += mixture(store, store.registry(view.name), view, folds.get(view.name, ""))
+                        self.problems += map(way_out, leftovers(store, view))
+                    except InfrastructureError:
+                        raise
+                    except LeftfoldError as error:  # what is wrong with one view keeps nobody from the others
+                        self.problems.append(str(error))
+        except LeftfoldError as error:
+            self._met(error)
+        finally:
+            store.close()
+
+    def others(self, apps: Mapping[str, App]) -> None:
+        """Tells of views that none of these Apps declares and nobody works on."""
+        try:
+            with store_of(self._redis) as store:
+                self.problems += look_for_others(store, apps, _LONGEST_LOOK)
+        except LeftfoldError as error:
+            self._met(error)
+
+    def _view(self, view: View[Any, Any], store: ViewStore, freshness: Freshness) -> Iterator[Row]:
+        registry = store.registry(view.name)
+        begun = registry.begun_of(view.hash)
+        if registry.live_of(view.hash) is None and begun is None:
+            self.problems.append(
+                f"view {view.name} has no live generation for this code; "
+                + (
+                    "start its stream"
+                    if view.streamed
+                    else f"{way_in(view)}, or build it: leftfold rebuild {view.name}"
+                )
+            )
+        for generation in sorted(registry.generations.values(), key=lambda g: g.created):
+            row = self._generation(view, generation, registry, store)
+            if generation.phase in (Phase.LIVE, Phase.HELD) and (why := other_log(generation, self._ids)):
+                self.problems.append(why)
+            if row.get("live"):
+                at_work = attendance(store, view.name, generation.hash, [generation.fold])
+                row["tails"] = len(at_work.of(generation.fold))
+                if row["lag"] is not None and generation.hash == view.hash:
+                    row["behind"] = self._behind(view, row, freshness)
+            elif generation == begun and "lag" in row and registry.live_of(view.hash) is None:
+                self._tell_begun(view, row, store, generation)
+            yield row
+
+    def _tell_begun(self, view: View[Any, Any], row: Row, store: ViewStore, begun: Generation) -> None:
+        """Says how far a view's first generation is."""
+        done = Position(row["position"]).ahead_of(Position())
+        whole = "" if row["lag"] is None else f" of {done + row['lag']:,} ({done / max(1, done + row['lag']):.0%})"
+        tails = "" if tails_of(store, view.name, begun.hash) else f"; no tail is at work: leftfold run {view.name}"
+        self.problems.append(
+            f"view {view.name} is being built for this code: generation {begun.id} has folded {done:,} offsets{whole}"
+            f"{tails}"
+        )
+
+    def _behind(self, view: View[Any, Any], row: Row, freshness: Freshness) -> float | None:
+        """How many seconds a live generation is behind; None = nobody can tell, which keeps no other view from it."""
+        try:
+            behind = freshness.seconds(Position(row["position"])) if row["lag"] else 0.0
+        except LeftfoldError as error:
+            self.problems.append(unknown_lateness(view, error))
+            return None
+        if late := why_late(view, behind=behind, lag=row["lag"], tails=row["tails"]):
+            self.problems.append(late)
+        return round(behind, 3)
+
+    def _generation(self, view: View[Any, Any], generation: Generation, registry: Registry, store: ViewStore) -> Row:
+        row: Row = {"kind": "view", "name": view.name, "generation": generation.id, "hash": generation.hash}
+        if generation.name:
+            row["called"] = generation.name
+        phase = generation.phase.value if generation.hash == view.hash else f"{generation.phase.value} (other code)"
+        try:
+            found = describe(view, generation, store)
+        except ViewNotBuilt as error:
+            self.problems.append(str(error))
+            return {**row, "phase": f"{phase}, not whole"}
+        live = registry.live.get(generation.hash) == generation.id
+        if live and not view.folded:
+            row |= self._kept(view, generation, store)
+        for key, parked in found.parked.items() if live and generation.hash == view.hash else ():
+            self.problems.append(_parked(view.name, key, parked))
+        return {
+            **row,
+            "phase": phase,
+            "live": live,
+            **({"code": generation.fold, "codes": list(generation.folds)} if generation.folds else {}),
+            **({"since": generation.since, "until": generation.until} if generation.phase is Phase.KEPT else {}),
+            "rows": found.rows,
+            "approximate": found.approximate,
+            "lag": self._lag(found.position),
+            "parked": sorted(found.parked),
+            "time": found.time,
+            "position": found.position.offsets,
+        }
+
+    def _kept(self, view: View[Any, Any], generation: Generation, store: ViewStore) -> Row:
+        """Whether a stream wrote the rows of a view that Spark computes, and why none could if its log was trimmed."""
+        if view.streamed:
+            return {"kept": "by its own stream"}
+        if batch_of(store.marks(generation)) is not None:
+            return {"kept": "incremental"}
+        gone = no_beginning(generation.topics, self._starts)
+        if gone and generation.hash == view.hash:
+            self.problems.append(f"view {view.name} is kept by batch and swap: {gone}")
+        return {"kept": "batch and swap", **({"why": gone} if gone else {})}
+
+    def _lag(self, position: Position) -> int | None:
+        ends = self._ends.only(position.offsets)
+        return ends.ahead_of(position) if ends.offsets else None
+
+    def _met(self, error: LeftfoldError) -> None:
+        if not self.missing:
+            self.problems.append(str(error))
+        self.missing = True
+
+
+def _categories(app: App) -> list[str]:
+    return list(dict.fromkeys([*(d.name for d in app.deciders), *(c for v in app.views for c in v.categories)]))
+
+
+def _parked(view: str, key: str, parked: Parked) -> str:
+    """The problem that `status` shows for a parked row."""
+    if key == NO_ROW:
+        events = amount(parked.waiting, "event")
+        return f"view {view} leaves out {events} without a row; leftfold explain {view} '{NO_ROW}'"
+    return f"view {view} parks {key}: {parked.error}"
+
+
+def _place(name: str, address: str) -> Row:
+    """Where a server is, and for Redis whether that is one server, a master behind sentinels or a cluster."""
+    topology = {"topology": address.partition("://")[0].partition("+")[2] or "server"} if name == "redis" else {}
+    return {"address": veiled(address), **topology}
+
+
+def _near(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,1 @@
+"""Commands on the log: trace, SQL, archive, dead letters, skipping."""

@@ -1,0 +1,179 @@
+"""`leftfold log archive`, `verify-archive`, `trim`: copies topics to Parquet, checks copies, deletes what they hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from leftfold.engine.archive.retention import Trim, Trimming, compare
+from leftfold.engine.progress import Report, Stopwatch
+from leftfold.errors import InfrastructureError
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.ports.bulk import Range
+from leftfold.runtime.as_of import read_position
+from leftfold.runtime.connect import open_archive, ring
+from leftfold.runtime.console import note, shown
+from leftfold.runtime.project import Usage, find_project, load_apps
+from leftfold.runtime.toolbox import archive_needed, topic_of
+
+if TYPE_CHECKING:
+    from leftfold.parquet.archive_check import Verified
+    from leftfold.parquet.archiver import Archived
+
+__all__ = ["TrimWork", "archived", "verified"]
+
+
+def archived(category: str, to: str | None, kafka: str | None) -> Archived:
+    """Archives what is new of a category.
+
+    Raises:
+        InfrastructureError: another run is at work, or events are gone.
+    """
+    uri = archive_needed(to, "--to")
+    settings, topic = topic_of(category, kafka)
+    place = ring("leftfold.parquet.filesystem").Place(uri)
+    with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+        identity = cluster.identity(topic)
+    log = ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)
+    try:
+        with closing(log), shown(f"{category} archive") as report:
+            watch = Stopwatch(report)
+            archiver = ring("leftfold.parquet.archiver").Archiver(place, topic, identity, log, tell=watch.tell)
+            watch.begin("copy", sum(part.end - part.start for part in archiver.parts()))
+            done: Archived = archiver.run()
+            watch.end()
+            return done
+    except KeyboardInterrupt:
+        note("interrupted; what was told of is archived, and the next run goes on behind it")
+        raise
+
+
+def verified(category: str, given: str | None, kafka: str | None, *, deep: bool) -> tuple[Verified, list[str]]:
+    """What the archive of a category is worth, and where it differs from the topic if that is asked for too."""
+    uri, topic = archive_needed(given, "--archive"), names.events(category)
+    with shown(f"{category} archive") as report:
+        watch = Stopwatch(report)
+        watch.begin("verify")
+        verify = ring("leftfold.parquet.archive_check").verify_archive
+        found: Verified = verify(ring("leftfold.parquet.filesystem").Place(uri), topic, watch.tell)
+        watch.end()
+        if not found.position.offsets[topic]:
+            raise InfrastructureError(
+                f"the archive {uri} holds nothing of {topic}; fill it: leftfold log archive {category} --to {uri}"
+            )
+        differences = _differences(category, uri, kafka, report) if deep and not found.damages else []
+    return found, differences
+
+
+def _differences(category: str, uri: str, kafka: str | None, report: Report) -> list[str]:
+    settings, topic = topic_of(category, kafka)
+    past = ring("leftfold.parquet.archive_reader").ParquetArchive(uri)
+    watch = Stopwatch(report)
+    with closing(ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)) as log:
+        starts = log.starts([topic])
+        parts = [Range(topic, p, starts.next_offset(topic, p), end) for p, end in past.ends(topic).items()]
+        watch.begin("compare", sum(max(0, part.end - part.start) for part in parts))
+        found = [compare(past, log, part, watch.tell).difference for part in parts if part.start < part.end]
+        watch.end()
+    return [difference for difference in found if difference]
+
+
+_AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dh])")
+
+
+class TrimWork:
+    """Plans a trim of one category, and does it.
+
+    Args:
+        behind: processes, reactions and streams that need not have read what is trimmed.
+    """
+
+    def __init__(self, category: str, archive: str | None, kafka: str | None, behind: Sequence[str] = ()) -> None:
+        self._behind = behind
+        self.archive = archive_needed(archive, "--archive")
+        self._category = category
+        settings, self._topic = topic_of(category, kafka)
+        self._cluster: Any = ring("leftfold.kafka.administration.groups").Groups(settings)
+        self._log: Any = ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._log.close()
+        self._cluster.close()
+
+    def plan(self, before: str | None, older_than: str | None) -> Trim:
+        """Compares with the archive what is to go.
+
+        Raises:
+            Usage: neither or both are said, or what is said is no position, time or age.
+            InfrastructureError: the archive lacks some of it.
+        """
+        wanted = self._wanted(before, older_than)
+        with shown(f"{self._category} trim") as report:
+            watch = Stopwatch(report)
+            trimming = self._trimming(watch)
+            watch.begin("compare", sum(part.end - part.start for part in trimming.parts(wanted)))
+            plan = trimming.plan(wanted)
+            watch.end()
+        return plan
+
+    def run(self, plan: Trim) -> Position:
+        """Deletes it."""
+        return self._trimming(Stopwatch(lambda progress: None)).run(plan)
+
+    def _trimming(self, watch: Stopwatch) -> Trimming:
+        past = open_archive(self.archive)
+        if past is None:
+            raise Usage("nothing is trimmed without an archive; say --archive DIR")
+        delete, listeners = self._cluster.delete_records, self._listeners()
+        return Trimming(self._topic, past, self._log, delete, listeners=listeners, tell=watch.tell)
+
+    def _listeners(self) -> Mapping[str, Mapping[int, int]]:
+        """How far everybody is who listens: whoever has read it, of any App, and who is to in the App here."""
+        found: dict[str, Mapping[int, int]] = dict(self._cluster.listeners(self._topic))
+        for app in load_apps([]).values() if find_project().apps else ():
+            for process in app.processes:
+                if self._category in process.categories:
+                    found.setdefault(f"process {process.name}", {})
+            for stream in app.streams:
+                if self._category in stream.categories:
+                    found.setdefault(f"stream {stream.name}", {})
+        return {who: offsets for who, offsets in found.items() if who.rpartition(" ")[2] not in self._behind}
+
+    def _wanted(self, before: str | None, older_than: str | None) -> Mapping[int, int]:
+        if (before is None) == (older_than is None):
+            raise Usage("up to where? say --before POSITION|TIME or --older-than AGE, one of them")
+        if older_than is not None:
+            return self._since(datetime.now(UTC) - _age(older_than))
+        text = before or ""
+        if "[" in text or "{" in text:
+            position = read_position(text)
+            if set(position.offsets) != {self._topic}:
+                raise Usage(f"--before {text!r} must be a position in {self._topic}, and in no other topic")
+            return position.offsets[self._topic]
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError:
+            raise Usage(f"--before {text!r} is neither a position nor a time such as 2026-01-01T00:00:00Z") from None
+        if time.tzinfo is None:
+            raise Usage(f"--before {text!r} has no time zone; write {text}Z for UTC")
+        return self._since(time)
+
+    def _since(self, time: datetime) -> Mapping[int, int]:
+        found: Position = self._cluster.starts_at(self._topic, int(time.timestamp() * 1000))
+        return found.offsets[self._topic]
+
+
+def _age(text: str) -> timedelta:
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise Usage(f"--older-than {text!r} is no age; it looks like 30d or 12h")
+    count = int(found["count"])
+    return timedelta(days=count) if found["unit"] == "d" else timedelta(hours=count)

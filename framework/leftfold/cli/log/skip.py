@@ -1,0 +1,157 @@
+"""`leftfold log skip`: routers and restores that pass over what is lost, or what nobody can route or fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+from leftfold.model import keys as names
+
+if TYPE_CHECKING:
+    from leftfold.model.app import App
+
+__all__ = ["EXAMPLES", "skip"]
+
+EXAMPLES = examples(
+    "leftfold log skip newsletter          asks first, naming what is gone and will never reach the process",
+    "leftfold log skip newsletter --yes --json",
+    "leftfold log skip newsletter 'orders.events[2]@7' --reason \"ticket 4711\"     an event that nobody can read",
+    "leftfold log skip orders 'orders.events[2]@7' --reason \"ticket 4712\"     an event at which workers stand still",
+)
+
+
+def skip(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The process, or the decider.")],
+    events: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[EVENT]...", help="Events that cannot be routed or folded; else what is gone."),
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; kept with the events.")] = "",
+    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who says so; else your login name.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Skip events that are lost or cannot be read.
+
+    The routers of a process, or the workers of a decider, pass over events: those that are lost, or named.
+
+    A router that finds its next events trimmed does not go on: they would never reach the process. Where that is as it
+    should be, since the process is younger than they are, this says so, and routers begin where topics begin now. Stop
+    them first.
+
+    A router does not go on behind an event either that it cannot read, or on which `correlate` fails. Where no code
+    will ever mend that, name the event: it goes to PROCESS.dead with the reason, and routers pass it over when they
+    are started again.
+
+    A worker does not serve a partition whose events it cannot fold, since somebody else has written there: status
+    names the place. Named here, it is passed over wherever it cannot be folded, and the partition is served within a
+    minute. An event of your own that code of yours cannot fold is mended by other code: those behind it need it.
+    """
+    from leftfold.runtime.connect import kafka_settings
+    from leftfold.runtime.project import load_app
+
+    whole, settings = load_app(app, having=[name]), kafka_settings(kafka)
+    if any(decider.name == name for decider in whole.deciders):
+        _skip_folded(name, events or [], reason, by, settings, yes=yes, as_json=as_json)
+    elif events:
+        _skip_named(whole, name, events, reason, by, settings, yes=yes, as_json=as_json)
+    else:
+        _skip_gone(whole, name, settings, yes=yes, as_json=as_json)
+
+
+def _skip_named(
+    app: App, name: str, events: Sequence[str], reason: str, by: str, settings: Any, *, yes: bool, as_json: bool
+) -> None:
+    from leftfold.cli.options import agreed, signed
+    from leftfold.cli.processes.timers import process_of
+    from leftfold.runtime.console import amount, emit, note
+    from leftfold.runtime.toolbox import pass_over, place_in, unroutable
+
+    actor, process = signed(by, reason), process_of(app, name)
+    found = [unroutable(app.name, process, place_in(text), settings) for text in dict.fromkeys(events)]
+    for event in found:
+        note(f"{event.place}: {event.why}")
+    which = "this event" if len(found) == 1 else f"these {amount(len(found), 'event')}"
+    agreed(f"{which} will never reach the process; have the routers of {name} pass over {which}?", yes=yes)
+    for event in found:
+        pass_over(name, event, f"passed over by {actor}: {reason}", settings)
+        if as_json:
+            emit({"process": name, **event.place._asdict(), "why": event.why, "actor": actor, "reason": reason})
+    if not as_json:
+        note(f"kept in {names.dead(name)}; routers of {name} pass over {which} when they are started again")
+
+
+def _skip_folded(
+    name: str, events: Sequence[str], reason: str, by: str, settings: Any, *, yes: bool, as_json: bool
+) -> None:
+    from leftfold.cli.options import agreed, signed
+    from leftfold.runtime.connect import ring
+    from leftfold.runtime.console import emit, note
+    from leftfold.runtime.project import Usage
+    from leftfold.runtime.toolbox import place_in, stopping
+
+    if not events:
+        raise Usage(f"which event? leftfold status names those at which workers of {name} stand still")
+    actor = signed(by, reason)
+    letters = stopping(name, [place_in(text) for text in dict.fromkeys(events)], settings)
+    told = {letter.source: letter.reason for letter in letters}
+    for source, why in told.items():
+        note(f"{source}: {why}")
+    agreed("no state will ever know of what stands there; have it passed over?", yes=yes)
+    kept = ring("leftfold.kafka.administration.dead_letters").DeadLetters(name, settings)
+    for letter in letters:
+        kept.pass_over(letter, f"by {actor}: {reason}")
+    for source, why in told.items():
+        if as_json:
+            emit({"decider": name, "source": source, "why": why, "actor": actor, "reason": reason})
+    if not as_json:
+        note(f"kept in {names.dead(name)}; workers of {name} go on behind it within a minute")
+
+
+def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) -> None:
+    from leftfold.cli.options import agreed
+    from leftfold.cli.processes.timers import process_of
+    from leftfold.model.position import Position
+    from leftfold.runtime.connect import ring
+    from leftfold.runtime.console import emit, note
+
+    topics = [names.events(category) for category in process_of(app, name).categories]
+    with ring("leftfold.kafka.administration.groups").Groups(settings) as groups:
+        lost = _lost(groups, app.name, name, topics)
+        for topic, partition, start, end in lost:
+            note(f"{topic}[{partition}]: offsets {start} to {end - 1} are gone")
+        if lost:
+            agreed(f"these events will never reach the process; have the routers of {name} pass over them?", yes=yes)
+            _check_idle(groups, app.name, name)
+            groups.move(app.name, name, Position.union(Position.at(topic, p, end) for topic, p, _, end in lost))
+    if as_json:
+        for topic, partition, start, end in lost:
+            emit({"process": name, "topic": topic, "partition": partition, "from": start, "to": end})
+    elif not lost:
+        note(f"nothing is gone that routers of {name} should read")
+
+
+def _check_idle(groups: Any, app: str, process: str) -> None:
+    from leftfold.errors import InfrastructureError
+    from leftfold.runtime.console import amount
+
+    router = f"{process}.router"
+    at_work = groups.owners(router).get(names.group(app, router), 0)
+    if at_work:
+        raise InfrastructureError(
+            f"process {process} has {amount(at_work, 'router')} at work; stop what runs them, then say it again"
+        )
+
+
+def _lost(groups: Any, app: str, process: str, topics: list[str]) -> list[tuple[str, int, int, int]]:
+    """What topics have lost behind the place of the routers: topic, partition, and the offsets from, to."""
+    from leftfold.engine.archive.gaps import unreachable
+
+    there = [topic for topic in topics if topic in groups.topics()]
+    at = groups.committed(names.group(app, f"{process}.router"), there)
+    return [(gone.topic, gone.partition, gone.start, gone.end) for gone in unreachable(groups.starts(there), at)]

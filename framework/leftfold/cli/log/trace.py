@@ -1,0 +1,287 @@
+"""`leftfold log trace`: prints which records were caused by which, across services."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
+from leftfold.engine.archive.gaps import place_at
+from leftfold.engine.causation import Node, Step, made_at, search, step_of
+from leftfold.engine.progress import Stopwatch
+from leftfold.model import keys as names
+from leftfold.model.encoding import moment_at
+from leftfold.model.position import Place, Position
+from leftfold.runtime.connect import kafka_settings, open_archive, open_reader, ring
+from leftfold.runtime.console import amount, note, shown
+from leftfold.runtime.project import Usage
+from leftfold.safety import printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from leftfold.engine.causation import Trace
+
+__all__ = ["ASTRAY", "EXAMPLES", "fields_of", "line_of", "trace", "traced"]
+
+
+EXAMPLES = examples(
+    "leftfold log trace 0199a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b      of a command, an event or a correlation",
+    "leftfold log trace place-o1 --since 2h                       read only what was written since then",
+    "leftfold log trace place-o1 --json | jq 'select(.kind == \"rejected\")'",
+)
+_WIDTH, _PER_LEVEL = 400, 4
+
+
+def trace(
+    id_: Annotated[str, typer.Argument(metavar="ID", help="Of a command, an event, an input; or a correlation id.")],
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="AGE|TIME", help="Look at nothing older: 30m, 2h, 7d or a time.")
+    ] = None,
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what caused a record and what it caused.
+
+    Prints a tree of commands and events across services.
+
+    Commands, events, events on their way to processes, answers, timers: each with its type, key, place and the time
+    since the step before it. Refusals, dead letters, duplicates and causes that no topic holds any more are marked.
+    Reads headers of all topics of the cluster, and events that these have lost in the archive; the App need not be
+    here. The id that was asked for is marked with >.
+    """
+    from leftfold.engine.causation import Trace
+    from leftfold.runtime.console import emit
+    from leftfold.runtime.project import Usage
+    from leftfold.runtime.toolbox import archive_of
+
+    if not id_:
+        raise Usage(
+            "whose trace? give the id of a command, an event or an input; `leftfold send` tells that of a command"
+        )
+    found = Trace(traced(id_, since, kafka, archive_of(archive)))
+    if as_json:
+        for node, depth in found.walk():
+            emit(fields_of(node, depth, id_))
+    else:
+        _show(found, id_)
+
+
+def _show(found: Trace, wanted: str) -> None:
+    """Draws the trees, as wide as they are: a terminal wraps, and `less -S` does not."""
+    from rich.tree import Tree
+
+    from leftfold.runtime.console import draw
+
+    drawn: dict[object, Tree] = {}
+    deepest = 0
+    for node, depth in found.walk():
+        line, deepest = line_of(node, wanted), max(deepest, depth)
+        drawn[node] = drawn[node.parent].add(line) if node.parent is not None else Tree(line)
+    for root in found.roots:
+        draw(drawn[root], _WIDTH + _PER_LEVEL * deepest)
+
+
+_STYLES = {"command": "bold blue", "event": "bold green", "input": "cyan", "rejected": "bold red"}
+_MINUTE = 60
+
+
+def fields_of(node: Node, depth: int, wanted: str) -> Mapping[str, Any]:
+    """A node as one object; `parent` is the id of what caused it, `after` the seconds since then."""
+    step = node.step
+    told: dict[str, Any] = {
+        "id": node.id,
+        "parent": node.parent.id if node.parent is not None else None,
+        "depth": depth,
+        "kind": step.kind if step is not None else "missing",
+        "asked": node.id == wanted,
+    }
+    if step is not None:
+        told |= {
+            "type": step.type,
+            "key": step.key,
+            **step.at._asdict(),
+            "appended": _clock(step.appended) or None,
+            "after": node.after,
+            "time": step.time,
+            "correlation_id": step.correlation,
+            "causation_id": step.cause or None,
+            "source": step.source,
+        }
+    told |= {"told": dict(step.told)} if step is not None and step.told else {}
+    told |= {"duplicates": [place._asdict() for place in node.again]} if node.again else {}
+    told |= {"dead": [{**place._asdict(), "reason": why} for place, why in node.dead.items()]} if node.dead else {}
+    return told | ({"loop": True} if node.is_loop else {})
+
+
+def line_of(node: Node, wanted: str) -> Text:
+    """A node as a line: what it is, whose, where it stands, when, and what became of it."""
+    from rich.text import Text
+
+    line = Text(overflow="ignore", no_wrap=True)
+    step = node.step
+    if node.id == wanted:
+        line.append("> ", "bold yellow")
+    if step is None:
+        line.append(printable(f"{node.id} is not in the log"), "dim italic")
+        return line
+    line.append(printable(_what(step)), _STYLES.get(step.kind, "magenta"))
+    line.append(printable(f" {step.key}"), "bold yellow" if node.id == wanted else "")
+    line.append(f"  {step.at}", "dim")
+    line.append(f"  {_when(node, step)}")
+    for remark, style in _remarks(node, step):
+        line.append(printable(f"  {remark}"), style)
+    line.append(printable(f"  {node.id}"), "dim")
+    return line
+
+
+def _what(step: Step) -> str:
+    name = step.type.partition(".")[2].removesuffix(".v1") or step.type or "?"
+    match step.kind:
+        case "input":
+            return f"{step.at.topic.rpartition('.')[0]} takes {name}"
+        case "accepted" | "rejected":
+            return step.kind
+        case "due" | "fired" | "cancelled":
+            return f"timer {step.told.get('name', '?')} {step.kind}"
+        case _:
+            return f"{step.kind} {name}"
+
+
+def _when(node: Node, step: Step) -> str:
+    after = node.after
+    if after is None:
+        return _clock(step.appended)
+    if abs(after) < 1:
+        return f"{after * 1000:+.0f} ms"
+    return f"{after:+.3f} s" if abs(after) < _MINUTE else f"{after:+.0f} s"
+
+
+def _remarks(node: Node, step: Step) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    told = step.told
+    if step.kind == "rejected":
+        found.append((f"{told.get('error', '?')}: {told.get('message', '?')}", "red"))
+    if step.kind == "due" and "at" in told:
+        found.append((f"at {told['at']}", ""))
+    if "actor" in told:
+        found.append((f"by {told['actor']}: {told.get('reason', '')}", "yellow"))
+    found += [(f"dead-lettered at {place.offset}: {why}", "red") for place, why in node.dead.items()]
+    if node.again:
+        found.append((f"again, without effect, at {_places(node.again)}", "dim"))
+    if node.is_loop:
+        found.append((f"says that {step.cause} caused it, which follows from it", "red"))
+    return found
+
+
+def _places(places: list[Place]) -> str:
+    return ", ".join(f"{place.partition}:{place.offset}" for place in places)
+
+
+def _clock(milliseconds: int) -> str:
+    if milliseconds <= 0:
+        return ""
+    return moment_at(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+ASTRAY = timedelta(days=1)
+"""Clocks are trusted to be less wrong than this; where one is not, the search begins at the beginning."""
+
+_KINDS = (names.commands(""), names.events(""), names.dead(""))
+_NAMED = 12
+_LATEST = 1 << 47
+_AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dhm])")
+_UNITS = {"d": "days", "h": "hours", "m": "minutes"}
+
+
+def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") -> list[Step]:
+    """Every step of the correlation that an id belongs to, across all services of the cluster.
+
+    Args:
+        since: an age or a time; what was appended before is not looked at. None = from the beginning.
+        archive: where events are that topics have lost; '' = nowhere.
+
+    Raises:
+        Usage: nothing has this id, or `since` is neither an age nor a time.
+    """
+    begin = _moment(since) if since is not None else None
+    settings = kafka_settings(kafka)
+    with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+        topics = sorted(topic for topic in cluster.topics() if topic.endswith(_KINDS))
+        beginning = _Beginning(cluster, archive)
+        starts = beginning.of(topics, begin)
+        ends: Position = cluster.ends(topics)
+
+        def begun(id_: str) -> Position:
+            """Where to begin for an id that tells when it was made."""
+            made = made_at(id_) if begin is None else None
+            return starts if made is None else beginning.of(topics, min(_utc(made), datetime.now(UTC)) - ASTRAY)
+
+        with closing(open_reader(settings, archive)()) as reader, shown("trace") as report:
+            watch = Stopwatch(report)
+            found = search(reader, id_, starts, ends, begun=begun, watch=watch)
+            watch.end()
+    if found.is_short:
+        note("some of the newest records could not be read: no broker answers, or a transaction is open before them")
+    steps = [step for record in found.records if (step := step_of(record)) is not None]
+    if not any(id_ in (step.id, step.correlation) for step in steps):
+        raise _unknown(id_, found.looked, topics, since)
+    return steps
+
+
+class _Beginning:
+    """Where to begin to read: topics alone hold commands, an archive also the events that they have lost."""
+
+    def __init__(self, cluster: Any, archive: str) -> None:
+        self._cluster, self._open = cluster, open_archive(archive)
+
+    def of(self, topics: list[str], begin: datetime | None) -> Position:
+        """The first records that there are, or those since a time."""
+        return Position.union(self._of(topic, begin) for topic in topics)
+
+    def _of(self, topic: str, begin: datetime | None) -> Position:
+        starts: Position = self._cluster.starts([topic])
+        kept = self._open().ends(topic) if self._open is not None and any(starts.offsets[topic].values()) else {}
+        whole = all(kept.get(p, 0) >= start for p, start in starts.offsets[topic].items())
+        if begin is None:
+            return Position({topic: dict.fromkeys(starts.offsets[topic], 0)}) if kept and whole else starts
+        milliseconds = int(begin.timestamp() * 1000)
+        if kept and whole:
+            return place_at(self._cluster, topic, milliseconds, self._open)
+        found: Position = self._cluster.starts_at(topic, milliseconds)
+        return found
+
+
+def _unknown(id_: str, looked: int, topics: list[str], since: str | None) -> Usage:
+    more = f" and {len(topics) - _NAMED} more topics" if len(topics) > _NAMED else ""
+    where = (
+        f"{amount(looked, 'record')} of {', '.join(topics[:_NAMED])}{more}" if topics else "a cluster without topics"
+    )
+    wider = "say a longer --since, or leave it out" if since is not None else "commands are kept for a week only"
+    return Usage(
+        f"no command, event or correlation has the id {id_!r}; searched {where}. {wider[0].upper()}{wider[1:]}; ids "
+        f"are told by: leftfold events CATEGORY --json"
+    )
+
+
+def _utc(milliseconds: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(milliseconds, _LATEST))
+
+
+def _moment(text: str) -> datetime:
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[age["unit"]]: int(age["count"])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Usage(f"--since {text!r} is neither an age such as 2h nor a time such as 2026-01-01T00:00:00Z") from None
+    if moment.tzinfo is None:
+        raise Usage(f"--since {text!r} has no time zone; write {text}Z for UTC")
+    return moment

@@ -1,0 +1,1 @@
+"""Commands on processes and reactions: timers, reactions."""

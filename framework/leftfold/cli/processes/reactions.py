@@ -1,0 +1,124 @@
+"""`leftfold reactions`: what acts outside, where it stands, and what it could not do."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.model.app import App
+    from leftfold.model.reaction import Reaction, Since
+
+__all__ = ["BEGIN_EXAMPLES", "PARKED_EXAMPLES", "begin", "parked", "reactions"]
+
+BEGIN_EXAMPLES = examples(
+    "leftfold reactions begin receipts --since end                     act on what happens from now on",
+    "leftfold reactions begin receipts --since 2026-11-01T12:00:00Z    and on what was appended since then, again",
+)
+PARKED_EXAMPLES = examples("leftfold reactions parked receipts", "leftfold retry receipts      try them once more")
+
+reactions = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look after what acts outside of the log.")
+
+
+@reactions.command(epilog=BEGIN_EXAMPLES)
+def begin(
+    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    since: Annotated[str, typer.Option("--since", metavar="TIME", help="end, start, or when events were appended.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Begin a reaction, or move it to other offsets.
+
+    Whatever lies behind that place is acted on, again if it was before, with the same idempotency keys; whatever lies
+    before it never is. Nobody may be acting meanwhile.
+    """
+    from leftfold.cli.options import agreed
+    from leftfold.runtime.connect import kafka_settings, ring
+    from leftfold.runtime.console import emit, say
+    from leftfold.runtime.project import load_app
+
+    whole, meant = load_app(app, having=[name]), _since(since)
+    beginnings = ring("leftfold.kafka.reactions.start_offsets").Beginnings(
+        whole, _named(whole, name), kafka_settings(kafka)
+    )
+    agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
+    offsets: dict[tuple[str, int], int] = beginnings.again(meant)
+    if as_json:
+        emit({"reaction": name, "offsets": {f"{topic}/{p}": offset for (topic, p), offset in offsets.items()}})
+    else:
+        for (topic, partition), offset in sorted(offsets.items()):
+            say(f"{topic}[{partition}] goes on at {offset}")
+
+
+@reactions.command(epilog=PARKED_EXAMPLES)
+def parked(
+    name: Annotated[str, typer.Argument(metavar="REACTION", help="Its name.")],
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List parked events and the reason of each.
+
+    Exit code 1 when there are some.
+    """
+    from leftfold.ports.codec import header
+    from leftfold.runtime.connect import kafka_settings, ring
+    from leftfold.runtime.console import emit, note, table
+    from leftfold.runtime.project import for_app, load_app
+
+    reaction = _named(load_app(app, having=[name]), name)
+    rows = []
+    for record in ring("leftfold.kafka.reactions.parked").ParkedEvents(reaction.name, kafka_settings(kafka)).read():
+        told = {n: header(record.headers, n).decode(errors="replace") for n in ("dead_source", "attempts", "ce_type")}
+        why = header(record.headers, "dead_reason").decode(errors="replace")
+        key = (record.key or b"").decode(errors="replace")
+        rows.append(
+            {"event": told["dead_source"], "type": told["ce_type"], "key": key, "tries": told["attempts"], "why": why}
+        )
+    if as_json:
+        for row in rows:
+            emit(row)
+    else:
+        table(rows, ("event", "type", "key", "tries", "why"))
+        again = for_app(f"leftfold retry {name}", app)
+        note(f"when what is wrong is mended: {again}" if rows else "nothing is parked")
+    raise typer.Exit(1 if rows else 0)
+
+
+def _named(app: App, name: str) -> Reaction[Any]:
+    """The reaction of a name.
+
+    Raises:
+        Usage: there is none.
+    """
+    from leftfold.runtime.project import unknown
+
+    known = {reaction.name: reaction for reaction in app.reactions}
+    if name not in known:
+        raise unknown(f"reaction in app {app.name} called", name, known)
+    return known[name]
+
+
+def _since(text: str) -> Since:
+    """The beginning that is meant.
+
+    Raises:
+        Usage: it is neither a word nor a time with its zone.
+    """
+    from leftfold.runtime.project import Usage
+
+    if text in ("end", "start"):
+        return "end" if text == "end" else "start"
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Usage(f"--since {text!r} is neither end nor start nor a time such as 2026-11-01T12:00:00Z") from error
+    if time.tzinfo is None:
+        raise Usage(f"--since {text!r} has no time zone; write {text}Z for UTC")
+    return time

@@ -1,0 +1,382 @@
+"""`leftfold timers`: lists the timers of processes, and fires or cancels one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from math import inf
+from types import TracebackType
+from typing import Annotated, Any, Self
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, KafkaOption, agreed, examples, seconds, signed
+from leftfold.engine.processing.event_time import ToldTime, told_time
+from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
+from leftfold.errors import InfrastructureError
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.keys import commands, partition_of
+from leftfold.model.position import Position
+from leftfold.model.process import Process
+from leftfold.ports.codec import header
+from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.console import amount, emit, lasting, note, say
+from leftfold.runtime.project import Usage, for_app, load_app, unknown
+from leftfold.runtime.toolbox import last_records
+
+__all__ = ["process_of", "row_of", "time_of"]
+
+
+_STALE = 10.0
+"""Routers speak several times a second; one that has not for so long is gone or stuck."""
+_NAMED_IN_LINE = 3
+
+
+def row_of(process: str, timer: SetTimer, told: ToldTime) -> dict[str, Any]:
+    """A timer as one object; `left` is in seconds of log time, None where nobody knows how late it is."""
+    due = datetime.fromisoformat(timer.due.at)
+    left = None if told.now is None else (due - told.now).total_seconds()
+    return {
+        "process": process,
+        "key": timer.key,
+        "timer": timer.name,
+        "due": timer.due.at,
+        "log_time": told.now,
+        "left": left,
+        "overdue": left is not None and left <= 0,
+        "sends": timer.due.type,
+        "command": _body(timer.due.value),
+        "by": timer.due.by,
+        "correlation_id": timer.due.correlation,
+        "partition": timer.partition,
+    }
+
+
+def shown(row: dict[str, Any]) -> dict[str, object]:
+    """The row as a table shows it."""
+    left = row["left"]
+    told = "unknown" if left is None else lasting(left) if left > 0 else f"overdue for {lasting(-left)}"
+    return {**row, "left": told, "sends": f"{row['sends']} {json.dumps(row['command'], ensure_ascii=False)}"}
+
+
+def told_of(process: str, count: int, told: ToldTime, workers: int) -> str:
+    """A remark: how many timers there are, how late it is in the log, and what keeps them from firing."""
+    head = f"{process}: {amount(count, 'timer')}"
+    if told.now is not None:
+        head += f"; log time {told.now.isoformat(timespec='seconds').replace('+00:00', 'Z')} (slowest: {told.slowest})"
+    elif told.told is not None and not told.silent:
+        head += "; nobody can tell how late it is in the log: old events are being loaded"
+    elif told.told is not None:
+        more = f" and {amount(len(told.silent) - _NAMED_IN_LINE, 'other')}" if len(told.silent) > _NAMED_IN_LINE else ""
+        head += f"; how late it is in {', '.join(told.silent[:_NAMED_IN_LINE])}{more}, no router knows yet"
+    if told.told is None or (datetime.now(UTC) - told.told).total_seconds() > _STALE:
+        since = f" since {told.told.isoformat(timespec='seconds').replace('+00:00', 'Z')}" if told.told else ""
+        head += f"; no router has said anything{since}, so no timer fires; start: leftfold run {process}"
+    elif not workers:
+        head += f"; no worker is there, so no timer fires; start: leftfold run {process}"
+    return head
+
+
+def _body(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+timers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at timers of processes; fire or cancel.")
+
+_Process = Annotated[str, typer.Argument(metavar="PROCESS", help="The process's name.")]
+_Key = Annotated[str, typer.Argument(metavar="KEY", help="The business key of the instance.")]
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="The timer's name.")]
+_Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is kept with the order.")]
+_By = Annotated[str, typer.Option("--by", metavar="WHO", help="Who orders it; else your login name.")]
+_Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="TIME", parser=seconds, help="How long to wait for a worker: 30s, 2m.")
+]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+_WAIT = 30.0
+
+
+@timers.command(
+    "list",
+    epilog=examples(
+        "leftfold timers list                          of every process, the next one first",
+        "leftfold timers list checkout --key o-1",
+        "leftfold timers list checkout --json | jq 'select(.overdue)'",
+    ),
+)
+def list_(
+    name: Annotated[str, typer.Argument(metavar="[PROCESS]", help="The process's name; else all.")] = "",
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="One instance.")] = "",
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List timers, when each is due, what it sends.
+
+    They go by the time of the log: that of the slowest partition of the events that the process listens to, as its
+    routers tell it. A timer of which that time has come, and which is still there, is overdue.
+    """
+    from leftfold.runtime.console import emit, note, table
+    from leftfold.runtime.project import for_app, load_app, load_apps
+
+    apps = [load_app(app, having=[name])] if name else [*load_apps([app]).values()]
+    if not any(one.processes for one in apps):
+        note(f"app {', '.join(one.name for one in apps)} has no processes, and so no timers")
+    for whole, process in [(one, process) for one in apps for process in _meant(one, name)]:
+        with TimerWork(whole, process, kafka, key) as work:
+            told, workers = work.told_time(), work.workers()
+            rows = [row_of(process.name, timer, told) for timer in work.table.timers(key)]
+        rows.sort(key=lambda row: (row["due"], row["key"], row["timer"]))
+        if as_json:
+            for row in rows:
+                emit(row)
+            continue
+        note(for_app(told_of(process.name, len(rows), told, workers), app))
+        table([shown(row) for row in rows], ("process", "key", "timer", "due", "left", "sends"))
+
+
+def _meant(app: App, name: str) -> Sequence[Process[Any, Any, Any]]:
+
+    return [process_of(app, name)] if name else app.processes
+
+
+@timers.command(
+    epilog=examples(
+        'leftfold timers fire checkout o-1 late --reason "the customer will not pay"',
+        'leftfold timers fire checkout o-1 late --reason "ticket 4711" --by anna --yes --json',
+    )
+)
+def fire(
+    process: _Process,
+    key: _Key,
+    name: _Name,
+    reason: _Reason,
+    by: _By = "",
+    timeout: _Timeout = _WAIT,
+    yes: _Yes = False,
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send the command of a timer now. Asks first.
+
+    The worker takes the order in its transaction, as any input. It counts once, for the timer as it was set when the
+    order was given: typed twice, or while the timer fires by itself, the second does nothing; one that was set anew is
+    left alone. Exit code 4 when no worker took it in time: it stays in the log, and the next one does.
+    """
+    from leftfold.engine.processing.timer_admin import Action
+
+    give(Wanted(Action.FIRE, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
+
+
+@timers.command(
+    epilog=examples(
+        'leftfold timers cancel checkout o-1 late --reason "paid in cash"',
+        'leftfold timers cancel checkout o-1 late --reason "ticket 4711" --by anna --timeout 2m',
+    )
+)
+def cancel(
+    process: _Process,
+    key: _Key,
+    name: _Name,
+    reason: _Reason,
+    by: _By = "",
+    timeout: _Timeout = _WAIT,
+    yes: _Yes = False,
+    app: AppOption = "",
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel a timer. Asks first.
+
+    The worker takes the order in its transaction, as any input: if the timer fired before, nothing happens; one that
+    was set anew is left alone. Exit code 4 when no worker took it in time: it stays in the log, and the next one does.
+    """
+    from leftfold.engine.processing.timer_admin import Action
+
+    give(Wanted(Action.CANCEL, process, key, name, reason, by, timeout, yes), app, kafka, as_json=as_json)
+
+
+_MARKS = 3000
+"""Routers write a few marks a second; their topic forgets them after ten minutes."""
+_NAMED = 10
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """An order that stands in the log: where, and whether a worker was seen to take it."""
+
+    offset: int
+    id: str
+    timer: SetTimer
+    taken: bool
+
+
+def process_of(app: App, name: str) -> Process[Any, Any, Any]:
+    """The process of a name.
+
+    Raises:
+        Usage: the App has none such.
+    """
+    for process in app.processes:
+        if process.name == name:
+            return process
+    raise unknown(f"process in app {app.name} called", name, (process.name for process in app.processes))
+
+
+def time_of(cluster: Any, settings: Any, app: App, process: Process[Any, Any, Any], *, before: float = inf) -> ToldTime:
+    """How late it is for a process, as far as its routers have said before some time, in seconds since 1970."""
+    topics = [names.events(category) for category in process.categories]
+    counts: Mapping[str, int] = cluster.partition_counts(topics)
+    sources = [f"{source}/{p}" for source in topics for p in range(counts.get(source, 0))]
+    marks = last_records(cluster, settings, names.time(process.name), _MARKS)
+    return told_time((mark for mark in marks if mark.time / 1000 <= before), sources, app.lateness)
+
+
+class TimerWork:
+    """The timers of one process, read from its state topic.
+
+    Args:
+        key: the only instance that is asked for; '' = all, and every partition is read.
+
+    Raises:
+        InfrastructureError: this version of the process has never run.
+    """
+
+    def __init__(self, app: App, process: Process[Any, Any, Any], kafka: str | None, key: str = "") -> None:
+        self._app, self._process, self._settings = app, process, kafka_settings(kafka)
+        self._cluster: Any = ring("leftfold.kafka.administration.cluster").Cluster(self._settings)
+        topic = names.state(process.name, process.version)
+        counts = self._cluster.partition_counts([topic])
+        if topic not in counts:
+            self._cluster.close()
+            raise InfrastructureError(
+                f"{topic} does not exist: process {process.name} has never run in version {process.version}; start "
+                f"it: leftfold run {process.name}"
+            )
+        starts: Position = self._cluster.starts([topic])
+        if key:
+            starts = starts.only([topic], partition_of(key.encode(), counts[topic]))
+        self._reader: Any = ring("leftfold.kafka.log_reader").KafkaLogReader(self._settings)
+        self.table = TimerTable(self._reader, topic, starts)
+
+    def __enter__(self) -> Self:
+        self.table.read()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._reader.close()
+        self._cluster.close()
+
+    def told_time(self) -> ToldTime:
+        """How late it is."""
+        return time_of(self._cluster, self._settings, self._app, self._process)
+
+    def workers(self) -> int:
+        """How many workers the process has."""
+        name = self._process.name
+        found: dict[str, int] = self._cluster.owners(name)
+        return found.get(names.group(self._app.name, name), 0)
+
+    def timer(self, key: str, name: str) -> SetTimer:
+        """The timer of a name.
+
+        Raises:
+            Usage: it is not set; what is, is named.
+        """
+        found = {timer.name: timer for timer in self.table.timers(key)}
+        if name in found:
+            return found[name]
+        process = self._process.name
+        if found:
+            raise unknown(f"timer set in {process} {key!r} called", name, found)
+        if key in self.table.keys:
+            raise Usage(f"no timer is set in {process} {key!r}; it may have fired or been cancelled. See: "
+                        f"leftfold timers list {process}")  # fmt: skip
+        known = sorted({timer.key for timer in self.table.timers()})
+        near = get_close_matches(key, known, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        others = f"\nwith timers: {', '.join(known[:_NAMED])}" if known else ""
+        more = f" and {amount(len(known) - _NAMED, 'other')}" if len(known) > _NAMED else ""
+        raise Usage(f"process {process} has no instance {key!r}{hint}{others}{more}")
+
+    def give(self, timer: SetTimer, order: Order, seconds: float) -> Ordered:
+        """Writes an order and waits until a worker has taken it, or something else has ended the timer."""
+        out, topic = order_record(self._app.name, self._process.name, timer, order), names.commands(self._process.name)
+        id_ = header(out.headers, "ce_id").decode()
+        offset = ring("leftfold.kafka.administration.dead_letters").write_record(self._settings, topic, out)
+        try:
+            return Ordered(offset, id_, timer, self.table.await_taken(timer, seconds))
+        except KeyboardInterrupt:
+            note(f"interrupted; order {id_} stands in {topic}[{timer.partition}]@{offset}, and is taken like any input")
+            raise
+
+
+_NOT_TAKEN = 4
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What was typed; `timeout` in seconds."""
+
+    action: Action
+    process: str
+    key: str
+    name: str
+    reason: str
+    by: str
+    timeout: float
+    yes: bool
+
+
+def give(wanted: Wanted, app: str, kafka: str | None, *, as_json: bool) -> None:
+    """Writes the order and waits for a worker to take it.
+
+    Raises:
+        Usage: there is no such timer, or no reason is given. typer.Exit: 4, when no worker took it in time, 1,
+            when it was not to be given after all.
+    """
+    actor = signed(wanted.by, wanted.reason)
+    whole = load_app(app, having=[wanted.process])
+    process = process_of(whole, wanted.process)
+    with TimerWork(whole, process, kafka) as work:
+        timer = work.timer(wanted.key, wanted.name)
+        agreed(_question(wanted, timer), yes=wanted.yes)
+        now = work.told_time().now or datetime.now(UTC)
+        order = Order(wanted.action, actor, wanted.reason, now)
+        done = work.give(timer, order, wanted.timeout)
+    _tell(wanted, order, done, as_json=as_json)
+    if not done.taken:
+        start = for_app(f"leftfold run {wanted.process}", app)
+        note(
+            f"no worker has taken it within {wanted.timeout:g} s; it stays in the log and counts once one does. Start "
+            f"one: {start}"
+        )
+        raise typer.Exit(_NOT_TAKEN)
+
+
+def _question(wanted: Wanted, timer: SetTimer) -> str:
+    sends = f"{timer.due.type} {timer.due.value}"
+    became = f"it sends {sends} now" if wanted.action is Action.FIRE else f"it will never send {sends}"
+    return (
+        f"{wanted.action.value} timer {timer.name} of {wanted.process} {timer.key}, due {timer.due.at}: {became}. Sure?"
+    )
+
+
+def _tell(wanted: Wanted, order: Order, done: Ordered, *, as_json: bool) -> None:
+    topic, timer = commands(wanted.process), done.timer
+    if as_json:
+        place = {"topic": topic, "partition": timer.partition, "offset": done.offset}
+        told = {"process": wanted.process, "key": timer.key, "timer": timer.name, "action": order.action.value}
+        whom = {"actor": order.actor, "reason": order.reason, "id": done.id, "correlation_id": timer.due.correlation}
+        emit({**told, "due": timer.due.at, **whom, **place, "taken": done.taken})
+        return
+    became = "taken; the timer is not set any more" if done.taken else "not taken yet"
+    say(f"{wanted.process} {timer.key}: {order.action.value} timer {timer.name}, due {timer.due.at}: {became}")
+    say(f"order {done.id} stands in {topic}[{timer.partition}]@{done.offset}; see: leftfold log trace {done.id}")

@@ -1,0 +1,1 @@
+"""Commands that set up and run services: new, topics, up, dev, run, check, simulate."""

@@ -1,0 +1,243 @@
+"""`leftfold check`: compares the code with the lock, with stored data and with Spark's view of its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, get_origin
+
+import typer
+
+from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.compatibility import Finding, Lock, compare, lock_of
+from leftfold.engine.archive.gaps import hole
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.model.app import App
+from leftfold.model.computed_views import TableView
+from leftfold.model.position import Position
+from leftfold.runtime.connect import kafka_settings, open_archive, ring
+from leftfold.runtime.console import amount, note
+from leftfold.runtime.rebuilding import kept, spark_settings
+from leftfold.runtime.toolbox import archive_of
+
+if TYPE_CHECKING:
+    from leftfold.runtime.console import Styled
+    from leftfold.runtime.project import Project
+
+__all__ = ["compared", "unbounded"]
+
+
+EXAMPLES = examples(
+    "leftfold check             definitions, leftfold.lock, and topics if a broker answers",
+    "leftfold check --write     accept the code as it is into leftfold.lock, to be committed",
+    "leftfold check --app services.payments.app:app     another App, as in leftfold.payments.lock",
+)
+
+
+def check(
+    write: Annotated[bool, typer.Option("--write", help="Write leftfold.lock.")] = False,
+    app: AppsOption = None,
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare code, leftfold.lock and topics.
+
+    The lock holds a hash of every fold and the JSON schema of every event version, so a change that needs a new
+    version is noticed here and not in production. Each App that is not the project's own has a lock of its own. The
+    SQL of query views is checked on Spark; how each of them is kept depends on its topics, too, which are asked if they
+    answer. Exit code 1 when something differs.
+    """
+    from leftfold.runtime.project import find_project, load_apps
+
+    project, asked = find_project(), _Asked(archive, kafka, redis, write, as_json)
+    well = [_is_well(one, spec, project, asked) for spec, one in load_apps(app or []).items()]
+    if not all(well):
+        raise typer.Exit(1)
+
+
+class _Asked(NamedTuple):
+    """What was typed besides the App."""
+
+    archive: str | None
+    kafka: str | None
+    redis: str | None
+    write: bool
+    as_json: bool
+
+
+def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
+    """Tells how an App compares with its lock and its topics, and whether nothing differs."""
+    from leftfold.runtime.console import emit, note, say, styled
+
+    lock = project.lock_of(app, spec)
+    findings, accepted = compared(app, lock, write=asked.write)
+    if lock != project.lock:
+        findings, accepted = ([_meant(finding, lock.name, spec) for finding in found] for found in (findings, accepted))
+    topics, remark = topic_findings(app, asked.kafka, asked.archive)
+    queries, kept = query_findings(app, asked.kafka, asked.redis)
+    for finding in [*accepted, *findings, *queries, *topics]:
+        if asked.as_json:
+            wrong = finding.wrong and finding not in accepted
+            emit({"about": finding.about, "message": finding.message, "wrong": wrong})
+        else:
+            say(*_line(finding, accepted=finding in accepted))
+    for line in [*kept, *filter(None, [remark, unbounded(app)])]:
+        note(line)
+    if asked.write:
+        note(f"wrote {_near(lock)}; commit it")
+    differs = bool(topics or queries or findings)
+    if not (asked.write or asked.as_json or differs):
+        say(styled("ok", fg="green"), f": {_counted(app)}, as in {_near(lock)}")
+    return not differs
+
+
+def _meant(finding: Finding, lock: str, app: str) -> Finding:
+    """The finding with the file and the command of an App that is not the project's own."""
+    told = finding.message.replace("leftfold check --write", f"leftfold check --write --app {app}")
+    return replace(
+        finding,
+        about=finding.about.replace("leftfold.lock", lock),
+        message=told.replace("leftfold.lock", lock),
+    )
+
+
+def _line(finding: Finding, *, accepted: bool) -> tuple[str | Styled, ...]:
+    from leftfold.runtime.console import styled
+
+    if accepted:
+        return styled("accepted", fg="green"), f" {finding.difference}"
+    return styled("error", fg="red") if finding.wrong else styled("note", fg="yellow"), f" {finding}"
+
+
+def _counted(app: App) -> str:
+    from leftfold.runtime.console import amount
+
+    read: list[tuple[type[Any], ...]] = [d.events for d in app.deciders]
+    read += [p.events for p in app.processes] + [v.events for v in app.views]
+    events = set().union(*read)
+    counts = [(len(app.deciders), "decider"), (len(events), "event"), (len(app.views), "view")]
+    if app.processes:
+        counts.insert(1, (len(app.processes), "process"))
+    return ", ".join(amount(number, what) for number, what in counts)
+
+
+def _near(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+_NAMED = 3
+
+
+def compared(app: App, file: Path, *, write: bool) -> tuple[list[Finding], list[Finding]]:
+    """What differs from the lock, and what was accepted: with `write` the lock then says what the code says.
+
+    An event that was released and that nobody reads any more differs even so.
+
+    Raises:
+        ConfigurationError: the lock cannot be read or written.
+    """
+    now = lock_of(app)
+    if not file.exists() and not write:
+        missing = "is not there yet; write and commit it: leftfold check --write"
+        return [Finding("leftfold.lock", missing, wrong=False)], []
+    released = Lock.from_json(file.read_text("utf-8")) if file.exists() else Lock()
+    found = compare(released, now) if file.exists() else []
+    if not write:
+        return found, []
+    written = now.with_history(released)
+    try:
+        file.write_text(written.to_json(), "utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be written: {error.strerror}") from error
+    still = compare(written, now)
+    return still, [finding for finding in found if finding not in still]
+
+
+def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list[Finding], list[str]]:
+    """What is wrong with the SQL of views, and how each of those views is kept up to date."""
+    views = [view for view in app.views if isinstance(view, TableView)]
+    if not views:
+        return [], []
+    found, remarks = [], []
+    note("starting Spark, to check the SQL of views")
+    with ring("leftfold.spark.core.session").spark_session(spark_settings("local[1]")) as session:
+        for view in views:
+            try:
+                ring("leftfold.spark.queries.compute").dry_run(session, view)
+                how = kept(view, ring("leftfold.spark.queries.compute").refreshed(session, view), kafka, redis)
+                about = "; approximate, since late events are left out" if view.approximate else ""
+                remarks.append(f"view {view.name} is kept by {how}{about}")
+            except ConfigurationError as error:
+                about = f"view {view.name}"
+                found.append(Finding(about, str(error).removeprefix(f"{about}: ")))
+    return found, remarks
+
+
+def unbounded(app: App) -> str:
+    """A warning that names the amounts in events that may be of any size, '' when there are none."""
+    events = [cls for decider in app.deciders for cls in decider.events]
+    found = [
+        f"{cls.__leftfold__.category}.{cls.__leftfold__.name}.{name}"
+        for cls in dict.fromkeys([*events, *(cls for view in app.views for cls in view.events)])
+        for name, field in cls.model_fields.items()
+        if _is_amount(field.annotation) and not any(getattr(told, "max_digits", None) for told in field.metadata)
+    ]
+    if not found:
+        return ""
+    more = f" and {amount(len(found) - _NAMED, 'other')}" if len(found) > _NAMED else ""
+    return (
+        f"a Decimal may have any number of digits in {', '.join(found[:_NAMED])}{more}; SQL passes over events whose "
+        f"amounts do not fit. Bound it, in commands too: Annotated[Decimal, Field(max_digits=18, decimal_places=2)]"
+    )
+
+
+def _is_amount(type_: Any) -> bool:
+    return type_ is Decimal or (get_origin(type_) in (Union, UnionType) and Decimal in get_args(type_))
+
+
+def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> tuple[list[Finding], str]:
+    """What is wrong with the App's topics or missing among them, and a remark when nobody can be asked."""
+    try:
+        settings = kafka_settings(kafka)
+    except ConfigurationError:
+        return [], "topics were not looked at: no Kafka is configured or running here"
+    topics = ring("leftfold.kafka.administration.topics")
+    wanted = topics.topics_of(app)
+    try:
+        with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+            there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
+            missing = [topic for topic in wanted if topic.name not in there]
+            if not missing:
+                topics.ensure(app, settings)
+            trimmed = list(_trimmed(cluster, [n for n in there if n.endswith(".events")], archive_of(archive)))
+    except InfrastructureError as error:
+        return [], f"topics were not looked at: {error}"
+    except ConfigurationError as error:
+        return [Finding("topics", str(error))], ""
+    wrong = [t for t in wanted if t.fixed and there.get(t.name, t.partitions) != t.partitions]
+    found = [
+        Finding(f"topic {t.name}", f"has {there[t.name]} partitions, but app {app.name} says {t.partitions}")
+        for t in wrong
+    ]
+    return found + trimmed, _to_make([f"{t.name} ({t.partitions} partitions)" for t in missing])
+
+
+def _trimmed(cluster: Any, topics: list[str], archive: str) -> Iterator[Finding]:
+    """The topics whose first events are gone, if the archive does not have them: nothing can be folded from 0 then."""
+    starts: Position = cluster.starts(topics)
+    past = open_archive(archive)
+    for topic, partitions in starts.offsets.items():
+        ends = past().ends(topic) if past is not None and any(partitions.values()) else {}
+        for partition, start in partitions.items():
+            if start > (end := ends.get(partition, 0)):
+                yield Finding(f"topic {topic}", str(hole(topic, partition, end, start, archive=archive)))
+                break
+
+
+def _to_make(missing: list[str]) -> str:
+    return f"leftfold run would make: {', '.join(missing)}" if missing else ""

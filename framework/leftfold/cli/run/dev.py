@@ -1,0 +1,298 @@
+"""`leftfold dev`, `up` and `down`: embedded servers, the App, and a restart whenever a source file changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, LogsOption, RedisOption, examples
+from leftfold.errors import LeftfoldError
+from leftfold.runtime.connect import ring
+from leftfold.runtime.logging import Report
+from leftfold.runtime.supervisor import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["changes", "kept_up", "scan"]
+
+
+DEV_EXAMPLES = examples(
+    "leftfold dev",
+    "leftfold send AddItem '{...}'     in a second terminal",
+    "leftfold dev --app shop.orders:app --app shop.stock:app     Apps that react to each other",
+)
+
+
+def dev(
+    app: AppsOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    json_logs: LogsOption = None,
+) -> None:
+    """Start servers, run the App or several, reload on change.
+
+    Ctrl-C stops everything that this command started. A server of its own that dies is started again. Servers that
+    run already are used and left alone. The command needs a project, or --app with the App of this directory.
+    """
+    from leftfold.cli.run.child_process import handover
+    from leftfold.errors import LeftfoldError
+    from leftfold.runtime.lifecycle import Stopping
+    from leftfold.runtime.logging import open_report
+    from leftfold.runtime.project import find_project
+
+    project = find_project()
+    if not app:
+        project.require()
+    report, stopping = open_report("dev", as_json=json_logs), Stopping()
+    environment = handover(kafka=kafka, redis=redis)
+    try:
+        with _servers(kafka, redis, report, shown=sys.stderr.isatty() and not json_logs):
+            if not stopping.event.is_set():
+                logs = {True: ["--json-logs"], False: ["--plain-logs"], None: []}[json_logs]
+                arguments = [*logs, *(f"--app={one}" for one in app or ())]
+                Reloading(project.root, arguments, environment, stop=stopping.event, report=report).run()
+    except LeftfoldError:
+        # Ctrl-C at a terminal is for everything that is started there: what it ended has not failed.
+        if not stopping.event.is_set():
+            raise
+    report("stopped", {})
+    raise typer.Exit(stopping.code)
+
+
+def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: bool) -> AbstractContextManager[object]:
+    """What is not configured and does not run yet, for as long as this process lives; `shown` = work is overwritten."""
+    from contextlib import nullcontext
+
+    from leftfold.runtime.connect import ring
+    from leftfold.runtime.project import local_settings, needed
+    from leftfold.safety import veiled
+
+    need, settings, local = needed(kafka, redis), local_settings(), ring("leftfold.local")
+    need.tell()
+    if not need.want:
+        return nullcontext()
+    if local.status(settings.data).keeper is not None:
+        # Whoever started them may have wanted one of them only, and one may have died.
+        servers = local.up(settings, want=need.want)
+        report("servers were there", {"kafka": servers.kafka, "redis": veiled(servers.redis)})
+        return nullcontext()
+    report("starting servers", {"data": str(settings.data)})
+    progress = None if shown else _reported(report)
+    servers = local.embedded(settings.data, settings=settings, want=need.want, progress=progress)
+    return kept_up(servers, settings.data, report)
+
+
+def _reported(report: Report) -> Callable[[str], None]:
+    """Tells of each piece of work once, as a line of the log."""
+    told: set[str] = set()
+
+    def progress(line: str) -> None:
+        work = line.partition(" ... ")[0]
+        if work not in told:
+            told.add(work)
+            report(work, {})
+
+    return progress
+
+
+DOWN_EXAMPLES = examples("leftfold down", "rm -r .leftfold      afterwards, to forget the data as well")
+
+
+def down(as_json: JsonOption = False) -> None:
+    """Stop what `leftfold up` started; data stays."""
+    from leftfold.runtime.connect import ring
+    from leftfold.runtime.console import emit, say
+    from leftfold.runtime.project import local_settings
+
+    settings = local_settings()
+    stopped = ring("leftfold.local").down(settings.data, settings=settings)
+    if as_json:
+        emit({"stopped": stopped, "data": str(settings.data)})
+    else:
+        say(f"stopped; the data stays in {settings.data}" if stopped else f"nothing runs in {settings.data}")
+
+
+UP_EXAMPLES = examples(
+    "leftfold up",
+    "LEFTFOLD_DATA=/var/tmp/play leftfold up     another data directory",
+    "leftfold up --secure                        with logins, ACLs and TLS, as in production",
+)
+
+
+def up(
+    secure: Annotated[bool, typer.Option("--secure", help="With logins, ACLs and TLS, from now on.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Start Kafka and Redis on this machine.
+
+    They run on when this command has ended. They keep their data and ports in .leftfold beside pyproject.toml, and
+    every command finds them there; outside a project LEFTFOLD_DATA must say where. The first start fetches Kafka.
+    Servers whose address is configured are not started.
+
+    With --secure they take TLS only, and know a user for each part of a service, whose environment is in
+    .leftfold/secure/PART.env. Commands typed here log in as admin, who may do everything; the others may do in Kafka
+    what `leftfold topics acl --apply` grants them. The data directory stays so until you delete .leftfold/secure.
+    """
+    from leftfold.runtime.connect import ring
+    from leftfold.runtime.console import emit, note, pairs
+    from leftfold.runtime.project import find_project, local_settings, needed
+    from leftfold.safety import veiled
+
+    need = needed()
+    need.tell()
+    if not need.want:
+        return
+    if ring("leftfold.runtime.discovery").Environment().data is None:
+        find_project().require()
+    settings = local_settings()
+    if secure:
+        settings = settings.model_copy(update={"secure": True})
+    servers = ring("leftfold.local").up(settings, want=need.want)
+    told = {"kafka": servers.kafka, "redis": veiled(servers.redis), "data": str(servers.data)}
+    if as_json:
+        emit(told)
+        return
+    pairs({name: value for name, value in told.items() if value})
+    if servers.kafka_login:
+        note(f"logins: {servers.data / 'secure'}/PART.env; rights in Kafka: leftfold topics acl --apply")
+    note("next: leftfold run, leftfold status; stop them with: leftfold down")
+
+
+_CHECK_SECONDS = 0.5
+
+
+@contextmanager
+def kept_up(servers: AbstractContextManager[object], data: Path, report: Report) -> Iterator[None]:
+    """Runs embedded servers while the block runs, and starts one again that ends before, which it reports."""
+    over = threading.Event()
+    with servers:
+        watch = threading.Thread(target=_watch, args=(data, over, report), name="servers", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def _watch(data: Path, over: threading.Event, report: Report) -> None:
+    local, backoff = ring("leftfold.local"), Backoff()
+    while not over.wait(_CHECK_SECONDS):
+        try:
+            for name, why in local.ended(data).items():
+                report("restarting a server", {"server": name, "why": why})
+                local.restart(data, name)
+                report("server started again", {"server": name})
+        except (LeftfoldError, OSError) as error:
+            if not over.is_set():
+                report("server does not start", {"why": str(error)})
+                over.wait(backoff.pause(0.0))
+
+
+Seen: TypeAlias = Mapping[str, tuple[int, int]]
+_SKIPPED = frozenset({"__pycache__", "node_modules", "tests", "build", "dist"})
+
+
+def scan(root: Path) -> Seen:
+    """Every Python file and pyproject.toml below a directory, with modification time and size.
+
+    Hidden directories, virtual environments and tests are left out.
+    """
+    seen: dict[str, tuple[int, int]] = {}
+    for place, directories, files in os.walk(root):
+        directories[:] = [d for d in directories if not d.startswith(".") and d not in _SKIPPED]
+        if "pyvenv.cfg" in files:
+            directories.clear()
+            continue
+        for name in files:
+            if name.endswith(".py") or name == "pyproject.toml":
+                path = Path(place, name)
+                try:
+                    status = path.stat()
+                except OSError:
+                    continue
+                seen[str(path.relative_to(root))] = status.st_mtime_ns, status.st_size
+    return seen
+
+
+def changes(before: Seen, after: Seen) -> list[str]:
+    """The files that came, went or changed, sorted."""
+    return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+
+
+_TICK = 0.05
+_SCAN_SECONDS = 0.3
+_GRACE = 20.0
+
+
+class Reloading:
+    """One `leftfold run` at a time. One that cannot run, as after a slip in the code, waits for the next change.
+
+    Args:
+        root: whose Python files are watched. arguments, environment: for `leftfold run`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stop: threading.Event,
+        report: Report,
+    ) -> None:
+        self._root, self._stop, self._report = root, stop, report
+        self._command = [sys.executable, "-m", "leftfold.cli", "run", "--with-parent", *arguments]
+        self._environment = {**os.environ, **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """Works until told to stop."""
+        seen, looked = scan(self._root), time.monotonic()
+        try:
+            self._start()
+            while not self._stop.wait(_TICK):
+                self._look_after()
+                if time.monotonic() - looked < _SCAN_SECONDS:
+                    continue
+                now, looked = scan(self._root), time.monotonic()
+                if changed := changes(seen, now):
+                    self._report("reloading", {"changed": ", ".join(changed[:3]) + (", …" if changed[3:] else "")})
+                    self._end()
+                    self._start()
+                seen = now
+        finally:
+            self._end()
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, start_new_session=True, env=self._environment
+        )
+
+    def _look_after(self) -> None:
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._process = None
+            if not self._stop.is_set():
+                self._report("waiting for a change", {"exit": code})
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._process = None

@@ -1,0 +1,223 @@
+"""`leftfold new` and `leftfold topics`: creates a project, the topics of an App, and the rights of its users."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, examples
+from leftfold.errors import ConfigurationError
+from leftfold.model.app import App
+from leftfold.model.rights import ROLES, Right, redis_rules, rights_of
+from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.console import amount, emit, note, say
+
+__all__ = ["EXAMPLES", "User", "grant", "new", "print_rights", "topics", "users_of"]
+
+
+@dataclass
+class User:
+    """A user, the part that it is for, what it needs in Kafka, and the views that concern it in Redis."""
+
+    name: str
+    role: str
+    rights: list[Right] = field(default_factory=list)
+    views: list[str] = field(default_factory=list)
+
+    @property
+    def in_redis(self) -> str:
+        """How Redis is told of it; the password is set apart."""
+        return f"ACL SETUSER {self.name} on {redis_rules(self.role, sorted(self.views))}"
+
+
+def users_of(apps: Iterable[App], roles: Iterable[str], template: str) -> list[User]:
+    """The users that these Apps need, those that nothing is granted to left out.
+
+    Raises:
+        ConfigurationError: there is no such part, or the template names something else than an App and a part.
+    """
+    apps, found = list(apps), dict[str, User]()
+    for role in roles:
+        if role not in ROLES:
+            raise ConfigurationError(f"there is no part {role!r}; there are {', '.join(ROLES)}")
+        for app in apps:
+            try:
+                name = template.format(app=app.name, part=role)
+            except (KeyError, IndexError, ValueError) as error:
+                raise ConfigurationError(
+                    f"--user {template!r} names more than {{app}} and {{part}}, such as 'svc-{{app}}-{{part}}'"
+                ) from error
+            rights = rights_of(app, role, answers=apps)
+            if rights:
+                user = found.setdefault(name, User(name, role))
+                user.rights += [right for right in rights if right not in user.rights]
+                user.views += [view.name for view in app.views]
+    return list(found.values())
+
+
+def print_rights(users: Iterable[User], *, as_json: bool) -> None:
+    """Prints what to type where rights are granted."""
+    for user in users:
+        if as_json:
+            for right in user.rights:
+                emit({"user": user.name, "part": user.role, **_row(right)})
+            emit({"user": user.name, "part": user.role, "kind": "redis", "rules": user.in_redis})
+            continue
+        say(f"# {user.name}")
+        for right in user.rights:
+            say(shlex.join(["kafka-acls", "--add", *_arguments(user.name, right)]))
+        say(shlex.join(["redis-cli", *user.in_redis.split()]))
+    if not as_json:
+        note("kafka-acls needs --bootstrap-server and a login; or grant all this with: leftfold topics acl --apply")
+
+
+def grant(users: list[User], kafka: str | None, *, as_json: bool) -> None:
+    """Grants in Kafka what is missing, and names what these users may do besides."""
+    wanted = {user.name: user.rights for user in users}
+    with ring("leftfold.kafka.administration.acls").Acls(kafka_settings(kafka)) as acls:
+        missing: Mapping[str, list[Right]] = acls.missing(wanted)
+        besides: Mapping[str, list[str]] = acls.besides(wanted)
+        acls.grant(missing)
+    for user in users:
+        new, more = len(missing[user.name]), besides[user.name]
+        if as_json:
+            emit({"user": user.name, "part": user.role, "granted": new, "had": len(user.rights) - new, "besides": more})
+            continue
+        say(f"{user.name}: {amount(new, 'right')} granted, {len(user.rights) - new} there already")
+        for line in more:
+            note(f"{user.name} may do more: {line}")
+
+
+def _row(right: Right) -> dict[str, Any]:
+    return {
+        "kind": right.kind,
+        "name": right.name,
+        "pattern": "prefixed" if right.prefixed else "literal",
+        "operations": list(right.operations),
+    }
+
+
+def _arguments(user: str, right: Right) -> list[str]:
+    operations = [word for operation in right.operations for word in ("--operation", operation)]
+    pattern = ["--resource-pattern-type", "prefixed"] if right.prefixed else []
+    return ["--allow-principal", f"User:{user}", *operations, f"--{right.kind}", right.name, *pattern]
+
+
+EXAMPLES = examples(
+    "leftfold new shop",
+    "cd shop && pytest && leftfold dev",
+    "leftfold new cinema --category bookings --key booking     the same service in other words",
+    "leftfold new cinema --empty                               without a domain, an App to be filled",
+)
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the directory, the package and the App.")],
+    category: Annotated[
+        str, typer.Option("--category", metavar="WORD", help="What its service is called; else carts.")
+    ] = "",
+    key: Annotated[
+        str, typer.Option("--key", metavar="WORD", help="What one of them is called; else the category without its s.")
+    ] = "",
+    empty: Annotated[bool, typer.Option("--empty", help="Without a domain: an App to be filled.")] = False,
+) -> None:
+    """Write a project to begin with.
+
+    It passes its own tests and runs: one package with events, a service and two views. Nothing that exists is
+    overwritten.
+    """
+    from pathlib import Path
+
+    from leftfold.cli.run.check import compared
+    from leftfold.cli.scaffold import write_project
+    from leftfold.runtime.console import amount, note, say
+    from leftfold.runtime.project import Usage, find_project, load_app
+
+    if empty and (category or key):
+        raise Usage("--empty writes no service, so --category and --key have nothing to name; leave them out")
+    written = write_project(name, Path.cwd(), category=category, key=key, empty=empty)
+    project = find_project(Path.cwd() / name)
+    compared(load_app("", project), project.lock, write=True)
+    for path in [*written, project.lock]:
+        say(str(path.relative_to(Path.cwd())))
+    note(f"{amount(len(written) + 1, 'file')}; next: cd {name}, pytest, leftfold dev")
+
+
+topics = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at the topics of Apps, make them, and say who may use them."
+)
+
+
+@topics.command("list", epilog=examples("leftfold topics list"))
+def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption = False) -> None:
+    """List the topics of Apps, made or not."""
+    from leftfold.runtime.connect import kafka_settings, ring
+    from leftfold.runtime.console import emit, table
+    from leftfold.runtime.project import load_apps
+
+    apps = load_apps(app or []).values()
+    wanted = [topic for one in apps for topic in ring("leftfold.kafka.administration.topics").topics_of(one)]
+    with ring("leftfold.kafka.administration.cluster").Cluster(kafka_settings(kafka)) as cluster:
+        there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
+    rows = [{"topic": t.name, "partitions": there.get(t.name), "wanted": t.partitions} for t in wanted]
+    if as_json:
+        for row in rows:
+            emit(row)
+    else:
+        table(
+            [{**row, "partitions": row["partitions"] or "not made yet"} for row in rows],
+            ("topic", "partitions", "wanted"),
+        )
+
+
+@topics.command(epilog=examples("leftfold topics ensure --app services.baskets.app:app"))
+def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
+    """Make missing topics and check the others.
+
+    `leftfold run` does the same when it starts.
+    """
+    from leftfold.runtime.connect import kafka_settings, ring
+    from leftfold.runtime.console import amount, say
+    from leftfold.runtime.lifecycle import ensure_now
+    from leftfold.runtime.project import load_apps
+
+    apps = load_apps(app or []).values()
+    ensure_now(apps, kafka_settings(kafka))
+    names = sorted(topic.name for one in apps for topic in ring("leftfold.kafka.administration.topics").topics_of(one))
+    say(f"{amount(len(names), 'topic')} as they should be: {', '.join(names)}")
+
+
+@topics.command(
+    epilog=examples(
+        "leftfold topics acl                          what each part needs, as kafka-acls and redis-cli take it",
+        "leftfold topics acl worker client            two of them",
+        "leftfold topics acl --user 'svc-{app}-{part}'    for users that are called so",
+        "leftfold topics acl --apply                  grant it, by the login of the settings",
+    )
+)
+def acl(
+    part: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(ROLES)}; else all.")] = None,
+    user: Annotated[str, typer.Option(metavar="NAME", help="Users' names; with {app} and {part} in it.")] = "{part}",
+    apply: Annotated[bool, typer.Option("--apply", help="Grant in Kafka what is missing.")] = False,
+    app: AppsOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print or grant the rights that each part needs.
+
+    These are the least rights in Kafka and in Redis; --apply grants those in Kafka.
+
+    Nothing is taken away: what a user may do besides is named. Processes of several Apps that send commands to each
+    other, and clients of one App that send to another, are known when all these Apps are given at once.
+    """
+    from leftfold.runtime.project import load_apps
+
+    users = users_of(load_apps(app or []).values(), part or ROLES, user)
+    if apply:
+        grant(users, kafka, as_json=as_json)
+    else:
+        print_rights(users, as_json=as_json)

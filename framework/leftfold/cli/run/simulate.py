@@ -1,0 +1,114 @@
+"""`leftfold simulate`: runs an App under thousands of schedules on simulated servers, and shows the first bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import JsonOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.testing.simulation import Report
+
+__all__ = ["EXAMPLES", "simulate"]
+
+EXAMPLES = examples(
+    "leftfold simulate                                        the App of this project, 1,000 schedules",
+    "leftfold simulate shop.app:app --schedules 10000",
+    "leftfold simulate --commands shop.simulation:commands --check shop.simulation:promises",
+    "leftfold simulate --new-ids                              clients that ask again as if for the first time",
+    "leftfold simulate --schedules 1 --seed 4711              one schedule again, with its trace",
+)
+
+
+def simulate(
+    app: Annotated[str, typer.Argument(metavar="[APP]", help="module:name; else the App of the project.")] = "",
+    schedules: Annotated[int, typer.Option("--schedules", metavar="N", min=1, help="How many.")] = 1000,
+    seed: Annotated[int, typer.Option("--seed", metavar="SEED", min=0, help="Of the first schedule.")] = 0,
+    commands: Annotated[
+        str, typer.Option("--commands", metavar="MODULE:FUNCTION", help="Draws what clients send; else by class.")
+    ] = "",
+    check: Annotated[
+        str, typer.Option("--check", metavar="MODULE:FUNCTION", help="Says which promises of the domain are broken.")
+    ] = "",
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Of each decider.")] = 2,
+    clients: Annotated[int, typer.Option("--clients", metavar="N", min=1, help="When commands are drawn.")] = 2,
+    new_ids: Annotated[
+        bool, typer.Option("--new-ids", help="Send commands of unknown outcome again under new ids.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run the App's workers and clients on a simulated Kafka, where a seed decides every order and every fault.
+
+    Processes are killed and stopped, requests lost and delayed, links cut, brokers restarted. After each schedule the
+    topics are judged: every answer true, every decision there once and whole, every state the fold of its events. A
+    schedule that breaks a promise is shrunk to the fewest faults and shown with its trace. No server is needed, and
+    nothing but deciders runs so far. Exit code 3 when a promise is broken.
+    """
+    from leftfold.runtime.project import load_app
+    from leftfold.testing.simulation import simulate as run
+
+    whole = load_app(app)
+    options: dict[str, Any] = {"schedules": schedules, "seed": seed, "workers": workers, "clients": clients}
+    options |= {name: _named(spec) for name, spec in (("commands", commands), ("check", check)) if spec}
+    with _progress(schedules) as progress:
+        report = run(whole, same_ids=not new_ids, progress=progress, **options)
+    _print(report, as_json=as_json)
+    if report.failure is not None:
+        raise typer.Exit(3)
+
+
+def _named(spec: str) -> Callable[..., Any]:
+    """A function by `module:name`.
+
+    Raises:
+        Usage: there is none.
+    """
+    import importlib
+
+    from leftfold.runtime.project import Usage
+
+    module, _, name = spec.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise Usage(f"{spec!r} names no function: {error}; write it as module:function") from error
+    return found
+
+
+def _print(report: Report, *, as_json: bool) -> None:
+    from leftfold.runtime.console import emit, say
+
+    if not as_json:
+        say(str(report))
+        return
+    failure = report.failure
+    found = None
+    if failure is not None:
+        found = {
+            "seed": failure.seed,
+            "wrong": list(failure.wrong),
+            "faults": [str(fault) for fault in failure.faults],
+            "trace": [{"at": at, "process": p, "what": what, "details": str(d)} for at, p, what, d in failure.trace],
+        }
+    emit({"app": report.app, "schedules": report.count, "first_seed": report.first, "failure": found})
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal's standard error while schedules run."""
+    import sys
+
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("schedules"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("schedules", total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,107 @@
+"""`leftfold plan`: what rebuilds would cost at any size, on any hardware, before there is either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import AppOption, JsonOption, examples
+
+if TYPE_CHECKING:
+    from leftfold.engine.rebuild.planner import Forecast, Hardware, Workload
+    from leftfold.model.app import App
+    from leftfold.model.view import View
+
+__all__ = ["EXAMPLES", "plan"]
+
+EXAMPLES = examples(
+    "leftfold plan                                   at a million, a billion and a trillion events",
+    "leftfold plan basket_summary --events 1e12 --cores 512 --machines 32 --partitions 512",
+    "leftfold plan --events 1e9 --rows 2e6 --cores 64 --brokers 3 --stores 3",
+)
+_SIZES = (10**6, 10**9, 10**12)
+_COLUMNS = ("view", "events", "tasks", "time", "held up by", "a task", "a machine", "in redis")
+
+
+def plan(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
+    events: Annotated[list[float] | None, typer.Option("--events", metavar="N", min=1, help="Such as 1e9.")] = None,
+    rows: Annotated[float | None, typer.Option("--rows", metavar="N", min=0, help="Else one per 8 events.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", min=1, help="Of each topic; else as the App says.")
+    ] = None,
+    buckets: Annotated[int, typer.Option("--buckets", metavar="N", min=1, help="Of views that are sorted.")] = 16,
+    cores: Annotated[int, typer.Option("--cores", metavar="N", min=1, help="Of Spark's, in all.")] = 2,
+    machines: Annotated[int, typer.Option("--machines", metavar="N", min=1, help="Of Spark's.")] = 1,
+    brokers: Annotated[int, typer.Option("--brokers", metavar="N", min=1)] = 1,
+    stores: Annotated[int, typer.Option("--stores", metavar="N", min=1, help="Servers of Redis.")] = 1,
+    app: AppOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Predict what rebuilds of views would cost: tasks, time, memory, and what holds them up.
+
+    Nothing is read from any server. The rates come from measurements with the reference application on a machine of
+    two cores; what a log that is there would cost says `leftfold rebuild --plan`.
+    """
+    from leftfold.engine.rebuild.planner import Hardware, Workload, forecast
+    from leftfold.runtime.project import load_app
+
+    whole, on = load_app(app, having=names or ()), Hardware(cores, machines, brokers, stores)
+    found = []
+    for view in _views(whole, names or []):
+        for size in map(int, events or _SIZES):
+            count = (partitions or whole.partitions) * len(view.categories)
+            work = Workload(size, count, view.stream_keyed, buckets, None if rows is None else int(rows))
+            found.append((view.name, work, forecast(work, on)))
+    _tell(found, on, as_json=as_json)
+
+
+def _views(app: App, names: list[str]) -> Iterator[View[Any, Any]]:
+    from leftfold.runtime.project import unknown
+
+    for name in names:
+        if name not in {view.name for view in app.views}:
+            raise unknown(f"view in app {app.name} called", name, (view.name for view in app.views))
+    return (view for view in app.views if view.folded and (not names or view.name in names))
+
+
+def _tell(found: list[tuple[str, Workload, Forecast]], on: Hardware, *, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from leftfold.runtime.console import emit, say, table
+
+    if as_json:
+        for name, work, cost in found:
+            emit({"view": name, **asdict(work), "rows": work.keys, "hardware": asdict(on), **asdict(cost)})
+        return
+    table([_line(name, work, cost) for name, work, cost in found], _COLUMNS)
+    say(f"on {on.cores} cores of {on.machines} machine(s), {on.brokers} broker(s), {on.stores} server(s) of Redis")
+
+
+def _line(name: str, work: Workload, cost: Forecast) -> dict[str, object]:
+    return {
+        "view": name,
+        "events": f"{work.events:,}",
+        "tasks": f"{cost.tasks:,} ({cost.running:,} at once)",
+        "time": _lasting(cost.seconds),
+        "held up by": cost.limit,
+        "a task": _size(cost.task_mb),
+        "a machine": _size(cost.machine_mb),
+        "in redis": _size(cost.stored_mb),
+    }
+
+
+def _lasting(seconds: float) -> str:
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _size(megabytes: int) -> str:
+    for unit, size in (("PB", 1024**3), ("TB", 1024**2), ("GB", 1024)):
+        if megabytes >= size:
+            return f"{megabytes / size:.1f} {unit}"
+    return f"{megabytes} MB"

@@ -1,0 +1,100 @@
+"""`leftfold promote` and `leftfold rollback`: which generation readers see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+
+KeepOption = Annotated[
+    float, typer.Option("--keep", metavar="SECONDS", min=0, help="How long to keep what is replaced.")
+]
+
+if TYPE_CHECKING:
+    from leftfold.engine.rebuild.result import RebuildResult
+    from leftfold.runtime.toolbox import Servers
+
+__all__ = ["PROMOTE_EXAMPLES", "ROLLBACK_EXAMPLES", "promote", "rollback"]
+
+PROMOTE_EXAMPLES = examples(
+    "leftfold promote household_spend                       what `rebuild --hold` made goes live",
+    "leftfold promote household_spend --generation 4-ab12",
+)
+ROLLBACK_EXAMPLES = examples(
+    "leftfold rollback household_spend                      back to the rows before the last swap, kept up to date",
+)
+
+
+def promote(
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
+    generation: Annotated[
+        str, typer.Option("--generation", metavar="ID", help="Which one, if not the held one.")
+    ] = "held",
+    keep: KeepOption = 600.0,
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show readers the generation that was held back.
+
+    It goes live when it is as far as what readers see now, so that none of them goes back in time. What it replaces
+    is kept for a rollback, for --keep seconds. Exit code 78 when only tails of other code than that of the generation
+    run: it would stand still. `--generation live` gives the live one back to the tails of this code.
+    """
+    _swap(view, generation, app, (kafka, redis, archive), keep=keep, as_json=as_json)
+
+
+def rollback(
+    view: Annotated[str, typer.Argument(metavar="VIEW", help="The view's name.")],
+    keep: KeepOption = 600.0,
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show readers the generation that was live before.
+
+    Tails of the code that folded it keep it up to date, and go on with it. Exit code 78 when only tails of other code
+    run: start those again first. A second rollback takes the first one back. Where code was exchanged without a
+    rebuild and is exchanged back, its tails go on with what readers see now.
+    """
+    _swap(view, "kept", app, (kafka, redis, archive), keep=keep, as_json=as_json)
+
+
+def _swap(name: str, generation: str, app: str, servers: Servers, *, keep: float, as_json: bool) -> None:
+    from leftfold.engine.rebuild.rebuilder import Promotion, RebuildOptions
+    from leftfold.runtime.console import shown
+    from leftfold.runtime.lifecycle import folds_of
+    from leftfold.runtime.project import Usage, load_app
+    from leftfold.runtime.toolbox import view_of, workbench
+
+    whole = load_app(app, having=[name])
+    view = view_of(whole, name)
+    if view.streamed:
+        raise Usage(f"view {name} is kept by a stream, which goes on with its newest rows; leftfold rebuild {name}")
+    with workbench(*servers) as bench, shown(name) as report:
+        options = RebuildOptions(keep=keep, patience=3.0, fold=folds_of(whole).get(name, ""))
+        promotion = Promotion(
+            view, bench.store, open_log=bench.open_log, open_reader=bench.open_reader, options=options, report=report
+        )
+        result = promotion.run(generation)
+    _tell(result, keep, as_json=as_json)
+
+
+def _tell(result: RebuildResult, keep: float, *, as_json: bool) -> None:
+    from leftfold.runtime.console import amount, emit, say
+
+    if as_json:
+        told = {name: getattr(result, name) for name in ("view", "generation", "kept", "rows", "swapped")}
+        emit({**told, "agreement": result.agreement.value})
+        return
+    say(f"{result.view}: readers see {result.generation} now, {amount(result.rows, 'row')}")
+    if result.predecessor:
+        say(f"  its rows and those of {result.predecessor}: {result.agreement.value}")
+    if result.kept:
+        say(f"  {result.kept} is kept for {keep:g} s; back to it: leftfold rollback {result.view}")

@@ -1,0 +1,88 @@
+"""`leftfold retry`: folds parked rows again, and runs parked events of reactions again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
+from leftfold.engine.progress import Progress
+from leftfold.model.app import App
+from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.console import amount, emit, say, shown
+from leftfold.runtime.project import Usage
+
+__all__ = ["EXAMPLES", "retry", "retry_parked"]
+
+
+EXAMPLES = examples(
+    "leftfold retry household_spend            every parked row of the view",
+    "leftfold retry household_spend 1234 5678  these two",
+    "leftfold retry receipts                   what a reaction has parked, once more, from here",
+)
+
+
+def retry(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The view's name, or the reaction's.")],
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY]...", help="Row keys; else all parked ones.")
+    ] = None,
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fold parked rows again from the beginning, or try parked events of a reaction again, with the code that is here.
+
+    Mend the fold first, and let the tails run the mended code: they would park the rows again. Tails go on meanwhile.
+    Events of a reaction are tried once each, in this process, with the idempotency keys that they had.
+    Exit code 1 when something stays parked.
+    """
+    from leftfold.cli.options import encoded_key
+    from leftfold.engine.verify.parked_retry import Retry
+    from leftfold.engine.views.generations import resolve
+    from leftfold.runtime.console import amount, emit, say
+    from leftfold.runtime.project import load_app, unknown
+    from leftfold.runtime.toolbox import check_broker, folded_view_of, workbench
+
+    whole = load_app(app, having=[name])
+    if name in {reaction.name for reaction in whole.reactions}:
+        raise typer.Exit(retry_parked(whole, name, keys or [], kafka, as_json=as_json))
+    if name not in (views := {view.name for view in whole.views}):
+        raise unknown(f"view or reaction in app {whole.name} called", name, views | {r.name for r in whole.reactions})
+    view = folded_view_of(whole, name)
+    check_broker(kafka)
+    wanted = [encoded_key(view, key) for key in keys or ()]
+    with workbench(kafka, redis, archive) as bench:
+        live = resolve(bench.store.registry(view.name), view, "live")
+        result = Retry(view, bench.store, bench.open_log).run(live, wanted)
+    if as_json:
+        emit({"view": view.name, "generation": live.id, "freed": result.freed, "parked": result.parked})
+    else:
+        say(f"{view.name}: {amount(len(result.freed), 'row')} freed, {len(result.parked):,} still parked")
+        for key, why in result.parked.items():
+            say(f"  {key}: {why}")
+    raise typer.Exit(1 if result.parked else 0)
+
+
+def retry_parked(app: App, name: str, keys: Sequence[str], kafka: str | None, *, as_json: bool) -> int:
+    """One try for each event that is parked now; the exit code.
+
+    Raises:
+        Usage: keys were named. InfrastructureError: no broker answers.
+    """
+    if keys:
+        raise Usage(f"{name} is a reaction: all that it has parked is tried again; leave out {' '.join(keys)}")
+    retry = ring("leftfold.kafka.reactions.parked").Retry(app, name, kafka_settings(kafka))
+    with shown(name) as report:
+        tried = retry.run(lambda count: report(Progress("trying again", count, 0)))
+    if as_json:
+        emit({"reaction": name, "done": tried.done, "parked": tried.parked})
+    else:
+        say(f"{name}: {amount(tried.done, 'event')} done, {len(tried.parked):,} parked again")
+        for where, why in tried.parked.items():
+            say(f"  {where}: {why}")
+    return 1 if tried.parked else 0

@@ -1,0 +1,149 @@
+"""`leftfold state`: verifies the state topics of deciders, or has all states folded again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
+from leftfold.cli.views.rebuild import Engine
+from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_here
+from leftfold.engine.progress import Report, Stopwatch
+from leftfold.model.decider import Decider
+from leftfold.model.keys import events
+from leftfold.runtime.connect import kafka_settings, open_bulk, ring
+from leftfold.runtime.rebuilding import spark_settings
+from leftfold.runtime.toolbox import archive_of
+
+__all__ = ["EXAMPLES", "REBUILD_EXAMPLES", "checked", "rebuild", "state", "verify"]
+
+
+EXAMPLES = examples(
+    "leftfold state verify                   every decider of the App",
+    "leftfold state verify baskets --json    one of them; differing streams as NDJSON",
+)
+
+REBUILD_EXAMPLES = examples(
+    "leftfold state rebuild baskets                      asks first; workers fold the events when they start",
+    "leftfold state rebuild baskets --commands end       and leave what waits in baskets.commands undecided",
+)
+
+state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look after the states of streams.")
+
+
+@state.command(epilog=EXAMPLES)
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[CATEGORY]...", help="Deciders; else all.")] = None,
+    engine: Annotated[Engine, typer.Option("--engine", help="Where partitions are folded.")] = Engine.LOCAL,
+    master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's; else local[*].")] = None,
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare states with the fold of their events.
+
+    Exit code 3 when they differ; to have workers fold all of them again from the events: leftfold state rebuild.
+    """
+    from leftfold.cli.run.run import chosen
+    from leftfold.runtime.console import amount, emit, say, shown
+    from leftfold.runtime.project import load_app
+
+    whole = load_app(app, having=names or ())
+    wrong = 0
+    for decider in chosen(whole, names or []).deciders:
+        with shown(f"{decider.name} states") as report:
+            checks = checked(decider, kafka, archive, on_spark=engine is Engine.SPARK, master=master, report=report)
+        differences = [difference for check in checks for difference in check.differences]
+        wrong += len(differences)
+        streams, events = sum(check.streams for check in checks), sum(check.events for check in checks)
+        if as_json:
+            emit({"category": decider.name, "streams": streams, "events": events, "differences": len(differences)})
+            for difference in differences:
+                emit({"category": decider.name, **difference.__dict__})
+            continue
+        verdict = "all agree" if not differences else f"{amount(len(differences), 'stream')} differ"
+        say(f"{decider.name}: {amount(streams, 'stream')} against {amount(events, 'event')}: {verdict}")
+        for difference in differences[:10]:
+            say(f"  {difference.key} (partition {difference.partition})")
+            say(f"    state topic  {difference.found}")
+            say(f"    events       {difference.expected}")
+    raise typer.Exit(3 if wrong else 0)
+
+
+class Commands(StrEnum):
+    """Which commands are taken next."""
+
+    KEPT = "kept"
+    START = "start"
+    END = "end"
+
+
+@state.command(epilog=REBUILD_EXAMPLES)
+def rebuild(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The decider's or process's name.")],
+    commands: Annotated[
+        Commands,
+        typer.Option("--commands", help="Go on where workers were, at the first command there, or behind the last."),
+    ] = Commands.KEPT,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fold every state again from the log.
+
+    Has the workers of a decider or a process restore from its log alone.
+
+    Deletes the state topics and makes them again, empty; workers, which must be stopped, fill them from the events when
+    they start. For a log that was restored, cut or copied, and for states that are wrong. Answers that events do not
+    tell are forgotten: a command that was refused, and comes again, is decided again.
+    """
+    from leftfold.cli.options import agreed
+    from leftfold.engine.processing.recovery import duty_of
+    from leftfold.runtime.connect import kafka_settings, open_reader, ring
+    from leftfold.runtime.console import emit, say
+    from leftfold.runtime.project import load_app
+    from leftfold.runtime.toolbox import archive_of
+
+    whole, settings = load_app(app, having=[name]), kafka_settings(kafka)
+    duty_of(whole, name)
+    agreed(f"delete what {name} remembers of its streams, and have workers fold it again?", yes=yes)
+    open_log = open_reader(settings, archive_of(archive))
+    offsets = ring("leftfold.kafka.administration.states").forget_states(
+        whole, name, settings, open_log, commands.value
+    )
+    if as_json:
+        emit({"name": name, "commands": offsets.offsets})
+        return
+    for topic, partitions in offsets.offsets.items():
+        for partition, offset in sorted(partitions.items()):
+            say(f"{topic}[{partition}] is taken from {offset} on")
+    say(f"{name} has no states; workers fold them when they start: leftfold run {name}")
+
+
+def checked(
+    decider: Decider[Any, Any, Any],
+    kafka: str | None,
+    archive: str | None,
+    *,
+    on_spark: bool,
+    master: str | None,
+    report: Report,
+) -> list[PartitionCheck]:
+    """Every partition's check, here or on Spark."""
+    check = StateCheck.plan(decider, open_bulk(kafka_settings(kafka), archive_of(archive)))
+    watch = Stopwatch(report)
+    watch.begin("check", sum(check.ends.offsets[events(decider.name)].values()))
+    results: Iterable[PartitionCheck]
+    if on_spark:
+        with ring("leftfold.spark.core.session").spark_session(spark_settings(master)) as session:
+            results = ring("leftfold.spark.core.task_io").spark_checks(session)(check, watch.tell)
+    else:
+        results = check_here(check, watch.tell)
+    watch.end()
+    return list(results)

@@ -1,0 +1,214 @@
+"""`leftfold verify`: compares views with what the log folds to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leftfold.cli.options import (
+    AppOption,
+    ArchiveOption,
+    JsonOption,
+    KafkaOption,
+    MasterOption,
+    PyFilesOption,
+    RedisOption,
+    examples,
+)
+from leftfold.cli.views.rebuild import Engine
+from leftfold.engine.rebuild.rebuilder import Runner
+from leftfold.engine.rebuild.tasks import run_here
+from leftfold.engine.verify.verification import Throttle, Verification, Verify, throttled
+from leftfold.engine.views.claims import folded_by
+from leftfold.model.view import View
+from leftfold.runtime.connect import ring
+from leftfold.runtime.console import note, shown
+from leftfold.runtime.rebuilding import cores_of, session_of
+from leftfold.runtime.toolbox import Servers, check_addresses, check_broker, workbench
+
+if TYPE_CHECKING:
+    from leftfold.model.app import App
+
+__all__ = ["EXAMPLES", "Verifying", "verify"]
+
+
+class Verifying:
+    """Verifies one generation of each view that is named.
+
+    Args:
+        servers: Kafka, Redis and the archive, as options name them. generation: live, held, kept, a name or an id.
+        deep: compares rows and indexes, too. folds: which code this is, by view; it is said where another one folded.
+    """
+
+    def __init__(
+        self, servers: Servers, generation: str, *, deep: bool, folds: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self._servers, self._generation, self._deep, self._folds = servers, generation, deep, folds
+        self._runner: Runner = run_here
+        self._cores = 1
+
+    @contextmanager
+    def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
+        """What folds while the block runs; `py_files` are sent to executors elsewhere."""
+        self._cores = cores_of(engine, master)
+        self.check()
+        with session_of(engine, master, py_files) as session:
+            if session is not None:
+                self._runner = ring("leftfold.spark.core.job").spark_runner(session)
+            yield
+
+    def check(self) -> None:
+        """Asks for the servers, before anything slow begins.
+
+        Raises:
+            InfrastructureError: no broker answers.
+        """
+        check_addresses(*self._servers)
+        check_broker(self._servers[0])
+
+    def run(self, view: View[Any, Any]) -> Verification:
+        """Verifies a view once and shows how far it is."""
+        with workbench(*self._servers) as bench, shown(view.name) as report:
+            verify = Verify(
+                view,
+                bench.store,
+                open_log=bench.open_log,
+                open_store=bench.open_store,
+                run=self._runner,
+                cores=self._cores,
+                report=report,
+            )
+            result = verify.run_named(self._generation, deep=self._deep)
+            seen = bench.store.registry(view.name).generations.get(result.generation)
+            if seen is not None and (said := folded_by(seen, self._folds.get(view.name, ""))):
+                note(said)
+            return result
+
+    def for_ever(self, views: Sequence[View[Any, Any]], share: float) -> Iterator[Verification]:
+        """Verifies views in turn with a share of one core."""
+        self.check()
+        throttle = Throttle(share)
+        self._runner = throttled(run_here, throttle)
+        while True:
+            for view in views:
+                yield self.run(view)
+                throttle.rest()
+
+
+EXAMPLES = examples(
+    "leftfold verify                                every view of the App, once",
+    "leftfold verify household_spend --deep         every row, key list and index, too, field by field",
+    "leftfold verify --continuous --share 5%        for ever, with a twentieth of one core",
+    "leftfold verify household_spend --generation held --engine spark",
+    "leftfold verify --archive /backup/log          the past from its archive, the rest from Kafka",
+    "leftfold verify --engine spark --master spark://spark-master:7077 --py-files shop    workers lack the code",
+)
+
+
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[VIEW]...", help="Views; else all.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Compare every row and index entry, too.")] = False,
+    generation: Annotated[
+        str, typer.Option("--generation", metavar="WHICH", help="live, held, kept, a name or an id.")
+    ] = "live",
+    continuous: Annotated[bool, typer.Option("--continuous", help="Again and again, until Ctrl-C.")] = False,
+    share: Annotated[str, typer.Option("--share", metavar="SHARE", help="Of one core, when continuous.")] = "10%",
+    engine: Annotated[Engine, typer.Option("--engine", help="Where it folds.")] = Engine.LOCAL,
+    master: MasterOption = None,
+    py_files: PyFilesOption = None,
+    app: AppOption = "",
+    archive: ArchiveOption = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fold the log again to exactly where each view stands, and compare what its buckets say of themselves.
+
+    Every bucket keeps a checksum of the rows that were written to it: a wrong fold shows there. A row that was changed,
+    evicted or deleted in Redis later does not, nor does a stale index entry: --deep reads all of them. Nothing is
+    written, and tails go on meanwhile. Parked keys are left out. Views that Spark or a stream computes are named and
+    left out. Exit code 3 when a view holds something else than the log says; build it again then: leftfold rebuild.
+    Exit code 4 when so much was written meanwhile that --deep cannot tell.
+    """
+    from leftfold.cli.views.rebuild import share_of, views_meant
+    from leftfold.runtime.lifecycle import folds_of
+    from leftfold.runtime.project import Usage, load_app
+    from leftfold.runtime.toolbox import folded_view_of
+
+    if continuous and engine is Engine.SPARK:
+        raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")
+    whole = load_app(app, having=names or ())
+    views = [folded_view_of(whole, name) for name in names or ()] or [v for v in views_meant(whole, []) if v.folded]
+    _tell_left_out(whole, views, named=bool(names))
+    of_one_core = share_of(share, "--share", "one core")
+    work = Verifying((kafka, redis, archive), generation, deep=deep, folds=folds_of(whole))
+    if continuous:
+        for result in work.for_ever(views, of_one_core):
+            _tell(result, as_json=as_json)
+    code = 0
+    with work.engine(engine, master, py_files or ()):
+        for view in views:
+            result = work.run(view)
+            _tell(result, as_json=as_json)
+            code = _worse(code, result.exit_code)
+    raise typer.Exit(code)
+
+
+def _tell_left_out(app: App, views: Sequence[View[Any, Any]], *, named: bool) -> None:
+    """Says which views of the App are not verified, when all of them were asked for."""
+    from leftfold.runtime.console import note
+
+    left = [] if named else [view.name for view in app.views if view not in views]
+    if left:
+        note(
+            f"left out, since their rows are not folded event by event: {', '.join(left)}; "
+            f"compute them again: leftfold rebuild {' '.join(left)}"
+        )
+
+
+def _tell(result: Verification, *, as_json: bool) -> None:
+    from leftfold.cli.views.diff import show_rows
+    from leftfold.runtime.console import amount, emit, say
+
+    if as_json:
+        told: dict[str, Any] = {**result.__dict__, "equal": result.equal, "position": result.position.offsets}
+        sums = {"stored": f"{result.stored:032x}", "folded": f"{result.folded:032x}"}
+        emit({**told, **sums, "rows": [row.__dict__ for row in result.rows]})
+        return
+    say(
+        f"{result.view} {result.generation}: up to {amount(result.events, 'event')} folded in {result.seconds:.1f} s: "
+        f"{_verdict(result)}, checksum {result.stored:032x}"
+    )
+    if result.parked:
+        more = " ..." if len(result.parked) > 5 else ""
+        say(f"  left out, since they are parked: {', '.join(result.parked[:5])}{more}")
+    for key, why in list(result.newly.items())[:5]:
+        say(f"  this code parks {key}: {why}")
+    show_rows(result.rows, "stored", "folded")
+    if result.unsettled:
+        say("  more rows were written meanwhile than could be looked at; verify it when less is written")
+    if result.exit_code == 3:
+        say(f"  build it anew: leftfold rebuild {result.view} --hold, then leftfold diff {result.view}")
+
+
+def _verdict(result: Verification) -> str:
+    """In a few words; what an index has wrong counts as its row."""
+    from leftfold.runtime.console import amount
+
+    if not (result.wrong or result.rows):
+        return "not settled" if result.unsettled else "rows and indexes equal" if result.deep else "equal"
+    more = f" (of {result.seeming:,} that seem so)" if result.seeming > len(result.rows) else ""
+    same = "rows not settled" if result.unsettled else "no row differs"
+    rows = f"{amount(len(result.rows), 'row')} stored otherwise{more}" if result.rows else same
+    marks = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "marks equal"
+    return f"{marks}, {rows}" if result.deep else marks
+
+
+def _worse(one: int, other: int) -> int:
+    """A difference is worse than not knowing."""
+    return 3 if 3 in (one, other) else max(one, other)

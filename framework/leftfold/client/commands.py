@@ -1,0 +1,137 @@
+"""How commands are sent, in memory and in production alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import chain, repeat
+from typing import Any, NamedTuple, Protocol
+
+from leftfold.errors import LeftfoldError
+from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
+
+__all__ = ["Asked", "Client", "asked"]
+
+_MISSING = object()
+
+
+class Asked(NamedTuple):
+    """A command with what `send` takes beside it."""
+
+    command: Command
+    id: str | None
+    expected_version: int | None
+    at: datetime | None
+
+
+def asked(
+    commands: Iterable[Command],
+    ids: Iterable[str | None] | None,
+    expected_versions: Iterable[int | None] | None,
+    times: Iterable[datetime | None] | None,
+) -> Iterator[Asked]:
+    """Each command with its id, expected version and time, one after the other.
+
+    Raises:
+        ValueError: there are fewer ids, expected versions or times than commands.
+    """
+    columns: list[Iterable[Any]] = [
+        repeat(None) if column is None else chain(column, repeat(_MISSING))
+        for column in (ids, expected_versions, times)
+    ]
+    for number, row in enumerate(zip(commands, *columns, strict=False)):
+        if _MISSING in row[1:]:
+            raise ValueError(f"there are more commands than ids, expected_versions or times: {number}")
+        yield Asked(*row)
+
+
+class Client(Protocol):
+    """Sends commands and waits for their answers; any number of threads and tasks may share one.
+
+    A command with an `id` that was decided before is not decided again but answered as it was then, so whatever
+    raises OutcomeUnknown is safely sent again with the same id.
+    """
+
+    def send(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """Sends one command and waits for its answer.
+
+        Args:
+            id: an idempotency key; a fresh one is made when there is none.
+            expected_version: the stream's version that this command presumes; 0 = it does not exist yet.
+            at: when this was asked for, aware; now when it is not said. It becomes the events' time.
+            timeout: seconds to wait for the answer.
+
+        Raises:
+            DomainError: a rule said no; one of those that the command declares.
+            ConflictError: the stream is at another version.
+            OutcomeUnknown: no answer in time; the command may have happened, or may yet.
+            ContractError: the command cannot be sent, or no worker can read it.
+            InfrastructureError: there is no broker or no such topic, and nothing was sent.
+        """
+
+    async def asend(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
+
+    def send_many(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        ids: Iterable[str | None] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime | None] | None = None,
+        timeout: float = 10.0,
+    ) -> list[Receipt | LeftfoldError]:
+        """Sends commands one behind the other without waiting in between; those of one stream stay in order.
+
+        Args:
+            ids, expected_versions, times: one for each command, see `send`. timeout: seconds to wait for each answer.
+
+        Returns:
+            What `send` would have returned or raised for each command, in their order.
+
+        Raises:
+            InfrastructureError: there is no broker or no such topic.
+        """
+
+    def send_each(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        window: int = 1000,
+        ids: Iterable[str | None] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime | None] | None = None,
+        timeout: float = 10.0,
+    ) -> Iterator[Receipt | LeftfoldError]:
+        """`send_many` for any number of commands: takes them as it goes, and yields what became of each in their order.
+
+        Nothing is sent before the first result is asked for. An iterator that is left early waits for no more answers;
+        what was sent may happen.
+
+        Args:
+            window: how many commands may be under way at once. ids, expected_versions, times, timeout: see `send_many`.
+
+        Raises:
+            InfrastructureError: there is no broker or no such topic.
+        """

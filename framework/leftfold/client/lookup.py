@@ -1,0 +1,311 @@
+"""Reads by key, and waiting until a view has folded a position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from leftfold.client.results import Description, Entry, described
+from leftfold.client.steps import Ear, Pause, Steps, ask
+from leftfold.engine.views.row_folding import place_of
+from leftfold.errors import ConfigurationError, StaleViewError, ViewNotBuilt
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.flush import Generation, Phase, Registry, Snapshot, covered
+from leftfold.ports.queries import Glance, Registered, Rows, Seen
+
+__all__ = [
+    "Live",
+    "Lookup",
+    "awaited",
+    "check_number",
+    "checked_keys",
+    "checked_position",
+    "checked_view",
+    "version_of",
+    "way_in",
+]
+
+
+Row = TypeVar("Row")
+K = TypeVar("K", default=str)
+TIMEOUT = 2.0
+"""Seconds to wait for a position, when the caller does not say."""
+
+
+def check_number(number: int | None, name: str) -> None:
+    """Looks at how many rows are wanted; None = all.
+
+    Raises:
+        ConfigurationError: it is no whole number, or none at all.
+    """
+    if number is not None and (not isinstance(number, int) or number < 1):
+        raise ConfigurationError(f"{name}={number!r} must be a whole number from 1 on")
+
+
+def checked_keys(view: View[Any, K], keys: Iterable[K]) -> list[K]:
+    """Several keys. A text is an iterable of texts, too, so no type checker refuses one key in place of many.
+
+    Raises:
+        ConfigurationError: it is one text.
+    """
+    if isinstance(keys, (str, bytes)):
+        raise ConfigurationError(f"view {view.name}: {keys!r} is one key; say a list of keys: [{keys!r}]")
+    return list(keys)
+
+
+def checked_position(view: View[Any, Any], after: Position) -> Position:
+    """A position to wait for, or to go on from.
+
+    Raises:
+        ConfigurationError: it is something else, such as a receipt.
+    """
+    if isinstance(after, Position):
+        return after
+    hint = "say receipt.position" if hasattr(after, "position") else "take it from a receipt, a change or describe()"
+    raise ConfigurationError(f"view {view.name}: {after!r} is {type(after).__name__} and no Position; {hint}")
+
+
+def awaited(view: View[Any, Any], asked: Mapping[str, Any]) -> tuple[dict[str, Any], Position | None, float]:
+    """What `find` and `count` were asked: fields, and from `after=` and `timeout=` what to wait for, and how long.
+
+    Both are fields where the view has an index of that name, unless `after` is a Position, which no field is.
+
+    Raises:
+        ConfigurationError: `after` is something else, such as a receipt.
+    """
+    fields, indexes = dict(asked), view.rows.indexes
+    waits = isinstance(fields.get("after"), Position)
+    after = fields.pop("after", None) if waits or "after" not in indexes else None
+    timeout = fields.pop("timeout", TIMEOUT) if waits or "timeout" not in indexes else TIMEOUT
+    return fields, None if after is None else checked_position(view, after), timeout
+
+
+def checked_view(view: View[Row, K]) -> View[Row, K]:
+    """A view as a value.
+
+    Raises:
+        ConfigurationError: it is something else, such as its name.
+    """
+    if isinstance(view, View):
+        return view
+    raise ConfigurationError(
+        f"views[{view!r}]: a reader is found by the view itself, not by {type(view).__name__}; "
+        f"import it: from shop.projections.NAME import NAME, then views[NAME]"
+    )
+
+
+_PAUSE_SECONDS = 0.01
+
+
+class Live(Generic[Row, K]):
+    """Remembers which generation is live, so that a read need not ask first; every answer says whether it still is.
+
+    `known` is the one that was live when somebody looked last.
+
+    Args:
+        name: of a pinned generation, which is then the one that counts; '' = the live one.
+    """
+
+    def __init__(self, view: View[Row, K], name: str = "") -> None:
+        self.view, self._name = view, name
+        self.known: Generation | None = None
+
+    def generation(self, *, fresh: bool = False) -> Steps[Generation]:
+        """The live generation of this code's schema hash.
+
+        Raises:
+            ViewNotBuilt: there is none.
+        """
+        registry = Registry()
+        if fresh or self.known is None:
+            registry = yield from ask(Registered(self.view.name))
+            self.known = registry.live_of(self.view.hash, self._name)
+            if self.known is None and self._name:
+                raise _no_such(self.view, self._name, registry)
+        if self.known is None:
+            if self.view.streamed:
+                raise ViewNotBuilt(
+                    f"view {self.view.name} has no live generation for this code; start its stream, as "
+                    f"leftfold run {self.view.name} does if the App names it"
+                )
+            if (begun := registry.begun_of(self.view.hash)) is not None:
+                raise ViewNotBuilt((yield from self._so_far(begun)))
+            raise ViewNotBuilt(
+                f"view {self.view.name} has no live generation for this code (schema {self.view.hash}); "
+                f"{way_in(self.view)}, or build it: leftfold rebuild {self.view.name}"
+            )
+        return self.known
+
+    def _so_far(self, begun: Generation) -> Steps[str]:
+        """What is being built, and how far it is."""
+        what = f"view {self.view.name} is being built for this code: generation {begun.id}"
+        if begun.phase is Phase.BULK:
+            return f"{what} is filled by a rebuild; leftfold status says what runs"
+        read = yield from ask(Rows(begun, (), tuple(range(begun.buckets))))
+        done = covered(begun, read.marks).ahead_of(Position()) if len(read.marks) == begun.buckets else 0
+        rows = sum(mark.rows for mark in read.marks.values())
+        return (
+            f"{what} holds {rows:,} rows of the first {done:,} offsets; leftfold status says how many there are. "
+            f"If it does not move on: leftfold run {self.view.name}"
+        )
+
+    def moved(self, generation: Generation, deadline: float) -> Steps[None]:
+        """Forgets a generation that turned out not to be live, or to lack marks, and gives the next one a moment.
+
+        Raises:
+            ViewNotBuilt: it is past the deadline.
+        """
+        again, self.known = self.known, None
+        if time.monotonic() >= deadline:
+            raise ViewNotBuilt(
+                f"generation {generation.id} of view {self.view.name} is not whole or not live any more; is a tail "
+                f"running? leftfold run {self.view.name}"
+            )
+        if (yield from self.generation()) == again:
+            yield Pause(_PAUSE_SECONDS)
+
+
+def way_in(view: View[Any, Any]) -> str:
+    """What starts the process that keeps a view which no stream of the user's keeps."""
+    return f"{'start a tail' if view.folded else 'let Spark keep it'}: leftfold run {view.name}"
+
+
+def _no_such(view: View[Any, Any], name: str, registry: Registry) -> ViewNotBuilt:
+    """The error for a name that no pinned generation has; held and kept ones are no names, and are read otherwise."""
+    if name in (Phase.HELD.value, Phase.KEPT.value):
+        step = f"leftfold explain {view.name}@{name} KEY" if view.folded else f"leftfold diff {view.name}"
+        return ViewNotBuilt(
+            f"view {view.name}: rows are read from the live generation and from those that rebuild --as-of named; "
+            f"look at a {name} one with {step}"
+        )
+    there = ", ".join(sorted({g.name for g in registry.generations.values() if g.name})) or "none"
+    return ViewNotBuilt(
+        f"view {view.name} has nothing called {name!r} for this code (schema {view.hash}); names there are: {there}; "
+        f"build it: leftfold rebuild {view.name} --as-of PLACE --name {name}"
+    )
+
+
+A = TypeVar("A")
+
+
+class Lookup(Generic[Row, K]):
+    """Finds rows by key in the live generation; each method is the steps of one read."""
+
+    def __init__(self, live: Live[Row, K]) -> None:
+        self._live, self._view = live, live.view
+
+    def row(self, key: K, after: Position | None, timeout: float) -> Steps[Row | None]:
+        """The row of a key."""
+        encoded = self._view.keys.encode(key)
+        seen = (yield from self._glance(encoded)) if after is None else None
+        if seen is not None:
+            fields = seen.fields
+        else:
+            _, snapshot = yield from self._read([encoded], after, timeout)
+            fields = snapshot.rows[0]
+        return None if fields is None else self._view.rows.decode(fields)
+
+    def entry(self, key: K, after: Position | None, timeout: float) -> Steps[Entry[Row]]:
+        """The row of a key with its version, position and parking."""
+        encoded = self._view.keys.encode(key)
+        generation, snapshot = yield from self._read([encoded], after, timeout)
+        mark, fields = snapshot.marks[place_of(generation, encoded)[0]], snapshot.rows[0]
+        row = None if fields is None else self._view.rows.decode(fields)
+        return Entry(row, version_of(fields), mark.position, mark.parked.get(encoded))
+
+    def many(self, keys: Iterable[K], after: Position | None, timeout: float) -> Steps[dict[K, Row]]:
+        """The rows that exist among some keys."""
+        wanted = checked_keys(self._view, keys)
+        if not wanted:
+            return {}
+        _, snapshot = yield from self._read([self._view.keys.encode(key) for key in wanted], after, timeout)
+        rows = zip(wanted, snapshot.rows, strict=True)
+        return {key: self._view.rows.decode(fields) for key, fields in rows if fields is not None}
+
+    def reached(self, position: Position, timeout: float) -> Steps[None]:
+        """Waits until every bucket has folded in a position."""
+        yield from self._read((), position, timeout, whole=True)
+
+    def behind(self, after: Position | None, timeout: float, search: Callable[[], Steps[A]]) -> Steps[A]:
+        """What a search finds once every bucket has folded in a position; another generation is waited for again."""
+        if after is None:
+            found = yield from search()
+            return found
+        deadline = time.monotonic() + timeout
+        while True:
+            generation, _ = yield from self._read((), after, deadline - time.monotonic(), whole=True)
+            found = yield from search()
+            if self._live.known == generation:
+                return found
+
+    def describe(self) -> Steps[Description]:
+        """What the live generation says of itself."""
+        generation = yield from self._live.generation(fresh=True)
+        snapshot = yield from ask(Rows(generation, (), tuple(range(generation.buckets))))
+        return described(self._view, generation, snapshot.marks)
+
+    def _glance(self, encoded: str) -> Steps[Seen | None]:
+        """What one question finds where the live generation is known; None when it has moved on: look again."""
+        generation = self._live.known
+        if generation is None:
+            return None
+        seen: Seen = yield Glance(generation, *place_of(generation, encoded))
+        return seen if seen.live == generation.id and seen.whole else None
+
+    def _read(
+        self, encoded: Sequence[str], after: Position | None, timeout: float, *, whole: bool = False
+    ) -> Steps[tuple[Generation, Snapshot]]:
+        """The rows, once their buckets (or all, when `whole`) have folded in what is asked for."""
+        after = None if after is None else checked_position(self._view, after)
+        deadline, ear = time.monotonic() + timeout, Ear()
+        try:
+            while True:
+                generation = yield from self._live.generation()
+                question = self._question(generation, encoded, whole)
+                snapshot = yield from ask(question)
+                buckets = {*question.buckets, *(bucket for bucket, _ in question.keys)}
+                if snapshot.live != generation.id or not all(bucket in snapshot.marks for bucket in buckets):
+                    yield from self._live.moved(generation, deadline)
+                    continue
+                lacking = self._lacking(generation, snapshot, buckets, after)
+                if not lacking:
+                    return generation, snapshot
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise self._stale(snapshot.marks[min(lacking)].position, after)
+                yield from ear.wait(generation, Position.union(lacking.values()), left)
+        finally:
+            ear.close()
+
+    def _question(self, generation: Generation, encoded: Sequence[str], whole: bool) -> Rows:
+        places = tuple([place_of(generation, key) for key in encoded])
+        return Rows(generation, places, tuple(range(generation.buckets)) if whole else ())
+
+    def _lacking(
+        self, generation: Generation, snapshot: Snapshot, buckets: Iterable[int], after: Position | None
+    ) -> dict[int, Position]:
+        """What of a position each bucket has not folded in, without those that have it all."""
+        if after is None:
+            return {}
+        lacking = {}
+        for bucket in buckets:
+            wanted = after.only(generation.topics, bucket if generation.stream_keyed else None)
+            missing = wanted.beyond(snapshot.marks[bucket].position)
+            if missing.offsets:
+                lacking[bucket] = missing
+        return lacking
+
+    def _stale(self, reached: Position, after: Position | None) -> StaleViewError:
+        return StaleViewError(
+            f"view {self._view.name} is at {reached}, not yet at {after}; "
+            f"is its tail running? leftfold run {self._view.name}"
+        )
+
+
+def version_of(fields: Mapping[bytes, bytes] | None) -> int | None:
+    """The stream's version in a row's fields, None when there is none."""
+    return int(fields[b"@version"]) if fields and b"@version" in fields else None

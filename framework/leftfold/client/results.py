@@ -1,0 +1,102 @@
+"""What reads return: rows with their positions, changes of rows, descriptions of generations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
+
+from leftfold.errors import ViewNotBuilt
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.flush import Generation, Mark, Parked, covered
+from leftfold.ports.protocols import ViewStore
+
+__all__ = ["Change", "Description", "Entry", "describe", "described"]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a view says of itself: `position` every bucket has, `checksum` over all rows, `parked` by row key.
+
+    `approximate` views leave late events out, so their rows are not compared with a fold of the whole log.
+    """
+
+    view: str
+    generation: str
+    hash: str
+    phase: str
+    buckets: int
+    rows: int
+    checksum: str
+    position: Position
+    parked: Mapping[str, Parked]
+    time: str
+    approximate: bool = False
+
+
+def describe(view: View[Any, Any], generation: Generation, store: ViewStore) -> Description:
+    """What a generation says of itself.
+
+    Raises:
+        ViewNotBuilt: its marks are gone.
+    """
+    return described(view, generation, store.marks(generation))
+
+
+def described(view: View[Any, Any], generation: Generation, marks: Mapping[int, Mark]) -> Description:
+    """What a generation's marks say of it.
+
+    Raises:
+        ViewNotBuilt: some are missing.
+    """
+    if len(marks) < generation.buckets:
+        raise ViewNotBuilt(f"generation {generation.id} of {view.name} is not whole; leftfold rebuild {view.name}")
+    return Description(
+        view=view.name,
+        generation=generation.id,
+        hash=generation.hash,
+        phase=generation.phase.value,
+        buckets=generation.buckets,
+        rows=sum(m.rows for m in marks.values()),
+        checksum=f"{sum(m.checksum for m in marks.values()) % CHECKSUM_MODULUS:032x}",
+        position=covered(generation, marks),
+        parked={key: p for m in marks.values() for key, p in m.parked.items()},
+        time=max(m.time for m in marks.values()),
+        approximate=view.approximate,
+    )
+
+
+Row = TypeVar("Row")
+K = TypeVar("K", default=str)
+
+
+@dataclass(frozen=True)
+class Change(Generic[Row, K]):
+    """A row as it is after a change: its newest state, None when it is gone.
+
+    Args:
+        version: the stream's version that the row shows; None when the view is not stream-keyed, or the row is gone.
+        position: where to watch on from without missing anything; it moves on with the last change of those that
+            were found together, so some of them come again after a stop between them.
+    """
+
+    key: K
+    row: Row | None
+    version: int | None
+    position: Position
+
+
+@dataclass(frozen=True)
+class Entry(Generic[Row]):
+    """A row with where it stands: its stream's version (None when not stream-keyed), its bucket's position, and
+    why it is parked, if it is.
+    """
+
+    row: Row | None
+    version: int | None
+    position: Position
+    parked: Parked | None

@@ -1,0 +1,159 @@
+"""A read as a generator of the queries and waits it needs, so that one body serves threads and asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from leftfold.model.position import Position
+from leftfold.ports.flush import Generation
+from leftfold.ports.protocols import AsyncBell, Bell, ViewStore
+from leftfold.ports.queries import Question
+
+__all__ = ["Ear", "Pause", "Steps", "arun", "ask", "run"]
+
+
+A = TypeVar("A")
+_POLL_SECONDS = 0.01
+
+
+class Held(Protocol):
+    """A bell, for a thread or for a coroutine."""
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Wants a bell."""
+
+    generation: Generation
+    wanted: Position | None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Waits for a bell, for so long at most."""
+
+    bell: Held
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Lets some time pass."""
+
+    seconds: float
+
+
+Steps: TypeAlias = Generator[Question[Any] | Listen | Wait | Pause, Any, A]
+
+
+def ask(question: Question[A]) -> Steps[A]:
+    """The store's answer."""
+    answer: A = yield question
+    return answer
+
+
+def listen(generation: Generation, wanted: Position | None) -> Steps[Held]:
+    """A bell that rings from now on; whoever asked closes it."""
+    bell: Held = yield Listen(generation, wanted)
+    return bell
+
+
+def run(store: ViewStore, steps: Steps[A], poll: Callable[[float], None] | None = None) -> A:
+    """Takes the steps in this thread; with `poll`, that is called instead of waiting."""
+    answer: Any = None
+    try:
+        while True:
+            answer = _step(store, steps.send(answer), poll)
+    except StopIteration as end:
+        result: A = end.value
+        return result
+    finally:
+        steps.close()
+
+
+async def arun(store: ViewStore, steps: Steps[A]) -> A:
+    """Takes the steps in this coroutine."""
+    answer: Any = None
+    try:
+        while True:
+            step = steps.send(answer)
+            answer = await (store.aask(step) if isinstance(step, Question) else _astep(store, step))
+    except StopIteration as end:
+        result: A = end.value
+        return result
+    finally:
+        steps.close()
+
+
+def _step(store: ViewStore, step: Question[Any] | Listen | Wait | Pause, poll: Callable[[float], None] | None) -> Any:
+    match step:
+        case Question():
+            return store.ask(step)
+        case Listen():
+            return _Polled() if poll else store.listen(step.generation, step.wanted)
+        case Wait() | Pause():
+            _wait(step, poll)
+    return None
+
+
+def _wait(step: Wait | Pause, poll: Callable[[float], None] | None) -> None:
+    if poll is not None:
+        poll(min(step.seconds, _POLL_SECONDS))
+    elif isinstance(step, Pause):
+        time.sleep(step.seconds)
+    else:
+        bell: Bell = step.bell  # type: ignore[assignment]  # it came from `listen` of this store
+        bell.wait(step.seconds)
+
+
+async def _astep(store: ViewStore, step: Listen | Wait | Pause) -> Any:
+    match step:
+        case Listen():
+            return await store.alisten(step.generation, step.wanted)
+        case Wait():
+            bell: AsyncBell = step.bell  # type: ignore[assignment]  # it came from `alisten` of this store
+            await bell.wait(step.seconds)
+        case Pause():
+            await asyncio.sleep(step.seconds)
+    return None
+
+
+class _Polled:
+    """Stands in for a bell where somebody else decides what waiting is."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Ear:
+    """Holds the bell of one waiting reader; `close` it in the end."""
+
+    def __init__(self) -> None:
+        self._bell: Held | None = None
+        self._generation = ""
+
+    def wait(self, generation: Generation, wanted: Position | None, seconds: float) -> Steps[None]:
+        """Waits for a flush of a generation, `seconds` at most.
+
+        The first call does not wait but begins to listen: what happened before that went unheard, so the caller looks
+        again and comes back.
+        """
+        if self._bell is not None and self._generation == generation.id:
+            yield Wait(self._bell, seconds)
+            return
+        self.close()
+        self._bell = yield from listen(generation, wanted)
+        self._generation = generation.id
+
+    def close(self) -> None:
+        """Listens no more."""
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None

@@ -1,0 +1,245 @@
+"""A hash of a fold: of its function and of every function and class of the user's own that it uses."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType, UnionType
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from leftfold.errors import ConfigurationError
+from leftfold.model.messages import Command, Event
+
+__all__ = ["fold_hash"]
+
+
+# What a checker reads and nobody else; `type_params` is new in 3.12, and hashes must not depend on the interpreter.
+_SILENT = frozenset({"returns", "type_comment", "kind", "ctx", "type_params"})
+
+
+class Sources:
+    """Finds the syntax tree of a function or class; each file is parsed once."""
+
+    def __init__(self) -> None:
+        self._trees: dict[str, ast.Module] = {}
+
+    def of(self, thing: FunctionType | type) -> Sequence[ast.AST]:
+        """The thing's nodes: one, or every lambda of its line, which cannot be told apart.
+
+        Raises:
+            ConfigurationError: its source cannot be read.
+        """
+        try:
+            file = inspect.getsourcefile(thing)
+            tree = self._tree(file or "")
+        except (OSError, TypeError, SyntaxError) as error:
+            raise ConfigurationError(
+                f"the source of {thing.__module__}.{thing.__qualname__} cannot be read ({error}); "
+                f"leftfold.lock needs it, so define it in a file"
+            ) from error
+        found = _class(tree, thing) if isinstance(thing, type) else _function(tree, thing)
+        if not found:
+            raise ConfigurationError(f"{thing.__module__}.{thing.__qualname__} is not where {file} says; save the file")
+        return found
+
+    def _tree(self, file: str) -> ast.Module:
+        if file not in self._trees:
+            self._trees[file] = ast.parse(Path(file).read_text("utf-8"))
+        return self._trees[file]
+
+
+def canonical(node: object) -> str:
+    """A node as text: no positions, docstrings, comments or annotations of arguments; equal for every Python."""
+    if isinstance(node, list):
+        return f"[{','.join(map(canonical, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    parts = [f"{name}={canonical(_undocumented(node, name, value))}" for name, value in _fields(node)]
+    return f"{type(node).__name__}({','.join(parts)})"
+
+
+def spoken(node: ast.AST) -> Iterator[ast.AST]:
+    """The node and all those within it that `canonical` writes down."""
+    yield node
+    for _, value in _fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from spoken(child)
+
+
+def _fields(node: ast.AST) -> list[tuple[str, object]]:
+    return [
+        (name, value)
+        for name, value in ast.iter_fields(node)
+        if value is not None and value != [] and name not in _SILENT
+        if not (isinstance(node, ast.arg) and name == "annotation")
+    ]
+
+
+def _undocumented(node: ast.AST, name: str, value: object) -> object:
+    if name == "body" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        match value:
+            case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+                return rest
+    return value
+
+
+def _function(tree: ast.Module, function: FunctionType) -> Sequence[ast.AST]:
+    line, name = function.__code__.co_firstlineno, function.__code__.co_name
+    if name == "<lambda>":
+        return [node for node in ast.walk(tree) if isinstance(node, ast.Lambda) and node.lineno == line]
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if node.name == name and line in {node.lineno, *(d.lineno for d in node.decorator_list)}
+    ]
+
+
+def _class(tree: ast.Module, cls: type) -> Sequence[ast.AST]:
+    nodes: list[ast.AST] = [tree]
+    for name in cls.__qualname__.split("."):
+        inside = [child for node in nodes for child in ast.walk(node)]
+        wanted = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        if name != "<locals>":
+            nodes = [node for node in inside if isinstance(node, wanted) and node.name == name]
+    return [node for node in nodes if isinstance(node, ast.ClassDef)][:1]
+
+
+_INSTALLED = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_OURS = Path(__file__).parents[1]
+
+
+def fold_hash(*roots: object) -> str:
+    """Sixteen hex digits over functions, classes and values, and over those of their own package that they name.
+
+    A comment, a docstring or a type annotation changes nothing; a constant or a helper two calls away does. What an
+    event looks like is not in it, since its schema is recorded apart, but its methods are.
+    """
+    reach = _Reach({_package(root) for root in roots})
+    for root in roots:
+        reach.visit(root)
+    return blake2b("\n".join(sorted(reach.texts)).encode(), digest_size=8).hexdigest()
+
+
+class _Reach:
+    """Everything seen from the roots, as texts."""
+
+    def __init__(self, packages: set[str]) -> None:
+        self.texts: set[str] = set()
+        self._packages, self._sources = packages - {""}, Sources()
+        self._seen: set[int] = set()
+        self._kept: list[object] = []
+
+    def visit(self, thing: object, name: str = "") -> None:
+        """Takes in a value and what it is made of."""
+        if isinstance(thing, str | bytes | int | float | complex | None):
+            self.texts.add(f"{name}={thing!r}")
+            return
+        if id(thing) in self._seen:
+            return
+        self._seen.add(id(thing))
+        # An id is only unique while its owner lives.
+        self._kept.append(thing)
+        match thing:
+            case MethodType():
+                self.visit(thing.__func__)
+            case partial():
+                for part in (thing.func, thing.args, thing.keywords):
+                    self.visit(part, name)
+            case FunctionType() | type():
+                self._code(thing)
+            case _:
+                self._value(thing, name)
+
+    def _code(self, thing: FunctionType | type) -> None:
+        if not self._is_users(thing):
+            return
+        scope = _scope(thing)
+        for node in self._sources.of(thing):
+            parts = _methods(node) if isinstance(thing, type) and issubclass(thing, Event | Command) else [node]
+            for part in parts:
+                self.texts.add(canonical(part))
+                for name, value in _named(part, scope):
+                    self.visit(value, name)
+
+    def _value(self, thing: object, name: str) -> None:
+        if isinstance(thing, UnionType) or get_args(thing):
+            parts: list[object] = list(get_args(thing))
+        elif isinstance(thing, Mapping):
+            parts = [part for pair in thing.items() for part in pair]
+        elif isinstance(thing, tuple | list | set | frozenset):
+            parts = list(thing)
+        elif isinstance(thing, ModuleType):
+            return
+        elif isinstance(thing, BaseModel) or dataclasses.is_dataclass(thing):
+            parts = [type(thing), *vars(thing).values()]
+        else:
+            text = f"{type(thing).__name__}.{thing.name}" if isinstance(thing, Enum) else repr(thing)
+            # Addresses differ from run to run, and what has no other text is no value.
+            self.texts.add(f"{name}={_ADDRESS.sub('', text)}")
+            parts = [type(thing)]
+        ordered = not isinstance(thing, set | frozenset)
+        for number, part in enumerate(parts):
+            self.visit(part, f"{name}.{number}" if ordered else name)
+
+    def _is_users(self, thing: FunctionType | type) -> bool:
+        top = _package(thing)
+        if top in self._packages:
+            return True
+        if top in sys.stdlib_module_names or top in ("", "builtins"):
+            return False
+        try:
+            file = Path(inspect.getsourcefile(thing) or "")
+        except TypeError:
+            return False
+        return not any(file.is_relative_to(place) for place in (*_INSTALLED, _OURS))
+
+
+def _package(thing: object) -> str:
+    found = thing if isinstance(thing, FunctionType | type) else type(thing)
+    top = found.__module__.split(".")[0]
+    return "" if top in ("leftfold", "builtins") or top in sys.stdlib_module_names else top
+
+
+def _scope(thing: FunctionType | type) -> dict[str, Any]:
+    if isinstance(thing, type):
+        return dict(vars(sys.modules.get(thing.__module__, thing)))
+    cells = dict(zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False))
+    return {**thing.__globals__, **{name: cell.cell_contents for name, cell in cells.items()}}
+
+
+def _methods(node: ast.AST) -> list[ast.AST]:
+    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.FunctionDef)]
+
+
+def _named(node: ast.AST, scope: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """The values that the names in a node stand for, through modules: `rules.limit` as well as `limit`."""
+    for child in spoken(node):
+        if isinstance(child, ast.Name) and child.id in scope:
+            yield child.id, scope[child.id]
+        elif isinstance(child, ast.Attribute):
+            value = _dotted(child, scope)
+            if value is not None:
+                yield child.attr, value
+
+
+def _dotted(node: ast.expr, scope: Mapping[str, Any]) -> object | None:
+    if isinstance(node, ast.Name):
+        return scope.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = _dotted(node.value, scope)
+        return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
+    return None

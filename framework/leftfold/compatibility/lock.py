@@ -1,0 +1,236 @@
+"""The lock of an App: what was stored and folded by which code, and what its code has changed since."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeAlias
+
+from leftfold.compatibility.fold_hash import fold_hash
+from leftfold.compatibility.schema import breaks, message_schema
+from leftfold.errors import ConfigurationError
+from leftfold.model.app import App
+from leftfold.model.computed_views import StreamedView, TableView
+from leftfold.model.decider import Decider
+from leftfold.model.messages import Event
+from leftfold.model.process import Process
+from leftfold.model.view import FoldView, SpreadView, View
+
+__all__ = ["Finding", "FoldLock", "Lock", "compare", "lock_of"]
+
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class FoldLock:
+    """A decider, process or view: its version, the hash of its fold, and what a change of schema alone would rename."""
+
+    version: int
+    fold: str
+    schema: str = ""
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Deciders, views and processes by name, and schemas of released messages by wire type (`baskets.ItemAdded.v1`)."""
+
+    deciders: Mapping[str, FoldLock] = field(default_factory=dict)
+    views: Mapping[str, FoldLock] = field(default_factory=dict)
+    events: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    processes: Mapping[str, FoldLock] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Text for a file: sorted and indented, so that a diff shows what changed."""
+        return json.dumps({"leftfold.lock": _FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Lock:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            ConfigurationError: it is no lock, or one of a newer Leftfold.
+        """
+        try:
+            told = json.loads(text)
+            if told["leftfold.lock"] != _FORMAT:
+                raise ConfigurationError(f"leftfold.lock has format {told['leftfold.lock']}; upgrade leftfold")
+            deciders, views, processes = (
+                {name: _fold_in(fold) for name, fold in found.items()}
+                for found in (told["deciders"], told["views"], told.get("processes", {}))
+            )
+            events, commands = (_schemas_in(told.get(name, {})) for name in ("events", "commands"))
+            return cls(deciders, views, events, commands, processes)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigurationError(
+                f"leftfold.lock cannot be read ({error!r}); take it from version control, "
+                f"or remove it and write it anew: leftfold check --write"
+            ) from error
+
+    def with_history(self, released: Lock) -> Lock:
+        """This lock with the event versions that were released before and have not been written over."""
+        return replace(self, events={**released.events, **self.events})
+
+
+def _fold_in(told: Mapping[str, Any]) -> FoldLock:
+    fold = FoldLock(**told)
+    if type(fold.version) is not int or not isinstance(fold.fold, str) or not isinstance(fold.schema, str):
+        raise TypeError(f"no fold: {told!r}"[:200])
+    return fold
+
+
+def _schemas_in(told: Any) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for type_, schema in told.items():
+        if not isinstance(schema, dict):
+            raise TypeError(f"no schema of {type_}: {schema!r}"[:200])
+        found[type_] = schema
+    return found
+
+
+def lock_of(app: App) -> Lock:
+    """The lock of an App as its code is now.
+
+    Raises:
+        ConfigurationError: the source of a fold cannot be read.
+    """
+    events: dict[str, type[Event]] = {}
+    for decider in app.deciders:
+        events.update((cls.__leftfold__.type, cls) for cls in decider.events)
+    for view in app.views:
+        events.update((cls.__leftfold__.type, cls) for cls in view.events)
+    for process in app.processes:
+        events.update((cls.__leftfold__.type, cls) for cls in process.events)
+    for reaction in app.reactions:
+        events.update((cls.__leftfold__.type, cls) for cls in reaction.events)
+    for stream in app.streams:
+        events.update((cls.__leftfold__.type, cls) for cls in stream.events)
+    return Lock(
+        {decider.name: _decider(decider) for decider in app.deciders},
+        {view.name: _view(view) for view in app.views},
+        {type_: message_schema(cls) for type_, cls in events.items()},
+        {cls.__leftfold__.type: message_schema(cls) for decider in app.deciders for cls in decider.commands},
+        {process.name: _process(process) for process in app.processes},
+    )
+
+
+def _decider(decider: Decider[Any, Any, Any]) -> FoldLock:
+    state = decider.initial_state
+    return FoldLock(decider.version, fold_hash(decider.evolve, state, type(state)))
+
+
+def _process(process: Process[Any, Any, Any]) -> FoldLock:
+    state = process.initial_state
+    return FoldLock(process.version, fold_hash(process.react, process.evolve, state, type(state)))
+
+
+def _view(view: View[Any, Any]) -> FoldLock:
+    roots: list[object] = [view.rows.row]
+    if isinstance(view, FoldView):
+        roots += [view.evolve, view.key]
+    if isinstance(view, SpreadView):
+        roots += [view.evolve, view.each]
+    if isinstance(view, TableView):
+        roots += view.code
+    if isinstance(view, StreamedView):
+        roots.append(view.key)
+    return FoldLock(view.version, fold_hash(*roots), view.hash)
+
+
+_TYPE = re.compile(r"(?P<name>.+)\.v(?P<version>[0-9]{1,9})")
+_SAME = "or, if it means the same, accept it: leftfold check --write"
+_RECORD = "record it: leftfold check --write"
+Schemas: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One difference; `wrong` when stored data would be read or folded differently, else it is merely unrecorded."""
+
+    about: str
+    message: str
+    wrong: bool = True
+
+    @property
+    def difference(self) -> str:
+        """What differs, without what to do about it."""
+        return f"{self.about}: {self.message.partition('; ')[0]}"
+
+    def __str__(self) -> str:
+        return f"{self.about}: {self.message}"
+
+
+def compare(released: Lock, now: Lock) -> list[Finding]:
+    """The differences between what was released and what the code says now, the wrong ones first."""
+    found = [
+        *_folds("decider", "evolve", released.deciders, now.deciders),
+        *_folds("process", "react or evolve", released.processes, now.processes),
+        *_folds("view", "its fold", released.views, now.views),
+        *_messages("event", released.events, now.events),
+        *_messages("command", released.commands, now.commands),
+    ]
+    return sorted(found, key=lambda finding: (not finding.wrong, finding.about))
+
+
+def _folds(kind: str, fold: str, old: Mapping[str, FoldLock], new: Mapping[str, FoldLock]) -> Iterator[Finding]:
+    for name in new.keys() - old.keys():
+        yield Finding(f"{kind} {name}", f"is new; {_RECORD}", wrong=False)
+    for name in old.keys() - new.keys():
+        yield Finding(f"{kind} {name}", f"is gone; {_RECORD}", wrong=False)
+    for name in old.keys() & new.keys():
+        yield from _fold(f"{kind} {name}", fold, old[name], new[name])
+
+
+def _fold(about: str, fold: str, old: FoldLock, new: FoldLock) -> Iterator[Finding]:
+    if new.version < old.version:
+        yield Finding(about, f"version={new.version} is below {old.version}, which was released; versions only rise")
+    elif new.version > old.version:
+        yield Finding(about, f"version={new.version} is not in leftfold.lock yet; {_RECORD}", wrong=False)
+    elif new.schema != old.schema:
+        yield Finding(about, f"has another row, key or index, and so gets a new generation; {_RECORD}", wrong=False)
+    elif new.fold != old.fold:
+        yield Finding(about, f"{fold} changed since leftfold.lock; raise version= to {old.version + 1}, {_SAME}")
+
+
+def _messages(kind: str, released: Schemas, now: Schemas) -> Iterator[Finding]:
+    latest = {match["name"]: int(match["version"]) for match in map(_TYPE.fullmatch, now) if match}
+    for type_ in released.keys() - now.keys():
+        match = _TYPE.fullmatch(type_)
+        if match is None or latest.get(match["name"], 0) <= int(match["version"]):
+            newest = latest.get(match["name"]) if match else None
+            yield _lost(kind, type_, newest)
+    for type_ in now.keys() - released.keys():
+        yield Finding(f"{kind} {type_}", f"is not in leftfold.lock yet; {_RECORD}", wrong=False)
+    for type_ in released.keys() & now.keys():
+        yield from _message(kind, type_, released[type_], now[type_])
+
+
+def _lost(kind: str, type_: str, newest: int | None) -> Finding:
+    about = f"{kind} {type_}"
+    if newest is not None:
+        return Finding(about, f"was released and the class is at version={newest}; versions only rise")
+    if kind == "command":
+        return Finding(about, f"is gone; those still under way become dead letters. {_RECORD}", wrong=False)
+    why = "was released and no class reads it any more, but the log may hold it for ever"
+    return Finding(about, f"{why}; bring the class back, or, if it never reached a log, delete it from leftfold.lock")
+
+
+def _message(kind: str, type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+    if old == new:
+        return
+    broken = breaks(old, new)
+    match = _TYPE.fullmatch(type_)
+    version = int(match["version"]) if match else 1
+    name = type_.split(".")[1]
+    for what in broken:
+        yield Finding(
+            f"{kind} {type_}",
+            f"{what}; give {name} version={version + 1} and upcasts={{..., {version}: ...}}",
+        )
+    if not broken:
+        yield Finding(
+            f"{kind} {type_}", f"its schema changed in a way that every reader can bear; {_RECORD}", wrong=False
+        )

@@ -1,0 +1,134 @@
+"""How the JSON schema of a released event version may not change, field by field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from leftfold.errors import ContractError
+from leftfold.model.messages import Command, Event
+
+__all__ = ["breaks", "message_schema"]
+
+_WORDS = frozenset({"title", "description", "examples", "deprecated"})
+# pydantic's own for Decimal; it comes and goes with pydantic's version.
+_DECIMAL = "^(?!^[-+.]*$)"
+Schema = Mapping[str, Any]
+_MOST = 100_000
+
+
+def message_schema(message: type[Event | Command]) -> dict[str, Any]:
+    """The schema of what can be read, which tells a Decimal from a str, without the words that are only for people."""
+    found: dict[str, Any] = _wordless(message.model_json_schema(mode="validation"), names=False)
+    return found
+
+
+def breaks(released: Schema, now: Schema) -> list[str]:
+    """What makes the present class unable to read, or to write, what was released; empty when nothing does.
+
+    A new field with a default breaks nothing: older events get the default and older readers ignore the field.
+
+    Raises:
+        ContractError: one is no schema, or one that a few lines make larger than any class is.
+    """
+    room = _Room()
+    try:
+        return list(_record("", _Side(released, room), _Side(now, room)))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ContractError(
+            f"the schema of a message cannot be read ({type(error).__name__}: {str(error)[:200]}); take leftfold.lock "
+            f"from version control"
+        ) from error
+
+
+class _Room:
+    """How much may still be looked at: references within references can stand for more than any memory holds."""
+
+    def __init__(self) -> None:
+        self._left = _MOST
+
+    def spend(self) -> None:
+        """One part more."""
+        self._left -= 1
+        if self._left < 0:
+            raise ContractError(
+                f"the schema of a message has more than {_MOST:,} parts, its references resolved; take leftfold.lock "
+                f"from version control"
+            )
+
+
+class _Side:
+    """A schema with its definitions."""
+
+    def __init__(self, schema: Schema, room: _Room, root: Schema | None = None) -> None:
+        room.spend()
+        self._room = room
+        self.root = schema if root is None else root
+        reference = schema.get("$ref", "").rpartition("/")[2]
+        self.schema: Schema = self.root["$defs"][reference] if reference else schema
+
+    def field(self, name: str) -> _Side:
+        """One of its fields."""
+        return _Side(self.schema["properties"][name], self._room, self.root)
+
+    def flat(self, seen: frozenset[str] = frozenset()) -> Any:
+        """Itself with every reference replaced, so that two of them compare by what they mean."""
+        return _resolved(self.schema, self.root, seen, self._room)
+
+
+def _record(path: str, old: _Side, new: _Side) -> Iterator[str]:
+    before, after = old.schema.get("properties", {}), new.schema.get("properties", {})
+    for name in before.keys() - after.keys():
+        yield f"field {path}{name} is gone, which older readers need"
+    for name in sorted(after.keys() - before.keys()):
+        if "default" not in after[name]:
+            yield f"field {path}{name} is new and has no default, so what was written before cannot be read"
+    for name in sorted(before.keys() & after.keys()):
+        yield from _field(f"{path}{name}", old.field(name), new.field(name))
+
+
+def _field(path: str, old: _Side, new: _Side) -> Iterator[str]:
+    one, other = old.flat(), new.flat()
+    if one == other:
+        return
+    if "properties" in old.schema and "properties" in new.schema:
+        yield from _record(f"{path}.", old, new)
+    elif {**one, "default": None} == {**other, "default": None}:
+        if "default" in one and "default" not in other:
+            yield f"field {path} has lost its default, so what was written before may not be readable"
+    else:
+        yield f"field {path} was {_said(one)} and is now {_said(other)}"
+
+
+def _said(schema: Schema) -> str:
+    if "anyOf" in schema:
+        return " or ".join(map(_said, schema["anyOf"]))
+    kind = str(schema.get("format") or schema.get("type") or schema.get("enum") or "of any kind")
+    bounds = {k: v for k, v in schema.items() if k not in ("type", "format", "default", "properties", "required")}
+    return f"{kind} {bounds}" if bounds else kind
+
+
+def _resolved(schema: Any, root: Schema, seen: frozenset[str], room: _Room) -> Any:
+    room.spend()
+    if isinstance(schema, list):
+        return [_resolved(part, root, seen, room) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    reference = str(schema.get("$ref", "")).rpartition("/")[2]
+    if reference and reference not in seen:
+        return _resolved(root["$defs"][reference], root, seen | {reference}, room)
+    return {key: _resolved(value, root, seen, room) for key, value in schema.items()}
+
+
+def _is_word(key: str, value: Any) -> bool:
+    return key in _WORDS or (key == "pattern" and str(value).startswith(_DECIMAL))
+
+
+def _wordless(schema: Any, *, names: bool) -> Any:
+    """The schema without words; a key within `properties` is a field's name, whatever it says."""
+    if isinstance(schema, list):
+        return [_wordless(part, names=False) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = [key for key in schema if names or not _is_word(key, schema[key])]
+    return {key: _wordless(schema[key], names=key in ("properties", "$defs") and not names) for key in kept}

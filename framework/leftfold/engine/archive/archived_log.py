@@ -1,0 +1,209 @@
+"""Archive and topic as one log: records that the topic has lost are read from the archive."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from leftfold.engine.archive.gaps import hole
+from leftfold.errors import InfrastructureError
+from leftfold.model.position import Position
+from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OpenArchive, Owner, Range, check_owner, raw
+from leftfold.ports.protocols import LogReader, RawRecord
+
+__all__ = ["ArchivedLog", "ArchivedReader"]
+
+
+class OwnedLog(BulkLog, Owner, Protocol):
+    """A BulkLog of topics that have ids."""
+
+
+class ArchivedLog:
+    """A BulkLog that reads a range from the archive up to where that ends, and from the topic after."""
+
+    def __init__(self, open_archive: OpenArchive, open_log: Callable[[], OwnedLog]) -> None:
+        self._archive, self._log = open_archive(), open_log()
+        self._ours: set[str] = set()
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return self._log.partitions(topic)
+
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The topic's stable ends.
+
+        Raises:
+            InfrastructureError: a topic is shorter than its archive, so it is not the one that was archived.
+        """
+        ends = self._log.stable_ends(topics)
+        for topic, partitions in ends.offsets.items():
+            for partition in self._archive.ends(topic):
+                end = self._end(topic, partition)
+                if partitions.get(partition, 0) < end:
+                    raise InfrastructureError(
+                        f"{topic}[{partition}] ends at {partitions.get(partition, 0)}, but its archive "
+                        f"{self._archive.place} at {end}: the topic is not the one that was archived. Somebody made "
+                        f"it anew, or records were lost; name the archive that belongs to it with --archive DIR"
+                    )
+        return ends
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """Where archive and topic together begin: 0 where the archive reaches the topic."""
+        starts = self._log.starts(topics)
+        return Position(
+            {t: {p: 0 if self._end(t, p) >= low else low for p, low in ps.items()} for t, ps in starts.offsets.items()}
+        )
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of the topics."""
+        return self._log.identities(topics)
+
+    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+        """The records of a range in order.
+
+        Raises:
+            InfrastructureError: one of them is in neither, or the archive is broken.
+        """
+        cut = min(part.end, self._end(part.topic, part.partition))
+        rest = part._replace(start=max(part.start, cut))
+        if rest.start < rest.end:
+            low = self._log.starts([part.topic]).next_offset(part.topic, part.partition)
+            if rest.start < low:
+                raise hole(part.topic, part.partition, rest.start, min(low, part.end), archive=self._archive.place)
+        if part.start < cut:
+            yield from self._archive.read(part._replace(end=cut))
+        if rest.start < rest.end:
+            yield from self._log.read(rest)
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self._log.close()
+
+    def _end(self, topic: str, partition: int) -> int:
+        if topic not in self._ours:
+            check_owner(self._archive, topic, self._log)
+            self._ours.add(topic)
+        return self._archive.ends(topic).get(partition, 0)
+
+
+class StartingReader(LogReader, Owner, Protocol):
+    """A LogReader of topics that have ids, and whose beginning may have been deleted."""
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offset that each partition still holds."""
+
+
+class ArchivedReader:
+    """A LogReader; partitions that are to be read from before the topic's start are read from the archive first.
+
+    Meanwhile the other partitions wait, and all go on together from the topic when the archive has been read.
+    """
+
+    def __init__(self, reader: StartingReader, open_archive: OpenArchive) -> None:
+        self._reader, self._open = reader, open_archive
+        self._parts: deque[Range] = deque()
+        self._coming: Iterator[RawRecord] | None = None
+        self._next: dict[tuple[str, int], int] = {}
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return self._reader.partitions(topic)
+
+    def ends(self, topics: Iterable[str]) -> Position:
+        """The topic's own ends."""
+        return self._reader.ends(topics)
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of the topics."""
+        return self._reader.identities(topics)
+
+    def check(self, position: Position) -> None:
+        """Checks that archive and topic hold what lies behind these offsets.
+
+        Raises:
+            InfrastructureError: they do not, or the archive is of another topic.
+        """
+        for _ in self._missing(position):
+            pass
+
+    def seek(self, position: Position) -> None:
+        """Reads on from these offsets.
+
+        Raises:
+            InfrastructureError: some of what lies before the topic's start is not in the archive.
+        """
+        self._coming = None
+        self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
+        self._parts = deque(self._missing(position))
+        if not self._parts:
+            self._reader.seek(position)
+
+    def poll(self, limit: int, timeout: float) -> list[RawRecord]:
+        """The next records, from the archive as long as it has some of what was asked for."""
+        if not self._parts:
+            return self._poll_topic(limit, timeout)
+        part = self._parts[0]
+        place = part.topic, part.partition
+        coming = self._coming = self._coming or self._archived(part)
+        records: list[RawRecord] = []
+        for record in coming:
+            records.append(record)
+            if len(records) >= limit:
+                self._next[place] = record.offset + 1
+                return records
+        self._next[place], self._coming = part.end, None
+        if len(self._parts) == 1:
+            self._reader.seek(self.position())
+        self._parts.popleft()
+        return records
+
+    def _poll_topic(self, limit: int, timeout: float) -> list[RawRecord]:
+        try:
+            return self._reader.poll(limit, timeout)
+        except InfrastructureError:
+            position = self._reader.position()
+            self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
+            if not list(self._missing(position)):
+                raise
+            # Somebody has trimmed what was to be read next; it is in the archive now.
+            self.seek(position)
+            return []
+
+    def position(self) -> Position:
+        """Where each partition goes on."""
+        if not self._parts:
+            return self._reader.position()
+        position: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in self._next.items():
+            position.setdefault(topic, {})[partition] = offset
+        return Position(position)
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self._parts.clear()
+        self._reader.close()
+
+    def _missing(self, wanted: Position) -> Iterator[Range]:
+        """What the topic no longer holds of what lies behind some offsets, up to the archive's end."""
+        archive: Archive | None = None
+        checked: set[str] = set()
+        starts = self._reader.starts(wanted.offsets)
+        for topic, partition, offset in ((t, p, o) for t, ps in wanted.offsets.items() for p, o in ps.items()):
+            low = starts.next_offset(topic, partition)
+            if offset >= low:
+                continue
+            archive = archive or self._open()
+            if topic not in checked:
+                check_owner(archive, topic, self._reader)
+                checked.add(topic)
+            end = archive.ends(topic).get(partition, 0)
+            if end < low:
+                raise hole(topic, partition, max(offset, end), low, archive=archive.place)
+            self._archive = archive
+            yield Range(topic, partition, offset, end)
+
+    def _archived(self, part: Range) -> Iterator[RawRecord]:
+        for records in self._archive.read(part):
+            for record in records:
+                yield raw(part, record)

@@ -1,0 +1,362 @@
+"""The causation tree of records, found by their headers in two passes over the log."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from leftfold.engine.progress import Stopwatch
+from leftfold.model import keys as names
+from leftfold.model.encoding import number_in
+from leftfold.model.position import Place, Position
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import LogReader, RawRecord
+
+__all__ = ["Found", "Node", "Step", "Trace", "made_at", "search", "step_of"]
+
+
+_COMMANDS, _EVENTS, _DEAD = names.commands(""), names.events(""), names.dead("")
+_OURS = {
+    "leftfold.ack.v1": "accepted",
+    "leftfold.nack.v1": "rejected",
+    "leftfold.due.v1": "due",
+    "leftfold.cancel.v1": "cancelled",
+}
+_TOLD = ("name", "at", "error", "message", "reason", "actor")
+_LONGEST = 2000
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a record is and what caused it.
+
+    `kind` is `command`, `event`, `input` (an event on its way to a process), `accepted` or `rejected` (answers to a
+    process), `due`, `fired` or `cancelled` (timers: by time, or by somebody), or `other`. `at` is the place of the
+    record itself: of a dead letter, whose `dead` says why, the one that it was taken from. `appended` is in ms since
+    1970. `beside` is the topic in which its cause stands, '' where nobody says; `told` is what a record of the
+    framework's own holds.
+    """
+
+    kind: str
+    id: str
+    cause: str
+    correlation: str
+    type: str
+    key: str
+    at: Place
+    appended: int
+    time: str
+    source: str
+    beside: str
+    dead: str | None = None
+    told: Mapping[str, str] = field(default_factory=dict)
+
+
+def step_of(record: RawRecord) -> Step | None:
+    """The step that a record is; None when it is no command, event or input, nor a dead letter that was one."""
+    found = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
+    type_, at, dead = found.get("ce_type", ""), Place(record.topic, record.partition, record.offset), None
+    if record.topic.endswith(_DEAD):
+        at, dead = _source(found.get("dead_source", ""), at), found.get("dead_reason", "")
+    elif "ce_id" not in found:
+        return None
+    told = _told(record.value) if type_ in _OURS else {}
+    return Step(
+        kind="fired" if type_ == "leftfold.due.v1" and "actor" in told else _kind(at.topic, type_, found),
+        id=found.get("ce_id", ""),
+        cause=found.get("ce_causationid", ""),
+        correlation=found.get("ce_correlationid") or found.get("ce_id", ""),
+        type=type_,
+        key=(record.key or b"").decode(errors="replace"),
+        at=at,
+        appended=record.time,
+        time=found.get("ce_time", ""),
+        source=found.get("ce_source", ""),
+        beside=_beside(at.topic, type_, found),
+        dead=dead,
+        told=told,
+    )
+
+
+def _kind(topic: str, type_: str, found: Mapping[str, str]) -> str:
+    if type_ in _OURS:
+        return _OURS[type_]
+    if topic.endswith(_EVENTS):
+        return "event"
+    if not topic.endswith(_COMMANDS):
+        return "other"
+    return "input" if "origin" in found and "reply_to" not in found else "command"
+
+
+def _beside(topic: str, type_: str, found: Mapping[str, str]) -> str:
+    """Where the cause stands: an origin says so; events follow from commands, what timers do from inputs."""
+    origin = found.get("origin", "").rsplit("/", 3)
+    if len(origin) == len(("topic", "partition", "offset", "index")):
+        return origin[0]
+    if topic.endswith(_EVENTS):
+        return names.commands(topic.removesuffix(_EVENTS))
+    return topic if type_ in _OURS else ""
+
+
+def _source(text: str, at: Place) -> Place:
+    """The place `topic/partition/offset` that a dead letter names; its own when it does not."""
+    topic, _, rest = text.partition("/")
+    partition, _, offset = rest.partition("/")
+    p, o = number_in(partition), number_in(offset)
+    return at if p is None or o is None else Place(topic, p, o)
+
+
+def _told(value: bytes | None) -> dict[str, str]:
+    try:
+        fields = json.loads(value or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(fields, dict):
+        return {}
+    return {name: str(fields[name])[:_LONGEST] for name in _TOLD if name in fields}
+
+
+_Name = tuple[str, str]
+"""A topic and an id: one id may be used for commands of several categories."""
+
+
+@dataclass(eq=False)
+class Node:
+    """One step of a trace with what followed from it.
+
+    `step` is None where records name a cause that no topic holds; `again` are further records of the same id in the
+    same topic, which have no effect; `dead` is why one of them was dead-lettered, by its place.
+    """
+
+    id: str
+    step: Step | None = None
+    parent: Node | None = None
+    children: list[Node] = field(default_factory=list)
+    again: list[Place] = field(default_factory=list)
+    dead: dict[Place, str] = field(default_factory=dict)
+    is_loop: bool = False
+
+    @property
+    def after(self) -> float | None:
+        """Seconds since the step before was written; None = there is none, or nobody knows when."""
+        before = self.parent.step if self.parent is not None else None
+        if self.step is None or before is None or not self.step.appended or not before.appended:
+            return None
+        return (self.step.appended - before.appended) / 1000
+
+    def order(self) -> tuple[int, Place]:
+        """What nodes are sorted by: when they were written, and where."""
+        if self.step is not None:
+            return self.step.appended, self.step.at
+        return min((child.order() for child in self.children), default=(0, Place("", 0, 0)))
+
+
+class Trace:
+    """The trees that some steps make; `roots` are those that nothing caused, the earliest first."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self._nodes: dict[_Name, Node] = {}
+        self._by_id: dict[str, list[Node]] = {}
+        self._gather(list({(step.at, step.dead): step for step in steps}.values()))
+        for node in list(self._nodes.values()):
+            self._hang(node)
+        self.roots = sorted(self._tops(), key=Node.order)
+        for node, _ in self.walk():
+            node.children.sort(key=Node.order)
+
+    def walk(self) -> Iterator[tuple[Node, int]]:
+        """Every node with its depth, causes before what they caused."""
+        left = [(root, 0) for root in reversed(self.roots)]
+        while left:
+            node, depth = left.pop()
+            yield node, depth
+            left += [(child, depth + 1) for child in reversed(node.children)]
+
+    def _gather(self, steps: list[Step]) -> None:
+        """One node per topic and id: of the records, the first in its partition; dead letters with what they are of."""
+        homes: dict[Place, Node] = {}
+        for step in sorted((s for s in steps if s.id), key=lambda s: (s.dead is not None, s.at, s.appended)):
+            name = step.at.topic, step.id
+            node = self._nodes.get(name)
+            if node is None:
+                node = self._nodes[name] = Node(step.id, step)
+                self._by_id.setdefault(step.id, []).append(node)
+            elif step.dead is None:
+                node.again.append(step.at)
+            homes[step.at] = node
+        for step in steps:
+            if step.dead is not None and step.at in homes:
+                homes[step.at].dead[step.at] = step.dead
+
+    def _hang(self, node: Node) -> None:
+        """Puts a node under its cause, one that no topic holds if need be."""
+        if node.step is None or not node.step.cause:
+            return
+        cause, beside = node.step.cause, node.step.beside
+        parent = self._nodes.get((beside, cause))
+        if parent is None:
+            others = sorted((n for n in self._by_id.get(cause, ()) if n is not node), key=Node.order)
+            parent = others[0] if others else Node(cause)
+            self._nodes.setdefault((beside, cause), parent)
+        node.parent = parent
+        parent.children.append(node)
+
+    def _tops(self) -> list[Node]:
+        """The nodes without a parent, and of each loop the earliest, cut off from what it says caused it."""
+        nodes = list(dict.fromkeys(self._nodes.values()))
+        tops = [node for node in nodes if node.parent is None]
+        seen = _below(tops)
+        for node in nodes:
+            if node in seen:
+                continue
+            first = min(_loop_above(node), key=Node.order)
+            if first.parent is not None:
+                first.parent.children.remove(first)
+            first.parent, first.is_loop = None, True
+            tops.append(first)
+            seen |= _below([first])
+        return tops
+
+
+def _below(tops: Iterable[Node]) -> set[Node]:
+    seen: set[Node] = set()
+    left = list(tops)
+    while left:
+        node = left.pop()
+        seen.add(node)
+        left += node.children
+    return seen
+
+
+def _loop_above(node: Node) -> list[Node]:
+    """The loop that a node's causes lead into."""
+    met: dict[Node, int] = {}
+    at: Node | None = node
+    while at is not None and at not in met:
+        met[at] = len(met)
+        at = at.parent
+    start = met[at] if at is not None else 0
+    return [one for one, number in met.items() if number >= start]
+
+
+_BATCH, _WAIT, _PATIENCE = 200, 0.2, 15.0
+_BY_REFERENCE = ("dead_reference", b"true")
+_TIMED, _AHEAD = 7, 3_600_000
+
+Begun = Callable[[str], Position]
+"""Where to begin to look for what has an id, or follows from it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The records of a trace, how many were looked at, and whether some before the end could not be read."""
+
+    records: tuple[RawRecord, ...]
+    looked: int
+    is_short: bool = False
+
+
+def made_at(id_: str) -> int | None:
+    """When an id was made, in ms since 1970, as those of clients say (uuid7); None when it does not tell."""
+    try:
+        id = UUID(id_)  # what it is
+    except ValueError:
+        return None
+    return id.int >> 80 if id.version == _TIMED else None
+
+
+def search(
+    reader: LogReader,
+    id_: str,
+    starts: Position,
+    ends: Position,
+    *,
+    begun: Begun | None = None,
+    watch: Stopwatch | None = None,
+    patience: float = _PATIENCE,
+) -> Found:
+    """All records of the correlation that an id belongs to, be it a correlation id itself or that of any record.
+
+    The first pass looks for the id. If a record that has it belongs to another correlation, a second one looks for
+    that; a correlation id, as that of a client's command is its own, needs no second one.
+
+    Args:
+        begun: where passes may begin because of when an id was made. If something is missing then that may stand
+            before it, everything is looked at after all; clocks may be wrong.
+        watch: is told of the passes. patience: seconds to wait for what an open transaction hides.
+    """
+    reading = _Reading(reader, starts, ends, watch or Stopwatch(lambda progress: None), patience)
+    if begun is not None:
+        found = reading.trace(id_, begun)
+        if _is_whole(found.records, reading.begin, starts):
+            return found
+    return reading.trace(id_, lambda id_: starts)
+
+
+def _is_whole(records: tuple[RawRecord, ...], begin: Position, starts: Position) -> bool:
+    """Whether nothing that is missing can stand before the place where the pass began.
+
+    What follows from a record is written behind it, so whoever has all causes has everything; but for a command that
+    was sent again, by a clock that is ahead: one that is an hour ahead may be ahead by more.
+    """
+    if begin == starts:
+        return True
+    steps = [step for record in records if (step := step_of(record)) is not None]
+    ids = {step.id for step in steps}
+    missing = [step for step in steps if step.cause and step.cause not in ids]
+    cut = [step for step in missing if begin.offsets.get(step.beside) != starts.offsets.get(step.beside)]
+    ahead = [step for step in steps if step.appended < (made_at(step.correlation) or 0) - _AHEAD]
+    return bool(ids) and not cut and not ahead
+
+
+class _Reading:
+    """Passes over a span of the log; `begin` is where the last one began."""
+
+    def __init__(self, reader: LogReader, starts: Position, ends: Position, watch: Stopwatch, patience: float) -> None:
+        self._reader, self.begin, self._ends, self._watch, self._patience = reader, starts, ends, watch, patience
+        self._looked, self._is_short = 0, False
+
+    def trace(self, id_: str, begun: Begun) -> Found:
+        """All records of the correlation of an id, from where each pass may begin."""
+        wanted, self.begin = {id_.encode()}, begun(id_)
+        while True:
+            found, more = self._pass(wanted)
+            if not more:
+                return Found(tuple(found), self._looked, self._is_short)
+            wanted, self.begin = wanted | more, begun(next(iter(more)).decode(errors="replace"))
+
+    def _pass(self, wanted: set[bytes]) -> tuple[list[RawRecord], set[bytes]]:
+        """The records of some correlations; or, as soon as one is met that belongs to another, that other."""
+        pairs = {("ce_correlationid", one) for one in wanted}
+        telling = {*pairs, *(("ce_id", one) for one in wanted), _BY_REFERENCE}
+        found: list[RawRecord] = []
+        for record in self._records():
+            if telling.isdisjoint(record.headers):
+                continue
+            found.append(record)
+            if _BY_REFERENCE not in record.headers and pairs.isdisjoint(record.headers):
+                more = {header(record.headers, "ce_correlationid")} - {b""} - wanted
+                if more:
+                    return found, more
+        return found, set()
+
+    def _records(self) -> Iterator[RawRecord]:
+        """One pass, up to the ends or to where nothing more can be read."""
+        starts = self.begin
+        offsets = ((t, p, end) for t, ends in self._ends.offsets.items() for p, end in ends.items())
+        self._watch.begin("search", sum(max(0, end - starts.next_offset(t, p)) for t, p, end in offsets))
+        self._reader.seek(starts)
+        self._looked, heard = 0, time.monotonic()
+        while not self._reader.position().covers(self._ends):
+            records = self._reader.poll(_BATCH, _WAIT)
+            if records:
+                heard = time.monotonic()
+                self._looked += len(records)
+                self._watch.tell(len(records))
+                yield from records
+            elif time.monotonic() - heard > self._patience:
+                self._is_short = True
+                return

@@ -1,0 +1,366 @@
+"""Decides commands against streams and returns one batch of writes. It knows no broker."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from leftfold.engine.processing.command_wire import (
+    CONTENT_TYPE,
+    SMALL,
+    SPEC_VERSION,
+    Received,
+    nack,
+    read_command,
+    small,
+)
+from leftfold.engine.processing.partition_processor import BatchLane, Clock, Partitioner, Partitions
+from leftfold.engine.processing.stream_state import Stream, StreamCodec, answer
+from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError, OutcomeUnknown
+from leftfold.model import keys as names
+from leftfold.model.decider import Decider
+from leftfold.model.messages import Event
+from leftfold.ports.codec import MessageCodec, event_id
+from leftfold.ports.outgoing import Batch, HeaderList, Outgoing, Reply
+from leftfold.ports.protocols import RawRecord
+from leftfold.safety import shown
+
+__all__ = ["Accepted", "Duplicate", "End", "Lane", "Refused", "decide"]
+
+
+Encoded: TypeAlias = tuple[bytes, bytes]
+"""An event's wire type and value."""
+
+
+class Accepted(NamedTuple):
+    """The command wrote these events, the first of which has version `first`; none is an accepted nothing."""
+
+    events: tuple[Encoded, ...]
+    first: int
+    dropped: int
+
+
+class Duplicate(NamedTuple):
+    """The command was answered before: `version` and `events` as then, or the same `error` fields."""
+
+    version: int
+    events: int
+    error: dict[str, Any] | None
+
+
+class Refused(NamedTuple):
+    """The command wrote nothing. `remembered`: the stream's answers changed; a ContractError is dead-lettered."""
+
+    error: LeftfoldError
+    remembered: bool
+    dropped: int = 0
+
+
+Outcome = Accepted | Duplicate | Refused
+
+
+def decide(
+    decider: Decider[Any, Any, Any],
+    codec: MessageCodec[Any],
+    stream: Stream[Any],
+    received: Received,
+    now: float,
+    max_bytes: int = 1_000_000,
+    decided: float = 0.0,
+) -> Outcome:
+    """Decides one command and changes `stream` to what it is afterwards.
+
+    Order of checks (design §3): answered, deadline, origins, expected version, decide. `now` is when the broker
+    appended the command and `decided` the worker's clock, in seconds since 1970; `max_bytes` is what one event's value
+    may weigh.
+    A decision that fails in any way leaves version and state as they were.
+    """
+    given = stream.answered.get(received.id)
+    if given is not None:
+        if given.digest and given.digest != received.digest:
+            return Refused(
+                ContractError(
+                    f"command id {received.id!r} belongs to another command; one id needs the same fields, times too"
+                ),
+                False,
+            )
+        version = given.first + given.events - 1 if given.events else given.first
+        return Duplicate(version, given.events, given.error)
+    if received.deadline is not None and (late := now - received.deadline / 1000) > 0:
+        return Refused(_late(received.id, late), False)
+    if received.origin is not None:
+        source, offset, index = received.origin
+        if stream.origins.get(source, (-1, -1)) >= (offset, index):
+            return Duplicate(stream.version, 0, None)
+    expected = received.expected_version
+    if expected is not None and expected != stream.version:
+        return _refused(stream, received, ConflictError(received.key, expected, stream.version), now, decided)
+    try:
+        events = decider.decide(received.command, stream.state)
+        state, encoded = _happened(decider, codec, received, stream.state, events)
+    except DomainError as error:
+        if isinstance(error, received.command.__leftfold__.rejects):
+            return _rejected(decider, stream, received, error, now, decided)
+        why = (
+            f"{decider.name}.decide raised {type(error).__name__}, which {type(received.command).__name__} does "
+            f"not declare; add it to its rejects=: {shown(error, str)}"
+        )
+        return _failed(why, error)
+    except Exception as error:  # noqa: BLE001  # user code may raise anything; it must not stop the lane
+        why = f"{decider.name} failed on {shown(received.command)}: {shown(error)}{_where(error)}"
+        return _failed(why, error)
+    for type_, value in encoded:
+        if len(value) > max_bytes:
+            return Refused(
+                ContractError(f"{type_.decode()} is too large to be written; at most {max_bytes} bytes fit"), False
+            )
+    first = stream.version + 1
+    stream.state, stream.version = state, stream.version + len(events)
+    dropped = stream.remember(
+        received.id,
+        answer(received.id, received.digest, first if events else stream.version, len(events), None, max(now, decided)),
+        now,
+    )
+    _advance(stream, received)
+    return Accepted(encoded, first, dropped)
+
+
+def _failed(why: str, cause: Exception) -> Refused:
+    """A refusal that keeps the exception behind it, for the worker's log."""
+    error = DecisionFailed(why)
+    error.__cause__ = cause
+    return Refused(error, False)
+
+
+def _late(id_: str, seconds: float) -> OutcomeUnknown:
+    """Its repeat may have been decided so long ago that this is not remembered."""
+    return OutcomeUnknown(
+        id_,
+        f"it reached the log {seconds:.0f} s behind its deadline and was refused; a network that held it back and a "
+        f"clock of the sender that is slow look alike",
+    )
+
+
+def _where(error: Exception) -> str:
+    """The line of user code that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+
+
+def _rejected(
+    decider: Decider[Any, Any, Any],
+    stream: Stream[Any],
+    received: Received,
+    error: DomainError,
+    now: float,
+    decided: float,
+) -> Refused:
+    try:
+        return _refused(stream, received, error, now, decided)
+    except Exception as failure:  # noqa: BLE001  # its fields and message are user code too
+        why = f"{decider.name} rejected with {type(error).__name__}, which cannot be written down: {shown(failure)}"
+        return _failed(why, failure)
+
+
+def _refused(stream: Stream[Any], received: Received, error: LeftfoldError, now: float, decided: float) -> Refused:
+    seen, refusal = max(now, decided), nack(error)
+    given = answer(received.id, received.digest, stream.version, 0, refusal, seen)
+    if len(given.encoded) > SMALL:
+        # Each transaction writes it again, and two large ones would fill the record.
+        given = answer(received.id, received.digest, stream.version, 0, small(refusal), seen)
+    dropped = stream.remember(received.id, given, now)
+    _advance(stream, received)
+    return Refused(error, True, dropped)
+
+
+def _advance(stream: Stream[Any], received: Received) -> None:
+    if received.origin is not None:
+        source, offset, index = received.origin
+        stream.origins[source] = (offset, index)
+
+
+def _happened(
+    decider: Decider[Any, Any, Any],
+    codec: MessageCodec[Any],
+    received: Received,
+    state: Any,
+    events: Sequence[Event],
+) -> tuple[Any, tuple[Encoded, ...]]:
+    """The state after the events, and the events as they are written."""
+    encoded: list[Encoded] = []
+    for event in events:
+        type_ = codec.types.get(type(event))
+        if type_ is None:
+            raise DecisionFailed(f"{event!r} is none of the events of decider {decider.name}")
+        key = getattr(event, type(event).__leftfold__.key)
+        if key != received.key:
+            raise DecisionFailed(
+                f"{type(event).__name__} has key {key!r}, but the command decides for {received.key!r} only"
+            )
+        state = decider.evolve(state, event)
+        encoded.append((type_, codec.encode(event)))
+    return state, tuple(encoded)
+
+
+End: TypeAlias = Callable[[str, int], int]
+WITHHELD = 60.0
+
+
+class Lane(BatchLane[Received]):
+    """Decides batches of one category's commands over the partitions it holds.
+
+    Args:
+        app: the name of the App, part of `ce_source`.
+        partition_of, partitions, max_bytes, clock: see BatchLane.
+        senders: the processes whose commands are taken; others' are dead-lettered, and nobody else is answered.
+        end: where a partition of a topic ends now, records that are not committed included.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        decider: Decider[Any, Any, Any],
+        *,
+        partition_of: Partitioner,
+        partitions: Partitions = lambda topic: 0,
+        max_bytes: int = 1_000_000,
+        clock: Clock = lambda: 0.0,
+        senders: Iterable[str] = (),
+        end: End = lambda topic, partition: 0,
+    ) -> None:
+        super().__init__(
+            app,
+            decider.name,
+            StreamCodec(decider.state, decider.initial_state),
+            partition_of=partition_of,
+            partitions=partitions,
+            max_bytes=max_bytes,
+            clock=clock,
+        )
+        self.decider = decider
+        self.commands: MessageCodec[Any] = MessageCodec(decider.commands)
+        self.events: MessageCodec[Any] = MessageCodec(decider.events)
+        self._senders = {names.commands(sender).encode(): sender for sender in senders}
+        self._withheld: dict[bytes, float] = {}
+        self._end, self._ends, self._asked = end, dict[str, int](), set[str]()
+
+    def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
+        """Takes more records into a batch; see BatchLane."""
+        self._asked.clear()
+        super().extend(batch, records, careful=careful)
+
+    def _read(self, record: RawRecord) -> Received:
+        received = read_command(self.commands, record)
+        if received.reply_key or received.origin is not None:
+            self._check_sender(received)
+        return received
+
+    def withhold(self, topics: Iterable[str]) -> bool:
+        """Answers nobody there for a minute, since this App may not write there; returns whether it did."""
+        withheld = dict.fromkeys((topic.encode() for topic in topics), self._clock() + WITHHELD)
+        self._withheld |= withheld
+        return bool(withheld)
+
+    def _sender(self, to: bytes) -> str:
+        return "" if self._clock() < self._withheld.get(to, 0.0) else self._senders.get(to, "")
+
+    def _check_sender(self, received: Received) -> None:
+        """Checks that a command of a process comes from one that sends here, and from an input that is there.
+
+        Raises:
+            ContractError: it does not. A forged origin would pass for one that was seen, and silence a true command.
+        """
+        to = received.reply_to.decode(errors="replace")
+        if received.reply_to not in self._senders:
+            raise ContractError(
+                f"it is to be answered to {to!r}, no process that sends to {self.name}; if one does, say so in its "
+                f"App(..., senders=[...]), and send it again"
+            )
+        if received.origin is None:
+            return
+        source, offset, _ = received.origin
+        topic, _, partition = source.rpartition("/")
+        if topic != to or int(partition) >= self._partitions(topic) or not self._reaches(source, offset):
+            raise ContractError(f"its origin {source}/{offset} is no input of {to!r}")
+
+    def _reaches(self, source: str, offset: int) -> bool:
+        """Whether a partition has come to an offset. It is asked once for all that was fetched before."""
+        if offset >= self._ends.get(source, 0) and source not in self._asked:
+            topic, _, partition = source.rpartition("/")
+            self._asked.add(source)
+            self._ends[source] = self._end(topic, int(partition))
+        return offset < self._ends.get(source, 0)
+
+    def _take(
+        self, batch: Batch, record: RawRecord, given: Received, stream: Stream[Any], now: float, careful: bool
+    ) -> None:
+        spare = stream.copy() if careful else None
+        room = self._room_beside(record.key)
+        outcome = decide(self.decider, self.events, stream, given, now, room, self._decided)
+        if spare is not None and (wrong := self._unfit(batch, record.partition, stream, room)):
+            batch.streams[record.partition][given.key] = stream = spare
+            outcome = Refused(wrong, False)
+        self._write(batch, record, given, stream, outcome)
+
+    def _write(
+        self, batch: Batch, record: RawRecord, received: Received, stream: Stream[Any], outcome: Outcome
+    ) -> None:
+        if isinstance(outcome, Accepted):
+            events, first, dropped = outcome
+            for index, (type_, value) in enumerate(events):
+                headers = self._headers(record, received, type_, first + index, index + 1, len(events))
+                batch.events.append(Outgoing(record.partition, record.key, value, headers))
+            batch.changed.add((record.partition, received.key))
+            self._count(batch, "accepted")
+            batch.drop_answers(record.partition, dropped)
+            self._reply(batch, record, received, stream.version, len(events), None)
+        elif isinstance(outcome, Duplicate):
+            self._count(batch, "duplicates")
+            self._reply(batch, record, received, *outcome)
+        elif isinstance(outcome.error, ContractError):
+            self._bury(batch, record, outcome.error)
+        else:
+            if outcome.remembered:
+                batch.changed.add((record.partition, received.key))
+            late = isinstance(outcome.error, OutcomeUnknown)
+            self._count(batch, "rejected" if outcome.remembered else "late" if late else "failed")
+            batch.drop_answers(record.partition, outcome.dropped)
+            if not outcome.remembered and not late:
+                batch.fail(outcome.error)
+            self._reply(batch, record, received, stream.version, 0, nack(outcome.error))
+
+    def _headers(self, record: RawRecord, received: Received, type_: bytes, version: int, k: int, n: int) -> HeaderList:
+        headers = [
+            SPEC_VERSION,
+            ("ce_id", event_id(self.name, received.key, received.id, k - 1).encode()),
+            self._source,
+            ("ce_type", type_),
+            ("ce_subject", record.key or b""),
+            ("ce_time", received.time),
+            ("ce_sequence", b"%d" % version),
+            ("ce_decision", b"%d/%d" % (k, n)),
+            ("ce_correlationid", received.correlation),
+            ("ce_causationid", received.id.encode()),
+            CONTENT_TYPE,
+        ]
+        if received.traceparent:
+            headers.append(("traceparent", received.traceparent))
+        return headers
+
+    def _reply(
+        self,
+        batch: Batch,
+        record: RawRecord,
+        received: Received,
+        version: int,
+        events: int,
+        error: dict[str, Any] | None,
+    ) -> None:
+        if received.reply_key:
+            self._answer(batch, record, version, events, error)
+        elif received.reply_to:
+            batch.replies.append(
+                Reply(received.reply_to, received.id.encode(), record.partition, version, events, error)
+            )

@@ -1,0 +1,328 @@
+"""Commands and their answers as records: an ack carries a receipt, a nack an error with its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
+
+from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError, OutcomeUnknown
+from leftfold.model import keys as names
+from leftfold.model.encoding import number_in
+from leftfold.model.messages import Command
+from leftfold.model.position import Position, Receipt
+from leftfold.ports.codec import JSON, UNREADABLE, MessageCodec, digest
+from leftfold.ports.protocols import RawRecord
+
+__all__ = [
+    "DELIVERY_SECONDS",
+    "Received",
+    "ack",
+    "command_headers",
+    "command_id",
+    "deadline_header",
+    "headers_of",
+    "nack",
+    "origin_of",
+    "read_command",
+    "read_reply",
+    "small",
+    "to_error",
+]
+
+
+SPEC_VERSION = ("ce_specversion", b"1.0")
+LONGEST, MOST = 1024, 64
+"""Bytes of a header with its name, and how many headers a command or an input has at most."""
+DELIVERY_SECONDS = 30
+"""How long a client's command may be under way: half of what answers are remembered, so that clocks may differ."""
+CONTENT_TYPE = ("content-type", JSON)
+
+
+class Received(NamedTuple):
+    """A command as a lane sees it. What only travels on into headers stays bytes."""
+
+    command: Command
+    key: str
+    id: str
+    digest: str
+    time: bytes
+    correlation: bytes
+    traceparent: bytes
+    expected_version: int | None = None
+    origin: tuple[str, int, int] | None = None
+    reply_to: bytes = b""
+    reply_key: bytes = b""
+    deadline: int | None = None
+    """In ms since 1970: the broker must have appended it by then. Only commands of clients have one."""
+
+
+def command_id() -> str:
+    """A uuid7: sortable by time, from this machine's clock and randomness (RFC 9562 §5.7)."""
+    raw = bytearray(int(time.time() * 1000).to_bytes(6, "big") + os.urandom(10))
+    raw[6] = raw[6] & 0x0F | 0x70
+    raw[8] = raw[8] & 0x3F | 0x80
+    h = raw.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def command_headers(
+    command: Command,
+    *,
+    id: str,
+    source: str,
+    at: bytes,
+    type_: bytes,
+    expected_version: int | None = None,
+    reply_to: bytes = b"",
+    correlation: str = "",
+    traceparent: str = "",
+) -> list[tuple[str, bytes]]:
+    """The CloudEvents headers of a command from a client."""
+    spec = command.__leftfold__
+    headers = [
+        SPEC_VERSION,
+        ("ce_id", id.encode()),
+        ("ce_source", f"/{source}/client".encode()),
+        ("ce_type", type_),
+        ("ce_subject", getattr(command, spec.key).encode()),
+        ("ce_time", at),
+        ("ce_correlationid", (correlation or id).encode()),
+        CONTENT_TYPE,
+    ]
+    if expected_version is not None:
+        headers.append(("expected_version", b"%d" % expected_version))
+    if reply_to:
+        headers.append(("reply_to", reply_to))
+    if traceparent:
+        headers.append(("traceparent", traceparent.encode()))
+    return headers
+
+
+def deadline_header(now: float, delivery: float = DELIVERY_SECONDS) -> tuple[str, bytes]:
+    """The header of a command that is sent at `now`, in seconds since 1970, and under way for `delivery` at most."""
+    return "deadline", b"%d" % (1000 * (now + delivery))
+
+
+def read_command(codec: MessageCodec[Any], record: RawRecord) -> Received:
+    """The command in a record.
+
+    Raises:
+        ContractError: the record is no command that this codec knows, or its headers disagree with its body.
+    """
+    found = headers_of(record)
+    try:
+        id_ = found["ce_id"].decode()
+        at = found["ce_time"]
+        key = record.key.decode() if record.key else ""
+        if (time := datetime.fromisoformat(at.decode())).tzinfo is None:
+            raise ContractError(f"ce_time {at.decode()!r} has no time zone")
+        time.astimezone(UTC)
+        expected = found.get("expected_version")
+        expected_version = int(expected) if expected is not None else None
+        deadline = int(found["deadline"]) if "deadline" in found else None
+        origin = origin_of(found["origin"]) if "origin" in found else None
+        correlation, traceparent = found.get("ce_correlationid") or found["ce_id"], found.get("traceparent") or b""
+        if traceparent or correlation != found["ce_id"]:
+            # They travel on into events, where whoever reads them expects text.
+            correlation.decode(), traceparent.decode()
+    except KeyError as error:
+        why = (found.get(UNREADABLE) or b"").decode(errors="replace")
+        raise ContractError(why or f"header {error} is missing; commands are CloudEvents 1.0 in binary mode") from error
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
+        raise ContractError(f"unreadable header or key: {error}") from error
+    if not key or key == "@" or not id_:
+        raise ContractError(f"key {key[:80]!r} and ce_id {id_!r}: neither may be empty, and '@' is reserved")
+    if (subject := found.get("ce_subject", record.key)) != record.key:
+        raise ContractError(f"ce_subject is {subject!r} but the record's key is {key!r}")
+    value = record.value or b""
+    command: Command = codec.decode(found.get("ce_type") or b"", value)
+    named = getattr(command, command.__leftfold__.key)
+    if named != key:
+        raise ContractError(f"the record's key is {key!r} but {command.__leftfold__.key} is {named!r}")
+    return Received(
+        command,
+        key,
+        id_,
+        digest(value if expected is None else value + b"@" + expected),
+        at,
+        correlation,
+        traceparent,
+        expected_version,
+        origin,
+        found.get("reply_to") or b"",
+        found.get("reply_key") or b"",
+        deadline,
+    )
+
+
+def headers_of(record: RawRecord) -> dict[str, bytes]:
+    """The headers of a command or an input by name; of one that is there twice, the last.
+
+    Raises:
+        ContractError: there are too many, or one is too long: ids, times and places are short, and travel on.
+    """
+    if len(record.headers) > MOST:
+        raise ContractError(f"{len(record.headers)} headers; {MOST} are the most")
+    for name, value in record.headers:
+        if len(name) + len(value or b"") > LONGEST and name != "ce_subject":  # the key, which is weighed by itself
+            raise ContractError(f"header {name[:80]!r} has more than {LONGEST} bytes; ids, times and places are short")
+    return dict(record.headers)
+
+
+def origin_of(text: bytes) -> tuple[str, int, int]:
+    """`topic/partition/offset/index` as (`topic/partition`, offset, index).
+
+    Raises:
+        ValueError: it is none.
+    """
+    topic, *numbers = text.decode().rsplit("/", 3)
+    partition, offset, index = (-1 if (n := number_in(number)) is None else n for number in numbers)
+    if min(partition, offset, index) < 0:
+        raise ValueError(f"{text!r} is no place of a record")
+    return f"{topic}/{partition}", offset, index
+
+
+def now_text() -> bytes:
+    """The wall clock as a header value."""
+    return datetime.fromtimestamp(time.time(), UTC).isoformat().replace("+00:00", "Z").encode()
+
+
+SMALL = 2048
+_SHOWN = 300
+
+T = TypeVar("T")
+_MOST = 1 << 63
+"""Beyond the offsets, versions and partitions of any topic."""
+
+
+def ack(version: int, events: int, position: str) -> bytes:
+    """The value of an accepted command's answer; `position` is JSON."""
+    return b'{"version":%d,"events":%d,"position":%b}' % (version, events, position.encode())
+
+
+def nack(error: LeftfoldError) -> dict[str, Any]:
+    """The value of a refused command's answer: `{error, message, fields}`."""
+    fields: dict[str, Any] = {}
+    if isinstance(error, DomainError):
+        fields = to_jsonable_python(error._fields())
+    elif isinstance(error, ConflictError):
+        fields = {"key": error.key, "expected": error.expected, "actual": error.actual}
+    elif isinstance(error, OutcomeUnknown):
+        fields = {"command_id": error.command_id, "why": error.why}
+    return {"error": type(error).__name__, "message": str(error), "fields": fields}
+
+
+def small(refused: dict[str, Any], most: int = SMALL) -> dict[str, Any]:
+    """The value of a refused command's answer; of one of more than `most` bytes its name, beginning and digest."""
+    encoded = json.dumps(refused, separators=(",", ":")).encode()
+    if len(encoded) <= most:
+        return refused
+    message = f"{refused['message'][:_SHOWN]} … (its details were too large to be kept)"
+    return {"error": refused["error"][:_SHOWN], "message": message, "fields": {}, "digest": digest(encoded)}
+
+
+def read_reply(value: bytes, command: type[Command], partitions: int = _MOST) -> Receipt | LeftfoldError:
+    """The receipt or the error in an answer, in which anything may stand: whoever may write to the topic wrote it.
+
+    Args:
+        partitions: how many the events of the command's category have.
+
+    Raises:
+        ContractError: it is no answer to such a command.
+    """
+    try:
+        fields = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ContractError(f"no answer that this code can read: {value[:200]!r} ({_brief(error)})") from error
+    try:
+        found = _checked(fields, dict, "the answer")
+        if "error" in found:
+            return to_error(found, command)
+        position = _position(found["position"], names.events(command.__leftfold__.category), partitions)
+        return Receipt(position, _number(found["version"], "version"), _number(found["events"], "events"))
+    except (ContractError, KeyError) as error:
+        raise ContractError(f"no answer that this code can read: {value[:200]!r} ({_brief(error)})") from error
+
+
+def to_error(fields: dict[str, Any], command: type[Command]) -> LeftfoldError:
+    """The error behind a nack: the command's own DomainError where it declares it.
+
+    Raises:
+        ContractError: the fields are not those of a nack.
+    """
+    try:
+        name, message = _text(fields["error"], "error"), _text(fields["message"], "message")
+        if "digest" in fields:
+            return ContractError(f"{name}: {message}")
+        found = _checked(fields.get("fields", {}), dict, "fields")
+        for declared in command.__leftfold__.rejects:
+            if declared.__name__ == name:
+                return _declared(declared, found, message)
+        if name == ConflictError.__name__:
+            expected, actual = (_number(found[each], each) for each in ("expected", "actual"))
+            return ConflictError(_text(found["key"], "key"), expected, actual)
+        if name == OutcomeUnknown.__name__:
+            return OutcomeUnknown(_text(found["command_id"], "command_id"), _text(found["why"], "why"))
+    except KeyError as error:
+        raise ContractError(f"an error without {error}: {_brief(fields)}") from error
+    return DecisionFailed(message) if name == DecisionFailed.__name__ else ContractError(message)
+
+
+def _declared(error: type[DomainError], fields: dict[str, Any], message: str) -> LeftfoldError:
+    """The DomainError with these fields; what its fields are made of, and how they are told, is code of the user."""
+    try:
+        found = error(**_typed(error, fields))
+        str(found)
+    except Exception as failure:  # noqa: BLE001
+        return ContractError(f"{message} ({error.__name__}, whose fields this code cannot read: {_brief(failure)})")
+    return found
+
+
+def _typed(error: type[DomainError], fields: dict[str, Any]) -> dict[str, Any]:
+    hints = get_type_hints(error)
+    known = {field.name for field in dataclasses.fields(error)}  # type: ignore[arg-type]  # a DomainError is one
+    return {k: TypeAdapter(hints[k]).validate_python(v) for k, v in fields.items() if k in known}
+
+
+def _position(found: object, topic: str, partitions: int) -> Position:
+    """A position in the events of one category; nobody is to wait for an offset of another topic, or for none."""
+    offsets: dict[str, dict[int, int]] = {}
+    for name, at in _checked(found, dict, "position").items():
+        if name != topic:
+            raise ContractError(f"the position is in {name!r}, not in {topic}")
+        for text, offset in _checked(at, dict, "position").items():
+            partition = number_in(text)
+            if partition is None or partition >= partitions:
+                raise ContractError(f"{topic} has no partition {_brief(text)}")
+            offsets.setdefault(topic, {})[partition] = _number(offset, "offset")
+    return Position(offsets)
+
+
+def _number(value: object, what: str) -> int:
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ContractError(f"{what} is {_brief(value)}, and no number from 0 on")
+    return value
+
+
+def _text(value: object, what: str) -> str:
+    return str(_checked(value, str, what)).encode(errors="replace").decode()
+
+
+def _checked(value: object, kind: type[T], what: str) -> T:
+    if not isinstance(value, kind):
+        raise ContractError(f"{what} is {_brief(value)}, and no {kind.__name__}")
+    return value
+
+
+def _brief(value: object) -> str:
+    try:
+        return repr(value)[:200]
+    except RecursionError:
+        return type(value).__name__

@@ -1,0 +1,286 @@
+"""What the processors of commands and of process managers share: the partition's streams, and one batch of writes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from leftfold.engine.processing.command_wire import CONTENT_TYPE, nack
+from leftfold.engine.processing.event_time import TimeMark
+from leftfold.engine.processing.process_wire import BARRIER, answer_record
+from leftfold.engine.processing.stream_state import MARK
+from leftfold.errors import ContractError, DecisionFailed, LeftfoldError
+from leftfold.model import keys as names
+from leftfold.model.keys import partition_of
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import Batch, Outgoing, Reply, dead_letter
+from leftfold.ports.protocols import RawRecord, StateStore
+from leftfold.safety import shown
+
+__all__ = ["STATE_HEADERS", "BatchLane", "Clock", "HeavyState", "Partitioner", "Partitions"]
+
+
+class HeldCodec(Protocol):
+    """Reads and writes the records of what is held: streams of a decider, instances of a process."""
+
+    def new(self) -> Any:
+        """One that nothing has happened to."""
+
+    def encode(self, stream: Any, /) -> bytes:
+        """Its record."""
+
+    def shed(self, stream: Any, excess: int, /) -> int:
+        """Drops what is remembered for repeats only, oldest first, until its record is `excess` bytes lighter or
+        nothing is left; returns how many.
+        """
+
+    def decode(self, value: bytes, seen: float, /) -> Any:
+        """The one behind a record. Raises ContractError: it is none of mine."""
+
+
+class Held:
+    """The streams of one partition as committed. `end` is the events end known; `recent` how many stay decoded."""
+
+    def __init__(self, store: StateStore, codec: HeldCodec, *, end: int, recent: int = 2_000) -> None:
+        self.store, self.end = store, end
+        self._codec, self._most = codec, recent
+        self._recent: dict[str, Any] = {}
+
+    def copy_of(self, key: str, now: float) -> Any:
+        """The committed stream as a copy that a batch may change; a new one where there is none."""
+        stream = self._recent.get(key)
+        if stream is not None:
+            return stream.copy()
+        record = self.store.get(key)
+        return self._codec.new() if record is None else self._codec.decode(record, now)
+
+    def commit(self, streams: dict[str, Any], records: list[tuple[str, bytes]]) -> None:
+        """Takes over what a committed batch made of the streams."""
+        self.store.put(records)
+        for key, stream in streams.items():
+            self._recent.pop(key, None)
+            self._recent[key] = stream
+        while len(self._recent) > self._most:
+            del self._recent[next(iter(self._recent))]
+
+
+Partitioner = Callable[[bytes], int]
+Partitions = Callable[[str], int]
+Clock = Callable[[], float]
+OVERHEAD = 2048
+STATE_HEADERS = [CONTENT_TYPE]
+
+
+class HeavyState(Exception):
+    """A batch made a state record that cannot be written: it is too heavy, or its value has no form in bytes."""
+
+
+class _Keyed(Protocol):
+    """What a record says, once read."""
+
+    @property
+    def key(self) -> str: ...
+
+
+G = TypeVar("G", bound=_Keyed)
+
+
+class BatchLane(ABC, Generic[G]):
+    """Takes batches of records of one topic over the partitions it holds.
+
+    Args:
+        name: the category, or the process.
+        partition_of: the partition a key belongs to; records elsewhere are dead-lettered.
+        partitions: how many partitions another topic has, 0 = it does not exist.
+        max_bytes: what a record may weigh at most, headers included.
+        clock: seconds since 1970; an answer counts as given then, though its command was appended long before.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        name: str,
+        codec: HeldCodec,
+        *,
+        partition_of: Partitioner,
+        partitions: Partitions,
+        max_bytes: int,
+        clock: Clock = lambda: 0.0,
+    ) -> None:
+        self.name, self.streams = name, codec
+        self.held: dict[int, Held] = {}
+        self._partition_of, self._partitions = partition_of, partitions
+        self._room, self._clock, self._decided = max_bytes - OVERHEAD, clock, 0.0
+        self._source = ("ce_source", f"/{app}/{name}".encode())
+
+    def hold(self, partition: int, store: StateStore, *, end: int) -> None:
+        """Takes a restored partition; `end` is the events end known."""
+        self.held[partition] = Held(store, self.streams, end=end)
+
+    def drop(self, partition: int) -> None:
+        """Lets go of a partition and everything known of it."""
+        self.held.pop(partition, None)
+
+    def process(self, records: Iterable[RawRecord]) -> Batch:
+        """Takes the records in order; what is committed stays as it is until `commit`."""
+        records = list(records)
+        batch = Batch()
+        try:
+            self.extend(batch, records)
+            self.finish(batch)
+        except HeavyState:
+            batch = Batch()
+            self.extend(batch, records, careful=True)
+            self.finish(batch)
+        return batch
+
+    def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
+        """Takes more records into a batch; `careful` weighs the state after each, and refuses what is too much."""
+        self._decided = self._clock()
+        for record in records:
+            # The broker's time of it: a worker that stood still for a while must not forget answers the sooner.
+            self._one(batch, record, record.time / 1000, careful)
+
+    def finish(self, batch: Batch) -> None:
+        """Adds the state records of the streams that the batch changed.
+
+        Raises:
+            HeavyState: one of them is too heavy to be written; take the same records again with `process`.
+        """
+        for partition, streams in batch.streams.items():
+            for key in [key for key in streams if (partition, key) not in batch.changed]:
+                del streams[key]
+            for key, stream in streams.items():
+                raw = key.encode()
+                room = self._room_beside(raw)
+                try:
+                    value = self._fitted(batch, partition, stream, room)
+                except Exception as error:  # a state of user code, made from whatever a client has sent
+                    raise HeavyState(f"the state of {key[:80]!r} cannot be written down: {shown(error)}") from error
+                if len(value) > room:
+                    raise HeavyState(f"the state of {key[:80]!r} weighs {len(value)} bytes")
+                batch.states.append(Outgoing(partition, raw, value, STATE_HEADERS))
+
+    def bury(self, record: RawRecord, reason: str, *, silent: bool = False) -> Batch:
+        """A batch that dead-letters one record without looking into it; `silent` answers no process."""
+        batch = Batch()
+        self._bury(batch, record, ContractError(reason))
+        if silent:
+            batch.sent.clear()
+        return batch
+
+    def withhold(self, topics: Iterable[str]) -> bool:
+        """Answers nobody there for a minute; returns whether that leaves something to be written."""
+        return False
+
+    def commit(self, batch: Batch, ends: Mapping[int, int]) -> None:
+        """Takes over a batch that is committed; `ends` are the events ends of partitions it wrote events to."""
+        records: dict[int, list[tuple[str, bytes]]] = {}
+        for state in batch.states:
+            records.setdefault(state.partition, []).append(((state.key or b"").decode(), state.value or b""))
+        for partition, streams in batch.streams.items():
+            if partition in self.held:
+                self.held[partition].commit(streams, records.get(partition, []))
+        for partition, end in ends.items():
+            if partition in self.held:
+                self.held[partition].end = end
+
+    def tell(self, mark: TimeMark) -> None:
+        """Takes word of what time it is; who has no timers need not know."""
+
+    def due(self, nexts: Mapping[int, int]) -> Batch:
+        """What is to be written because time has come, given the next record to be taken of each partition."""
+        return Batch()
+
+    @abstractmethod
+    def _read(self, record: RawRecord) -> G:
+        """What the record says. Raises ContractError: it is none that this lane takes."""
+
+    @abstractmethod
+    def _take(self, batch: Batch, record: RawRecord, given: G, stream: Any, now: float, careful: bool) -> None:
+        """Takes what was read, and adds what it makes to the batch."""
+
+    def _one(self, batch: Batch, record: RawRecord, now: float, careful: bool) -> None:
+        if record.key == MARK and header(record.headers, "ce_type") == BARRIER:
+            return
+        try:
+            given = self._read(record)
+        except ContractError as error:
+            self._bury(batch, record, error)
+            return
+        stream = self._stream(batch, record.partition, given.key, max(now, self._decided))
+        if not stream.version and (home := self._partition_of(record.key or b"")) != record.partition:
+            misplaced = f"key {given.key!r} belongs to partition {home}, not {record.partition}"
+            self._bury(batch, record, ContractError(misplaced))
+            return
+        self._take(batch, record, given, stream, now, careful)
+
+    def _unfit(self, batch: Batch, partition: int, stream: Any, room: int) -> LeftfoldError | None:
+        """Why the record of a stream cannot be written; None = it can."""
+        try:
+            if len(self._fitted(batch, partition, stream, room)) <= room:
+                return None
+        except Exception as error:  # noqa: BLE001  # a state of user code, made from whatever a client has sent
+            failed = DecisionFailed(f"{self.name}: the state cannot be written down: {shown(error)}")
+            failed.__cause__ = error
+            return failed
+        return ContractError(f"the state would be too large to be written; at most {room} bytes fit")
+
+    def _fitted(self, batch: Batch, partition: int, stream: Any, room: int) -> bytes:
+        """The record of a stream; remembered answers leave, oldest first, when it is heavier than `room`."""
+        value = self.streams.encode(stream)
+        if len(value) > room and (dropped := self.streams.shed(stream, len(value) - room)):
+            value = self.streams.encode(stream)
+            batch.drop_answers(partition, dropped)
+        return value
+
+    def _room_beside(self, key: bytes | None) -> int:
+        """What a value may weigh: the key stands in the record and again in its headers."""
+        return self._room - 2 * len(key or b"")
+
+    def _stream(self, batch: Batch, partition: int, key: str, now: float) -> Any:
+        """The stream as this batch has it so far.
+
+        Raises:
+            ContractError: its state cannot be read; the partition must not be served, so this ends the lane.
+        """
+        streams = batch.streams.get(partition)
+        if streams is None:
+            streams = batch.streams[partition] = {}
+        stream = streams.get(key)
+        if stream is None:
+            stream = streams[key] = self.held[partition].copy_of(key, now)
+        return stream
+
+    def _count(self, batch: Batch, what: str, count: int = 1) -> None:
+        batch.counts[what] = batch.counts.get(what, 0) + count
+
+    def _answer(self, batch: Batch, record: RawRecord, version: int, events: int, error: dict[str, Any] | None) -> None:
+        """Answers who asked: a client after the commit, a process inside the transaction."""
+        to, key = header(record.headers, "reply_to"), header(record.headers, "reply_key")
+        if not to:
+            return
+        if not key:
+            id_ = header(record.headers, "ce_id")
+            batch.replies.append(Reply(to, id_, record.partition, version, events, error))
+            return
+        process = self._sender(to)
+        count = self._partitions(names.commands(process)) if process else 0
+        if not count:
+            self._count(batch, "replies_unanswerable")
+            return
+        body = {"version": version, "events": events} if error is None else error
+        answer = answer_record(record, key, partition_of(key, count), self._source[1], body, process)
+        batch.sent.setdefault(names.commands(process), []).append(answer)
+
+    def _sender(self, to: bytes) -> str:
+        """The process that is to be answered there, '' = nobody whom this lane answers."""
+        return ""
+
+    def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:
+        """Dead-letters a record with its original bytes, by reference when it is too heavy to be copied."""
+        self._count(batch, "dead")
+        batch.dead.append(dead_letter(record, str(error), record.partition, self._room))
+        if header(record.headers, "ce_id"):
+            self._answer(batch, record, 0, 0, nack(error))

@@ -1,0 +1,201 @@
+"""An instance of a process: state, timers and unanswered commands; its record, and which timers are due."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from leftfold.errors import ContractError
+from leftfold.model.encoding import Storage
+
+__all__ = ["Due", "Instance", "InstanceCodec", "Sent", "Timers"]
+
+
+N = TypeVar("N")
+S = TypeVar("S")
+_HEAD = b'{"version":'
+_TIMERS, _NO_TIMERS = b'"timers":', b'"timers":{}'
+
+
+class Sent(NamedTuple):
+    """A command as it was sent, until its answer comes: wire type and value."""
+
+    type: str
+    value: str
+
+
+class Due(NamedTuple):
+    """A timer as it was set: when it is due (RFC 3339, UTC), what it sends, and the correlation id that it carries.
+
+    `by` is the id of the input that set it: what tells one setting from the next.
+    """
+
+    at: str
+    type: str
+    value: str
+    correlation: str
+    by: str
+
+
+@dataclass(slots=True)
+class Instance(Generic[S]):
+    """One business key of a process: `version` counts the inputs it took, `waiting` holds commands by their ids."""
+
+    version: int
+    state: S
+    origins: dict[str, tuple[int, int]]
+    timers: dict[str, Due]
+    waiting: dict[str, Sent]
+    finished: bool = False
+
+    def copy(self) -> Instance[S]:
+        """A copy that may change without touching this one."""
+        return replace(self, origins=dict(self.origins), timers=dict(self.timers), waiting=dict(self.waiting))
+
+
+class InstanceCodec(Generic[S]):
+    """Reads and writes the state records of a process."""
+
+    def __init__(self, storage: Storage[S], initial: S) -> None:
+        self._storage, self._initial = storage, initial
+
+    def new(self) -> Instance[S]:
+        """An instance that nothing has happened to."""
+        return Instance(0, self._initial, {}, {}, {})
+
+    def encode(self, instance: Instance[S]) -> bytes:
+        """The record's value."""
+        return _HEAD + b'%d,"state":%b,"origins":%b,"timers":%b,"waiting":%b,"finished":%b}' % (
+            instance.version,
+            self._storage.encode(instance.state),
+            _json(instance.origins),
+            _json({name: due._asdict() for name, due in instance.timers.items()}),
+            _json({id_: sent._asdict() for id_, sent in instance.waiting.items()}),
+            b"true" if instance.finished else b"false",
+        )
+
+    def shed(self, instance: Instance[S], excess: int) -> int:
+        """Nothing: all that an instance remembers is needed."""
+        return 0
+
+    @staticmethod
+    def version(value: bytes) -> int:
+        """The version in a record, without decoding the rest."""
+        return int(value[len(_HEAD) : value.index(b",")])
+
+    @staticmethod
+    def has_timers(value: bytes) -> bool:
+        """Whether timers are set in a record, without decoding it."""
+        # The last one is the record's own: a state before it may have such a field, too.
+        return not value.startswith(_NO_TIMERS, value.rindex(_TIMERS))
+
+    @staticmethod
+    def timers(value: bytes) -> dict[str, Due]:
+        """The timers in a record, by name, whatever type its state is of.
+
+        Raises:
+            ContractError: the record is none of an instance.
+        """
+        try:
+            return {name: _known(Due, timer) for name, timer in json.loads(value)["timers"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
+
+    def decode(self, value: bytes, seen: float) -> Instance[S]:
+        """The instance behind a record; `seen` is of no use here.
+
+        Raises:
+            ContractError: the record is not one that `encode` wrote for this state type.
+        """
+        try:
+            fields = json.loads(value)
+            return Instance(
+                int(fields["version"]),
+                self._storage.decode(json.dumps(fields["state"])),
+                {source: (offset, index) for source, (offset, index) in fields["origins"].items()},
+                {name: _known(Due, timer) for name, timer in fields["timers"].items()},
+                {id_: _known(Sent, sent) for id_, sent in fields["waiting"].items()},
+                bool(fields["finished"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
+
+
+def _known(kind: type[N], fields: dict[str, str]) -> N:
+    """The value, without what newer code has added."""
+    return kind(**{name: fields[name] for name in kind._fields})  # type: ignore[attr-defined]  # a NamedTuple has them
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() if value else b"{}"
+
+
+_STALE = 1000
+
+
+class Timers:
+    """Tells which timers of one partition's instances are due; one that was fired is not told again."""
+
+    def __init__(self) -> None:
+        self._set: dict[str, dict[str, Due]] = {}
+        self._heap: list[tuple[datetime, str, str, str]] = []
+        self._fired: set[tuple[str, str, str]] = set()
+        self._count = 0
+
+    def set(self, key: str, timers: Mapping[str, Due]) -> None:
+        """Takes over the timers of an instance as they are now."""
+        before = self._set.pop(key, {})
+        self._count += len(timers) - len(before)
+        if timers:
+            self._set[key] = dict(timers)
+        for name, timer in before.items():
+            if timers.get(name) != timer:
+                self._fired.discard((key, name, timer.by))
+        for name, timer in timers.items():
+            if before.get(name) != timer:
+                heappush(self._heap, (datetime.fromisoformat(timer.at), key, name, timer.by))
+        if len(self._heap) > 2 * self._count + _STALE:
+            self._heap = [entry for entry in self._heap if self._is_set(*entry[1:])]
+            heapify(self._heap)
+
+    def due(self, now: datetime, most: int) -> list[tuple[str, str, Due]]:
+        """Up to `most` timers, by key and name, that are due and not fired yet, the earliest first."""
+        found: list[tuple[str, str, Due]] = []
+        again: list[tuple[datetime, str, str, str]] = []
+        while self._heap and self._heap[0][0] <= now and len(found) < most:
+            entry = heappop(self._heap)
+            _, key, name, by = entry
+            if self._is_set(key, name, by):
+                found.append((key, name, self._set[key][name]))
+                again.append(entry)
+        for entry in again:
+            heappush(self._heap, entry)
+        return found
+
+    def fired(self, key: str, name: str, by: str) -> None:
+        """What says that this timer is due, as the input `by` set it, stands in the log."""
+        if self._is_set(key, name, by):
+            self._fired.add((key, name, by))
+
+    def next(self) -> datetime | None:
+        """When the earliest timer is due that has not been fired, None when there is none."""
+        while self._heap and not self._is_set(*self._heap[0][1:]):
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def _is_set(self, key: str, name: str, by: str) -> bool:
+        timer = self._set.get(key, {}).get(name)
+        return timer is not None and timer.by == by and (key, name, by) not in self._fired
+
+    def items(self) -> Iterator[tuple[str, str, Due]]:
+        """Every timer that is set, by key and name."""
+        for key, timers in self._set.items():
+            for name, timer in timers.items():
+                yield key, name, timer
+
+    def __len__(self) -> int:
+        return self._count

@@ -1,0 +1,200 @@
+"""The lane of a process: inputs in, commands and state out, in one batch of writes. It knows no broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from leftfold.engine.processing.command_wire import CONTENT_TYPE, SPEC_VERSION
+from leftfold.engine.processing.event_time import LogTime, TimeMark
+from leftfold.engine.processing.partition_processor import OVERHEAD, BatchLane, Partitioner, Partitions
+from leftfold.engine.processing.process_instance import Instance, InstanceCodec, Timers
+from leftfold.engine.processing.process_reactor import Failed, Passed, Reactor, Request, timer_of
+from leftfold.engine.processing.process_wire import Input, due_record, read_input
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
+from leftfold.model import keys as names
+from leftfold.model.encoding import moment_at
+from leftfold.model.keys import partition_of as murmur
+from leftfold.model.process import Process
+from leftfold.ports.outgoing import Batch, HeaderList, Outgoing
+from leftfold.ports.protocols import RawRecord, StateStore
+
+__all__ = ["ProcessLane"]
+
+
+class ProcessLane(BatchLane[Input]):
+    """Reacts to batches of a process's inputs over the partitions it holds, and knows which timers are due.
+
+    Args:
+        app: the name of the App, part of `ce_source`.
+        partition_of, partitions, max_bytes: see BatchLane. lateness: see LogTime.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        process: Process[Any, Any, Any],
+        *,
+        partition_of: Partitioner,
+        partitions: Partitions,
+        max_bytes: int = 1_000_000,
+        lateness: timedelta | None = None,
+    ) -> None:
+        super().__init__(
+            app,
+            process.name,
+            InstanceCodec(process.state, process.initial_state),
+            partition_of=partition_of,
+            partitions=partitions,
+            max_bytes=max_bytes,
+        )
+        self._app, self._reactor = app, Reactor(process, max_bytes - OVERHEAD)
+        self._topic = names.commands(process.name)
+        self._sources = [names.events(category) for category in process.categories]
+        self._lateness = lateness
+        self.timers: dict[int, Timers] = {}
+        self.times: dict[int, LogTime] = {}
+
+    def hold(self, partition: int, store: StateStore, *, end: int) -> None:
+        """Takes a restored partition and the timers in it."""
+        super().hold(partition, store, end=end)
+        counts = {topic: self._partitions(topic) for topic in self._sources}
+        for topic, count in counts.items():
+            if not count:
+                raise InfrastructureError(f"process {self.name} listens to {topic}, which does not exist")
+        sources = [f"{topic}/{p}" for topic, count in counts.items() for p in range(count)]
+        self.times[partition] = LogTime(sources, self._lateness)
+        timers = self.timers[partition] = Timers()
+        for key, record in store.items():
+            if InstanceCodec.has_timers(record):
+                timers.set(key, InstanceCodec.timers(record))
+
+    def drop(self, partition: int) -> None:
+        """Lets go of a partition and everything known of it."""
+        super().drop(partition)
+        self.timers.pop(partition, None)
+        self.times.pop(partition, None)
+
+    def tell(self, mark: TimeMark) -> None:
+        """Takes word of what time it is."""
+        for partition, time in self.times.items():
+            time.tell(partition, mark)
+
+    def due(self, nexts: Mapping[int, int]) -> Batch:
+        """What says that timers are due by log time, to be written into the process's own topic."""
+        batch = Batch()
+        for partition, offset in nexts.items():
+            time, first = self.times[partition], self.timers[partition].next()
+            time.reach(offset)
+            if first is None or first > time.clock:
+                continue
+            now = time.now(offset)
+            if now is not None and (due := self.due_at(partition, now)):
+                batch.sent.setdefault(self._topic, []).extend(due)
+        return batch
+
+    def due_at(self, partition: int, now: datetime, most: int = 1000) -> list[Outgoing]:
+        """What says that timers of a partition are due at a time, the earliest first."""
+        return [
+            due_record(self._app, self.name, key, name, timer, partition, at=now)
+            for key, name, timer in self.timers[partition].due(now, most)
+        ]
+
+    def commit(self, batch: Batch, ends: Mapping[int, int]) -> None:
+        """Takes over a batch that is committed; timers that it says are due are not said to be again."""
+        super().commit(batch, ends)
+        for partition, instances in batch.streams.items():
+            if partition in self.timers:
+                for key, instance in instances.items():
+                    self.timers[partition].set(key, instance.timers)
+        for out in batch.sent.get(self._topic, ()):
+            if out.partition in self.timers:
+                given = read_input(RawRecord("", out.partition, 0, out.key, out.value, out.headers))
+                self.timers[out.partition].fired(given.key, *timer_of(given))
+
+    def bury(self, record: RawRecord, reason: str, *, silent: bool = False) -> Batch:
+        """A batch that dead-letters one record; whoever folds the inputs again passes it over, too."""
+        batch = super().bury(record, reason, silent=silent)
+        self.finish(batch)
+        return batch
+
+    def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:
+        """Dead-letters an input, and has its instance remember that it was there, if it says whose it is."""
+        super()._bury(batch, record, error)
+        try:
+            given = self._read(record)
+        except ContractError:
+            return
+        instance = self._stream(batch, record.partition, given.key, 0.0)
+        before, room = instance.copy(), self._room_beside(record.key)
+        self._reactor.refuse(instance, given)
+        if len(self.streams.encode(instance)) > room:
+            batch.streams[record.partition][given.key] = before
+            if len(self.streams.encode(before)) > room:
+                # Its key is so large that no state fits beside it: the letter alone says that the input was there.
+                return
+        batch.changed.add((record.partition, given.key))
+
+    def _answer(self, batch: Batch, record: RawRecord, version: int, events: int, error: dict[str, Any] | None) -> None:
+        """Nobody waits for an answer to an input."""
+
+    def _read(self, record: RawRecord) -> Input:
+        return read_input(record)
+
+    def _take(
+        self, batch: Batch, record: RawRecord, given: Input, stream: Instance[Any], now: float, careful: bool
+    ) -> None:
+        if given.origin is not None:
+            at = datetime.fromisoformat(given.time.decode())
+            routed = moment_at(record.time) if record.time else at
+            self.times[record.partition].saw(given.origin[0], at, routed, record.offset)
+        spare = stream.copy() if careful else None
+        outcome = self._reactor.take(stream, given)
+        if spare is not None and (wrong := self._unfit(batch, record.partition, stream, self._room_beside(record.key))):
+            batch.streams[record.partition][given.key] = spare
+            outcome = Failed(wrong)
+        if isinstance(outcome, Passed) and outcome.why == "foreign":
+            # A router sends what its own code listens to: passed over here, it would never reach the process.
+            what = given.type.decode(errors="replace")
+            outcome = Failed(
+                ContractError(f"process {self.name} does not listen to {what}; a router of other code does")
+            )
+        if isinstance(outcome, Passed):
+            self._count(batch, outcome.why)
+            return
+        if isinstance(outcome, Failed):
+            batch.fail(outcome.error)
+            self._bury(batch, record, outcome.error)
+            return
+        batch.changed.add((record.partition, given.key))
+        self._count(batch, "taken")
+        for index, request in enumerate(outcome.commands):
+            self._send(batch, record, given, request, index)
+
+    def _send(self, batch: Batch, record: RawRecord, given: Input, request: Request, index: int) -> None:
+        topic, key = names.commands(request.category), request.key.encode()
+        count = self._partitions(topic)
+        if not count:
+            raise InfrastructureError(
+                f"process {self.name} sends {request.sent.type}, but topic {topic} does not exist; start its service "
+                f"once, or create it: leftfold topics create"
+            )
+        headers: HeaderList = [
+            SPEC_VERSION,
+            ("ce_id", request.id.encode()),
+            self._source,
+            ("ce_type", request.sent.type.encode()),
+            ("ce_subject", key),
+            ("ce_time", given.time),
+            ("ce_correlationid", given.correlation),
+            ("ce_causationid", given.id.encode()),
+            CONTENT_TYPE,
+            ("origin", f"{record.topic}/{record.partition}/{record.offset}/{index}".encode()),
+            ("reply_to", names.commands(self.name).encode()),
+            ("reply_key", record.key or b""),
+        ]
+        if given.traceparent:
+            headers.append(("traceparent", given.traceparent))
+        self._count(batch, "sent")
+        batch.sent.setdefault(topic, []).append(Outgoing(murmur(key, count), key, request.sent.value.encode(), headers))

@@ -1,0 +1,289 @@
+"""Calls `react` with one input of a process, checks its effects, and returns the new instance and what is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
+
+from leftfold.engine.processing.command_wire import to_error
+from leftfold.engine.processing.process_instance import Due, Instance, Sent
+from leftfold.engine.processing.process_wire import ACK, CANCEL, DUE, NACK, Input
+from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, DomainError, LeftfoldError
+from leftfold.model.encoding import version_in
+from leftfold.model.messages import Command
+from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
+from leftfold.ports.codec import MessageCodec, event_id, utc_text
+from leftfold.safety import shown
+
+__all__ = ["Failed", "Passed", "Reactor", "Request", "Took", "checked_effects", "timer_of"]
+
+
+def checked_effects(process: str, out: object, sends: Container[type[Command]]) -> list[Any]:
+    """The effects, in order.
+
+    Raises:
+        DecisionFailed: something of it is nothing that this process may send, or can never be carried out.
+    """
+    if isinstance(out, (Command, Timer, Cancel, Finished, str)) or not isinstance(out, Iterable):
+        raise DecisionFailed(f"process {process}: react gave {out!r}; give a list of what to send, [] for nothing")
+    effects = list(out)
+    for effect in effects:
+        if why := _trouble(effect, sends):
+            raise DecisionFailed(f"process {process}: react gave {effect!r}; {why}")
+    return effects
+
+
+def _trouble(effect: object, sends: Container[type[Command]]) -> str:
+    """What is wrong with an effect, and the mend; '' when nothing is."""
+    match effect:
+        case Finished():
+            return ""
+        case Cancel(name=name):
+            return _named(name)
+        case Timer(name=name, at=at, command=command):
+            return _named(name) or _dated(at) or _sent(command, sends)
+        case type() if issubclass(effect, (Timer, Cancel, Finished, Command)):
+            return f"that is the class itself; write {effect.__name__}(...)"
+        case _:
+            return _sent(effect, sends)
+
+
+def _named(name: object) -> str:
+    return "" if isinstance(name, str) and name else f"a timer's name is a text that is not empty, not {name!r}"
+
+
+def _dated(at: object) -> str:
+    if not isinstance(at, datetime):
+        return f"a timer's time is a datetime, not {at!r}"
+    return "" if at.tzinfo is not None else "its time has no time zone; take it from an event, whose times have one"
+
+
+def _sent(command: object, sends: Container[type[Command]]) -> str:
+    if not isinstance(command, Command):
+        return "a process gives commands, Timer, Cancel and Finished only"
+    if type(command) not in sends:
+        return f"it may not send {type(command).__name__}; add the class to sends="
+    field = type(command).__leftfold__.key
+    key = getattr(command, field)
+    if not isinstance(key, str) or key in ("", "@"):
+        return f"its key {field}={key!r} is none: a text that is neither empty nor '@'"
+    return ""
+
+
+class Request(NamedTuple):
+    """A command to be sent: its id, key and category, and its wire form."""
+
+    id: str
+    key: str
+    category: str
+    sent: Sent
+
+
+class Took(NamedTuple):
+    """The instance took the input, and these commands are to be sent."""
+
+    commands: tuple[Request, ...]
+
+
+class Passed(NamedTuple):
+    """The input does nothing, and why: `duplicates`, `finished`, `cancelled`, `unasked` or `foreign`."""
+
+    why: str
+
+
+class Failed(NamedTuple):
+    """Nobody can react to the input; the instance goes on without it, and the input is dead-lettered."""
+
+    error: LeftfoldError
+
+
+Outcome: TypeAlias = Took | Passed | Failed
+
+
+class Reactor:
+    """The pure half of a process's lane: takes inputs one at a time.
+
+    Args:
+        max_bytes: what the value of one command may weigh.
+    """
+
+    def __init__(self, process: Process[Any, Any, Any], max_bytes: int = 1_000_000) -> None:
+        self.process, self._room = process, max_bytes
+        self.events: MessageCodec[Any] = MessageCodec(process.events)
+        self.commands: MessageCodec[Any] = MessageCodec(process.sends)
+        specs = [cls.__leftfold__ for cls in process.events]
+        self._versions = {f"{spec.category}.{spec.name}": spec.version for spec in specs}
+
+    def take(self, instance: Instance[Any], given: Input) -> Outcome:
+        """Changes `instance` to what it is after this input; one that is `Passed` changes nothing.
+
+        Order of checks: origins, finished, then what the input is. One that fails counts as seen.
+
+        Raises:
+            ConfigurationError: the event is of a version that this code does not know; nobody goes on behind it.
+        """
+        if given.origin is not None:
+            source, offset, index = given.origin
+            if instance.origins.get(source, (-1, -1)) >= (offset, index):
+                return Passed("duplicates")
+        if instance.finished and given.cause not in instance.waiting:
+            return Passed("finished")
+        try:
+            outcome = self._taken(instance, given)
+        except ConfigurationError:
+            raise
+        except LeftfoldError as error:
+            self.refuse(instance, given)
+            return Failed(error)
+        if not isinstance(outcome, Passed):
+            self.see(instance, given)
+        return outcome
+
+    def refuse(self, instance: Instance[Any], given: Input) -> None:
+        """What an input that is dead-lettered leaves behind: it was there, and whatever it answers waits no more."""
+        self.see(instance, given)
+        if given.type in (ACK, NACK):
+            instance.waiting.pop(given.cause, None)
+        elif given.type == DUE and (timer := _due_timer(instance, given)):
+            del instance.timers[timer]
+
+    def see(self, instance: Instance[Any], given: Input) -> None:
+        """Remembers that the input was there."""
+        if given.origin is not None:
+            source, offset, index = given.origin
+            instance.origins[source] = (offset, index)
+
+    def _taken(self, instance: Instance[Any], given: Input) -> Outcome:
+        if given.type in (DUE, CANCEL):
+            return self._due(instance, given)
+        if given.type in (ACK, NACK):
+            return self._answered(instance, given)
+        self._check_version(given)
+        event = self.events.wanted(given.type, given.value)
+        return Passed("foreign") if event is None else self._react(instance, given, event)
+
+    def _check_version(self, given: Input) -> None:
+        name, version = version_in(given.type)
+        known = self._versions.get(name)
+        if known is not None and version is not None and version > known:
+            raise ConfigurationError(
+                f"process {self.process.name} meets {name} version {version} and knows {known}; deploy the code that "
+                f"knows it"
+            )
+
+    def _due(self, instance: Instance[Any], given: Input) -> Outcome:
+        """Ends the timer as this input set it, if it is still there: who comes second does nothing."""
+        name, by = timer_of(given)
+        timer = instance.timers.get(name)
+        if timer is None or timer.by != by:
+            return Passed("cancelled")
+        del instance.timers[name]
+        if given.type == CANCEL:
+            instance.version += 1
+            return Took(())
+        command = self.commands.decode(timer.type.encode(), timer.value.encode())
+        request = self._request(given, 0, command, Sent(timer.type, timer.value))
+        instance.waiting[request.id] = request.sent
+        instance.version += 1
+        return Took((request,))
+
+    def _answered(self, instance: Instance[Any], given: Input) -> Outcome:
+        sent = instance.waiting.get(given.cause)
+        if sent is None:
+            return Passed("unasked")
+        if given.type == ACK:
+            del instance.waiting[given.cause]
+            instance.version += 1
+            return Took(())
+        body = _body(given)
+        refused, value = str(body.get("type") or sent.type), str(body.get("command") or sent.value)
+        command = self.commands.decode(refused.encode(), value.encode())
+        error = to_error(body, type(command))
+        del instance.waiting[given.cause]
+        name = type(command).__name__
+        if not isinstance(error, DomainError):
+            raise ContractError(f"{name} was not decided: {type(error).__name__}: {error}")
+        if not self.process.hears(type(command)):
+            raise ContractError(
+                f"{name} was rejected: {error}; process {self.process.name} has no input Rejected[{name}]"
+            )
+        return self._react(instance, given, Rejected(command, error))
+
+    def _react(self, instance: Instance[Any], given: Input, what: Any) -> Took:
+        process = self.process
+        try:
+            out = checked_effects(process.name, process.react(what, instance.state), self.commands.types)
+            state = process.evolve(instance.state, what)
+            process.state.check(state)
+            effects = [self._encoded(effect) for effect in out]
+        except LeftfoldError:
+            raise
+        except Exception as error:
+            raise DecisionFailed(f"process {process.name} failed on {shown(what)}: {shown(error)}") from error
+        instance.state, instance.version = state, instance.version + 1
+        return Took(tuple(self._applied(instance, given, effects)))
+
+    def _applied(
+        self, instance: Instance[Any], given: Input, effects: Iterable[tuple[Any, Sent | None]]
+    ) -> list[Request]:
+        commands: list[Request] = []
+        for effect, sent in effects:
+            match effect, sent:
+                case Timer(name=name, at=at), Sent():
+                    due = Due(utc_text(at), sent.type, sent.value, given.correlation.decode(), given.id)
+                    instance.timers[name] = due
+                case Cancel(name=name), _:
+                    instance.timers.pop(name, None)
+                case Finished(), _:
+                    instance.finished = True
+                case Command(), Sent():
+                    commands.append(self._request(given, len(commands), effect, sent))
+        instance.waiting |= {request.id: request.sent for request in commands}
+        if instance.finished:
+            instance.timers = {}
+        return commands
+
+    def _encoded(self, effect: Any) -> tuple[Any, Sent | None]:
+        command = effect.command if isinstance(effect, Timer) else effect
+        if not isinstance(command, Command):
+            return effect, None
+        value = self.commands.encode(command)
+        if len(value) > self._room:
+            raise ContractError(f"{type(command).__name__} of {len(value)} bytes; at most {self._room} fit")
+        return effect, Sent(self.commands.types[type(command)].decode(), value.decode())
+
+    def _request(self, given: Input, number: int, command: Command, sent: Sent) -> Request:
+        spec = command.__leftfold__
+        id_ = event_id(self.process.name, given.key, given.id, number + 1)
+        return Request(id_, getattr(command, spec.key), spec.category, sent)
+
+
+def _due_timer(instance: Instance[Any], given: Input) -> str:
+    """The timer that the input says is due, if it is set; '' else."""
+    try:
+        name, by = timer_of(given)
+    except ContractError:
+        return ""
+    return name if name in instance.timers and instance.timers[name].by == by else ""
+
+
+def timer_of(given: Input) -> tuple[str, str]:
+    """The name of the timer that is due or ended, and the id of the input that set it.
+
+    Raises:
+        ContractError: the input does not say so.
+    """
+    fields = _body(given)
+    return str(fields.get("name")), str(fields.get("by"))
+
+
+def _body(given: Input) -> dict[str, Any]:
+    try:
+        fields = json.loads(given.value)
+    except (ValueError, RecursionError) as error:
+        raise ContractError(f"{given.type.decode(errors='replace')} whose value is no JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ContractError(f"{given.type.decode(errors='replace')} whose value is {fields!r}")
+    return fields

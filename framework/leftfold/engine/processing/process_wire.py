@@ -1,0 +1,266 @@
+"""Inputs of processes as records: routed events, answers, timers; and the instance that an event is routed to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from leftfold.engine.processing.command_wire import CONTENT_TYPE, LONGEST, SPEC_VERSION, headers_of, origin_of, small
+from leftfold.engine.processing.process_instance import Due
+from leftfold.errors import ContractError
+from leftfold.model import keys as names
+from leftfold.model.encoding import moment_in
+from leftfold.model.process import Process
+from leftfold.ports.codec import MessageCodec, event_id, header, utc_text
+from leftfold.ports.outgoing import ROUTER, HeaderList, Outgoing, dead_letter
+from leftfold.ports.protocols import RawRecord
+from leftfold.safety import shown
+
+__all__ = [
+    "ACK",
+    "BARRIER",
+    "CANCEL",
+    "DUE",
+    "MAX_BYTES",
+    "NACK",
+    "NO_INPUT",
+    "Input",
+    "Router",
+    "Unusable",
+    "answer_record",
+    "due_record",
+    "read_input",
+    "unroutable",
+]
+
+
+_LARGE, _LONGEST = 100_000, 2000
+BARRIER = b"leftfold.barrier.v1"
+"""The type of a record with the key `@` that a router writes when it begins: it is no input, and no command."""
+NO_INPUT: HeaderList = [("ce_specversion", b"1.0"), ("ce_type", BARRIER)]
+"""The headers of such a record."""
+ACK, NACK, DUE = b"leftfold.ack.v1", b"leftfold.nack.v1", b"leftfold.due.v1"
+CANCEL = b"leftfold.cancel.v1"
+"""The type of what an operator writes to end a timer; one that fires it early is `DUE`, as if its time had come."""
+
+
+class Input(NamedTuple):
+    """What a process gets, as its lane sees it; `cause` is the id of the event, or of the command that was answered."""
+
+    type: bytes
+    value: bytes
+    key: str
+    id: str
+    time: bytes
+    correlation: bytes
+    traceparent: bytes
+    cause: str
+    origin: tuple[str, int, int] | None
+
+
+def read_input(record: RawRecord) -> Input:
+    """The input in a record of `{process}.commands`.
+
+    Raises:
+        ContractError: headers or key are not those of an input.
+    """
+    found = headers_of(record)
+    try:
+        key = record.key.decode() if record.key else ""
+        given = Input(
+            found["ce_type"],
+            record.value or b"",
+            key,
+            found["ce_id"].decode(),
+            found["ce_time"],
+            found.get("ce_correlationid") or found["ce_id"],
+            found.get("traceparent") or b"",
+            (found.get("ce_causationid") or b"").decode(),
+            origin_of(found["origin"]) if "origin" in found else None,
+        )
+        if moment_in(given.time) is None:
+            raise ContractError(f"ce_time {given.time.decode()!r} is no time with its zone")
+        given.correlation.decode(), given.traceparent.decode()
+    except KeyError as error:
+        raise ContractError(f"header {error} is missing; inputs are CloudEvents 1.0 in binary mode") from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ContractError(f"unreadable header or key: {error}") from error
+    if not key or key == "@" or not given.id:
+        raise ContractError(f"key {key[:80]!r} and ce_id {given.id!r}: neither may be empty, and '@' is reserved")
+    if given.origin is None and given.type not in (DUE, CANCEL):
+        raise ContractError("header 'origin' is missing: nobody could tell whether this input was there before")
+    return given
+
+
+def answer_record(
+    command: RawRecord, key: bytes, partition: int, source: bytes, body: dict[str, Any], process: str
+) -> Outgoing:
+    """What a lane answers a process: to its key, with the command's own place as origin, so that it counts once.
+
+    A refusal carries the command, unless it is large: whoever folds the inputs again need not have sent it.
+    """
+    id_ = header(command.headers, "ce_id")
+    if "error" in body:
+        type_ = header(command.headers, "ce_type")[:LONGEST].decode(errors="replace")
+        body = {**small(body, _LARGE), "message": str(body["message"])[:_LONGEST], "type": type_}
+        if len(command.value or b"") <= _LARGE:
+            body["command"] = (command.value or b"").decode(errors="replace")
+    headers: HeaderList = [
+        SPEC_VERSION,
+        ("ce_id", event_id(process, key.decode(errors="replace"), id_.decode(errors="replace"), 0).encode()),
+        ("ce_source", source),
+        ("ce_type", NACK if "error" in body else ACK),
+        ("ce_subject", key),
+        ("ce_time", header(command.headers, "ce_time")),
+        ("ce_correlationid", header(command.headers, "ce_correlationid") or id_),
+        ("ce_causationid", id_),
+        CONTENT_TYPE,
+        ("origin", f"{command.topic}/{command.partition}/{command.offset}/0".encode()),
+    ]
+    if traceparent := header(command.headers, "traceparent"):
+        headers.append(("traceparent", traceparent))
+    return Outgoing(partition, key, json.dumps(body, separators=(",", ":")).encode(), headers)
+
+
+def due_record(
+    app: str, process: str, key: str, name: str, timer: Due, partition: int, *, at: datetime | None = None
+) -> Outgoing:
+    """What says to an instance that its timer is due; of the timer as it was set, so that another one is not fired.
+
+    Args:
+        at: log time when it fires, which may be later than what was set: what follows happens then, and a timer that
+            fires late must not look as if old events were loaded. Absent = the time that was set.
+    """
+    raw, id_ = key.encode(), event_id(process, key, f"{timer.by}/{name}", 0)
+    value = {"name": name, "at": timer.at, "by": timer.by}
+    headers: HeaderList = [
+        SPEC_VERSION,
+        ("ce_id", id_.encode()),
+        ("ce_source", f"/{app}/{process}".encode()),
+        ("ce_type", DUE),
+        ("ce_subject", raw),
+        ("ce_time", timer.at.encode() if at is None else utc_text(at).encode()),
+        ("ce_correlationid", timer.correlation.encode()),
+        ("ce_causationid", timer.by.encode()),
+        CONTENT_TYPE,
+    ]
+    return Outgoing(partition, raw, json.dumps(value, separators=(",", ":")).encode(), headers)
+
+
+MAX_BYTES = 1_048_588
+"""What a batch of records may weigh by default (Kafka's `message.max.bytes`)."""
+_FRAME = 512
+"""More than a batch of one record of ours has besides its keys, values and headers (KIP-98: varints, CRC, times)."""
+_LONGEST_KEY = 1000
+"""Bytes of a key; it is `reply_key` of each command that the instance sends, and deciders refuse longer headers."""
+_LETTER = 10_000
+"""More than the reason and the place of a dead letter weigh."""
+
+
+class Unusable(ContractError):
+    """An event that can be read, and whose value makes no input that could be written; the router goes on behind it.
+
+    Args:
+        why: what is wrong with the value. letter: the record of `{process}.dead` that keeps the event.
+    """
+
+    def __init__(self, why: str, letter: Outgoing) -> None:
+        super().__init__(why)
+        self.letter = letter
+
+
+class Router:
+    """Says where an event goes: a record of `{process}.commands`, or nowhere. It sends nothing.
+
+    Args:
+        app: the name of the App, part of `ce_source`.
+        partition_of: the partition of `{process}.commands`, and of `{process}.dead`, that a key belongs to.
+        max_bytes: what a batch of records may weigh in either topic.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        process: Process[Any, Any, Any],
+        partition_of: Callable[[bytes], int],
+        *,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._process, self._partition_of, self._room = process, partition_of, max_bytes - _FRAME
+        self._events: MessageCodec[Any] = MessageCodec(process.events)
+        self._source = ("ce_source", f"/{app}/{process.name}".encode())
+
+    def route(self, record: RawRecord) -> Outgoing | None:
+        """The event as an input of the process, with its original bytes; None when it does not concern it.
+
+        Raises:
+            ContractError: the event cannot be read, or `correlate` fails on it: other code may route it one day.
+            Unusable: a value in the event makes no input; a client may have chosen it, so it must stop no router.
+        """
+        given = {name: value or b"" for name, value in record.headers}
+        type_ = given.get("ce_type", b"")
+        if record.key == b"@" or (event := self._events.wanted(type_, record.value)) is None:
+            return None
+        id_ = given.get("ce_id", b"").decode(errors="replace")
+        try:
+            key = self._process.correlate(event)
+        except Exception as error:
+            failed = f"{self._process.name}.correlate failed on {shown(event)}: {shown(error)}"
+            raise ContractError(failed) from error
+        if key is None:
+            return None
+        if not isinstance(key, str):
+            gave = f"{self._process.name}.correlate gave {key!r} for {event!r}"
+            raise ContractError(f"{gave}; give a name or None")
+        if wrong := _wrong(key):
+            raise self._unusable(record, f"{self._process.name}.correlate gave {wrong}")
+        raw = key.encode()
+        origin = f"{record.topic}/{record.partition}/{record.offset}/0".encode()
+        headers: HeaderList = [
+            SPEC_VERSION,
+            ("ce_id", event_id(self._process.name, key, id_, 0).encode()),
+            self._source,
+            ("ce_type", type_),
+            ("ce_subject", raw),
+            ("ce_time", given.get("ce_time", b"")),
+            ("ce_correlationid", given.get("ce_correlationid") or id_.encode()),
+            ("ce_causationid", id_.encode()),
+            CONTENT_TYPE,
+            ("origin", origin),
+        ]
+        if traceparent := given.get("traceparent"):
+            headers.append(("traceparent", traceparent))
+        if (weight := _weight(raw, record.value, headers)) > self._room:
+            most = f"{self._room:,} are the most in {names.commands(self._process.name)}"
+            raise self._unusable(record, f"the input weighs {weight:,} bytes, and {most}")
+        return Outgoing(self._partition_of(raw), raw, record.value, headers)
+
+    def _unusable(self, record: RawRecord, why: str) -> Unusable:
+        partition = self._partition_of(record.key or b"")
+        return Unusable(why, dead_letter(record, why, partition, self._room - _LETTER, by=ROUTER))
+
+
+def _wrong(key: str) -> str:
+    """What is wrong with the key of an instance, '' when it can be one."""
+    if not key or key == "@":
+        return f"{key!r}, which is no name of an instance"
+    try:
+        length = len(key.encode())
+    except UnicodeEncodeError:
+        return "half of a surrogate pair, which is no text"
+    return f"a key of {length:,} bytes; {_LONGEST_KEY:,} are the most" if length > _LONGEST_KEY else ""
+
+
+def _weight(key: bytes, value: bytes | None, headers: HeaderList) -> int:
+    return len(key) + len(value or b"") + sum(len(name) + len(text) for name, text in headers)
+
+
+def unroutable(process: str, record: RawRecord, error: ContractError) -> ContractError:
+    """The error of a router that does not go on behind an event, with what can be done about it."""
+    place = f"{record.topic}[{record.partition}]@{record.offset}"
+    return ContractError(
+        f"{place} cannot be routed to {process}: {error}. Deploy code that can; where none ever will, have it passed "
+        f"over: leftfold log skip {process} '{place}' --reason WHY"
+    )

@@ -1,0 +1,353 @@
+"""Brings restored states up to the log: what a state topic lacks is folded from events or inputs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from leftfold.engine.processing.command_processor import End, Lane
+from leftfold.engine.processing.partition_processor import BatchLane, Clock, Partitions
+from leftfold.engine.processing.process_instance import Instance, InstanceCodec
+from leftfold.engine.processing.process_processor import ProcessLane
+from leftfold.engine.processing.process_reactor import Failed, Passed, Reactor
+from leftfold.engine.processing.process_wire import BARRIER, read_input
+from leftfold.engine.processing.stream_state import MARK, StateMark, Stream, StreamCodec, answer
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.decider import Decider
+from leftfold.model.encoding import number_in
+from leftfold.model.keys import partition_of
+from leftfold.model.process import Process
+from leftfold.ports.codec import UNREADABLE, MessageCodec, header
+from leftfold.ports.outgoing import PASSED, offset_in
+from leftfold.ports.protocols import RawRecord, StateStore
+
+__all__ = ["Deciding", "Duty", "ProcessRefold", "Refold", "Refolding", "duty_of"]
+
+
+_OPEN = 2000
+
+
+class ProcessRefold:
+    """Takes one partition's inputs again, as they were taken then; what was sent for them has been sent.
+
+    What was dead-lettered then is passed over, whatever this code would make of it: nothing was sent for it. `changed`
+    are the instances that the state topic does not have yet; of a great many only some are held decoded.
+    """
+
+    def __init__(self, process: Process[Any, Any, Any], store: StateStore) -> None:
+        self.store, self.refused = store, 0
+        self.noted: dict[int, int] = {}
+        self.passed: set[int] = set()
+        self._reactor, self._topic = Reactor(process), f"{process.name}.commands"
+        self._codec: InstanceCodec[Any] = InstanceCodec(process.state, process.initial_state)
+        self.changed: dict[str, None] = {}
+        self._open: dict[str, Instance[Any]] = {}
+        self._dead: set[int] = set()
+
+    def pass_over(self, letter: RawRecord) -> None:
+        """An input that was dead-lettered is not taken now either."""
+        if (offset := offset_in(letter, self._topic)) is not None:
+            self._dead.add(offset)
+
+    def add(self, record: RawRecord) -> None:
+        """Takes one input; one that could not be read then is passed over now."""
+        if header(record.headers, "ce_type") == BARRIER:
+            return
+        try:
+            given = read_input(record)
+        except ContractError:
+            return
+        instance = self._instance(given.key)
+        if record.offset in self._dead:
+            self._reactor.refuse(instance, given)
+        else:
+            outcome = self._reactor.take(instance, given)
+            if isinstance(outcome, Passed) and given.key not in self.changed:
+                return
+            self.refused += isinstance(outcome, Failed)
+        self.changed[given.key] = None
+        self._open[given.key] = instance
+        if len(self._open) > _OPEN:
+            self._close(next(iter(self._open)))
+
+    def adopt(self, key: str, record: bytes) -> None:
+        """Nothing: all that an instance knows comes from its inputs."""
+
+    def take(self, most: int) -> list[tuple[str, bytes]]:
+        """Up to `most` changed instances as records for the state topic; they count as unchanged from then on."""
+        keys = list(self.changed)[:most]
+        records: list[tuple[str, bytes]] = []
+        for key in keys:
+            self._close(key)
+            del self.changed[key]
+            records.append((key, self.store.get(key) or b""))
+        return records
+
+    def _close(self, key: str) -> None:
+        if (instance := self._open.pop(key, None)) is not None:
+            self.store.put([(key, self._codec.encode(instance))])
+
+    def _instance(self, key: str) -> Instance[Any]:
+        if (instance := self._open.pop(key, None)) is not None:
+            return instance
+        record = self.store.get(key)
+        return self._codec.new() if record is None else self._codec.decode(record, 0.0)
+
+
+class Refold:
+    """Folds one partition's events into its state store; streams that already hold an event skip it.
+
+    Events that cannot be folded are noted in `{category}.dead` by the workers that stand still at them; a mark behind
+    such a letter says that somebody had them pass it over. `changed` are the streams that the state topic does not have
+    yet. What was answered is rebuilt as far as events tell: command ids that wrote something, without their bodies'
+    digests.
+    """
+
+    def __init__(self, decider: Decider[Any, Any, Any], store: StateStore) -> None:
+        self._decider, self.store = decider, store
+        self._events: MessageCodec[Any] = MessageCodec(decider.events)
+        self._streams = StreamCodec(decider.state, decider.initial_state)
+        self.changed: dict[str, Stream[Any]] = {}
+        self.refused = 0
+        self._topic = names.events(decider.name)
+        self.noted: dict[int, int] = {}
+        self.passed: set[int] = set()
+
+    def pass_over(self, letter: RawRecord) -> None:
+        """An event that was noted is passed over once a mark says so; commands are of no concern here."""
+        if (offset := offset_in(letter, self._topic)) is not None:
+            if header(letter.headers, "dead_how") == PASSED.encode():
+                self.passed.add(offset)
+            else:
+                self.noted[offset] = letter.offset
+
+    def stream(self, key: str) -> Stream[Any]:
+        """The stream as far as it is folded."""
+        if key in self.changed:
+            return self.changed[key]
+        record = self.store.get(key)
+        if record is None:
+            return self._streams.new()
+        return self._streams.decode(record, 0.0)
+
+    def _version(self, key: str) -> int:
+        if key in self.changed:
+            return self.changed[key].version
+        record = self.store.get(key)
+        return 0 if record is None else self._streams.version(record)
+
+    def add(self, record: RawRecord) -> None:
+        """Folds one event; a record with the key `@` is none (it ends a transaction that a broker forgot).
+
+        Raises:
+            InfrastructureError: events before it are missing, so no complete state can be made.
+            ContractError: the event cannot be read or folded; the partition must not be served.
+        """
+        if record.key == MARK:
+            return
+        where = f"{record.topic}[{record.partition}]@{record.offset}"
+        found = dict(record.headers)
+        try:
+            key = (record.key or b"").decode()
+            version = _number(found["ce_sequence"])
+            k, n = map(_number, found["ce_decision"].split(b"/"))
+            command_id = found["ce_causationid"].decode()
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            why = header(record.headers, UNREADABLE).decode(errors="replace") or f"broken key or headers ({error!r})"
+            raise ContractError(f"{where}: {why}; the partition is not served") from error
+        if version <= self._version(key):
+            return
+        stream = self.stream(key)
+        if version != stream.version + 1:
+            raise InfrastructureError(
+                f"{where}: stream {key!r} goes on at version {version}, but only {stream.version} are known; events "
+                f"before it are missing, so the partition is not served"
+            )
+        try:
+            event = self._events.decode(found.get("ce_type") or b"", record.value)
+        except ContractError as error:
+            raise ContractError(f"{where}: {error}; the partition is not served") from error
+        try:
+            stream.state = self._decider.evolve(stream.state, event)
+        except Exception as error:
+            raise ContractError(
+                f"{where}: {self._decider.name}.evolve failed on {_brief(event)}: {_brief(error)}; the partition "
+                "is not served"
+            ) from error
+        stream.version = version
+        if command_id not in stream.answered:
+            stream.remember(command_id, answer(command_id, "", version - k + 1, n, None, 0.0))
+        self.changed[key] = stream
+
+    def adopt(self, key: str, record: bytes) -> None:
+        """Takes answers and origins from another decider version's record of the stream."""
+        stream = self.stream(key)
+        stream.weight = -1
+        fields = json.loads(record)
+        for id_, digest, first, outcome in fields["answered"]:
+            error = outcome if isinstance(outcome, dict) else None
+            events = 0 if isinstance(outcome, dict) else outcome
+            stream.answered[id_] = answer(id_, digest, first, events, error, 0.0)
+        for source, (offset, index) in fields["origins"].items():
+            stream.origins[source] = max((offset, index), stream.origins.get(source, (-1, -1)))
+        self.changed[key] = stream
+
+    def take(self, most: int) -> list[tuple[str, bytes]]:
+        """Up to `most` changed streams as records for the state topic; they count as unchanged from then on."""
+        keys = list(self.changed)[:most]
+        records = [(key, self._streams.encode(self.changed.pop(key))) for key in keys]
+        self.store.put(records)
+        return records
+
+
+def _number(text: bytes) -> int:
+    number = number_in(text)
+    if number is None:
+        raise ValueError(f"{text[:80]!r} is no number")
+    return number
+
+
+def _brief(value: object) -> str:
+    return repr(value)[:500]
+
+
+class Refolding(Protocol):
+    """Brings the records of one partition up to a log; `changed` are those that the state topic lacks, by key.
+
+    `refused` is how many records of the log this code could not take, though they were taken once. `noted` are the
+    offsets of those at which workers stand still, each with that of its letter; `passed` those that need not be folded.
+    """
+
+    store: StateStore
+    changed: dict[str, Any]
+    refused: int
+    noted: dict[int, int]
+    passed: set[int]
+
+    def add(self, record: RawRecord) -> None:
+        """Folds one record of the log."""
+
+    def adopt(self, key: str, record: bytes) -> None:
+        """Takes over what another version's record says of answers."""
+
+    def pass_over(self, letter: RawRecord) -> None:
+        """A dead letter: the record of the log that it is about was not taken, or need not be."""
+
+    def take(self, most: int) -> list[tuple[str, bytes]]:
+        """Up to `most` changed records for the state topic."""
+
+
+class Duty(Protocol):
+    """What a worker works at: `log` is the topic its state can be folded from, `writes` what else it writes of its own.
+
+    `time` is the topic that says what time it is, '' where nobody needs to know; `refusals` the one that says which
+    records of the log were not taken, or need not be, and `foretells` whether that must be known before any is folded;
+    `adopts` says whether records of another version tell what
+    one's own log does not; `rests` are the topics whose offsets the state remembers beside its own.
+    """
+
+    name: str
+    version: int
+    log: str
+    writes: tuple[str, ...]
+    time: str
+    refusals: str
+    foretells: bool
+    adopts: bool
+    rests: tuple[str, ...]
+
+    def lane(self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock) -> BatchLane[Any]:
+        """The lane that does it."""
+
+    def refold(self, store: StateStore) -> Refolding:
+        """What makes up for records that the state topic lacks."""
+
+    def span(self, mark: StateMark, start: int, end: int) -> tuple[int, int]:
+        """Which records of the log the state lacks, given its mark, the next record to take and the log's end."""
+
+    def partly(self, begin: int, start: int) -> tuple[int, int]:
+        """The `commands` and `events` of a mark while only some of what was folded from `begin` on is written."""
+
+
+class Deciding:
+    """Commands of a category; its state can be folded from the events."""
+
+    def __init__(self, decider: Decider[Any, Any, Any]) -> None:
+        self.decider, self.name, self.version = decider, decider.name, decider.version
+        self.log, self.time, self.refusals, self.adopts = names.events(self.name), "", names.dead(self.name), True
+        self.foretells = False
+        self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
+        self.rests: tuple[str, ...] = (self.log,)
+
+    def lane(self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock) -> BatchLane[Any]:
+        """The lane that decides."""
+        return Lane(
+            app.name,
+            self.decider,
+            partition_of=lambda key: partition_of(key, app.partitions),
+            partitions=partitions,
+            max_bytes=max_bytes,
+            clock=clock,
+            senders=app.senders_to(self.name),
+            end=end,
+        )
+
+    def refold(self, store: StateStore) -> Refolding:
+        """Folds events."""
+        return Refold(self.decider, store)
+
+    def span(self, mark: StateMark, start: int, end: int) -> tuple[int, int]:
+        """Events that the last batch before may have written, up to the end."""
+        return mark.events, end
+
+    def partly(self, begin: int, start: int) -> tuple[int, int]:
+        """The events before are known; no command is taken before all are."""
+        return start, begin
+
+
+class Reacting:
+    """Inputs of a process; its state can be folded from them, which sends nothing."""
+
+    def __init__(self, process: Process[Any, Any, Any]) -> None:
+        self.process, self.name, self.version = process, process.name, process.version
+        self.log, self.time, self.adopts = names.commands(self.name), names.time(self.name), False
+        self.refusals, self.foretells = names.dead(self.name), True
+        self.writes: tuple[str, ...] = (self.refusals,)
+        self.rests: tuple[str, ...] = (self.log, *map(names.events, process.categories))
+
+    def lane(self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock) -> BatchLane[Any]:
+        """The lane that reacts."""
+        return ProcessLane(
+            app.name,
+            self.process,
+            partition_of=lambda key: partition_of(key, app.partitions),
+            partitions=partitions,
+            max_bytes=max_bytes,
+            lateness=app.lateness,
+        )
+
+    def refold(self, store: StateStore) -> Refolding:
+        """Takes inputs again."""
+        return ProcessRefold(self.process, store)
+
+    def span(self, mark: StateMark, start: int, end: int) -> tuple[int, int]:
+        """Inputs that were taken before, but not with this version's state."""
+        return mark.commands, start
+
+    def partly(self, begin: int, start: int) -> tuple[int, int]:
+        """Whoever comes next takes all these inputs again."""
+        return begin, 0
+
+
+def duty_of(app: App, name: str) -> Duty:
+    """What a worker of this name does.
+
+    Raises:
+        ConfigurationError: the App has no decider and no process of that name.
+    """
+    for process in app.processes:
+        if process.name == name:
+            return Reacting(process)
+    return Deciding(app.decider(name))

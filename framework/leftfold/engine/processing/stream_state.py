@@ -1,0 +1,237 @@
+"""The state of a stream: version, state, recent answers; its record in the state topic, and the checkpoint `@`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from leftfold.errors import ContractError
+from leftfold.model.encoding import Storage
+from leftfold.ports.codec import JSON
+
+__all__ = ["MARK", "SETTLED", "MemoryStates", "StateMark", "Stream", "StreamCodec", "answer", "is_state", "state_key"]
+
+
+_STATE = re.compile(rb'\{"version":[0-9]{1,18},"state":')
+_MOST = 1 << 63
+"""Beyond the offsets of any topic."""
+MARK = b"@"
+"""A key that no stream has."""
+
+SETTLED = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.settled.v1"), ("content-type", JSON)]
+"""The headers of what ends a transaction that a broker forgot: a record with the key `@` that is no event."""
+
+
+def state_key(key: bytes) -> str:
+    """The stream that a state record is about; '' when it is about none."""
+    try:
+        return "" if key == MARK else key.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def is_state(value: bytes) -> bool:
+    """Whether a record may be the state of a stream or an instance, as far as its beginning and end tell."""
+    return _STATE.match(value) is not None and value.endswith(b"}")
+
+
+@dataclass(frozen=True)
+class StateMark:
+    """The `@` record of a state partition: how far its commands and, before that batch, its events were known.
+
+    `start` is where the state partition began then: when it begins later by now, records are gone that `events` counts.
+    `topics` are the ids of the topics that these offsets belong to, by name; older records have none.
+    `per_command` is how many bytes of state a command has cost lately, `answers_dropped` how many answers ever left a
+    key's memory before their time: both as of the transaction before.
+    """
+
+    commands: int = 0
+    events: int = 0
+    writer: str = ""
+    start: int = 0
+    topics: Mapping[str, str] = field(default_factory=dict)
+    per_command: int = 0
+    answers_dropped: int = 0
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        return json.dumps(vars(self), separators=(",", ":")).encode()
+
+    def is_of(self, topic: str, ids: Mapping[str, str]) -> bool:
+        """Whether this is about the topic that bears the name now, as far as both ids are known."""
+        known, now = self.topics.get(topic, ""), ids.get(topic, "")
+        return not known or not now or known == now
+
+    @classmethod
+    def decode(cls, value: bytes) -> StateMark:
+        """The mark in a record."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{name: found for name, found in json.loads(value).items() if name in known})
+
+    @classmethod
+    def read(cls, value: bytes) -> StateMark | None:
+        """The mark in a record that anybody may have written; None when it is none."""
+        try:
+            found = cls.decode(value)
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return None
+        counts = (found.commands, found.events, found.start, found.per_command, found.answers_dropped)
+        texts = isinstance(found.topics, dict) and (found.writer, *found.topics.values())
+        if not texts or not all(isinstance(text, str) for text in texts):
+            return None
+        return found if all(type(count) is int and 0 <= count < _MOST for count in counts) else None
+
+
+S = TypeVar("S")
+_HEAD = b'{"version":'
+KEEP, KEEP_SECONDS, KEEP_MOST, KEEP_BYTES = 32, 60.0, 1000, 131_072
+
+
+class Answer(NamedTuple):
+    """What a command id was answered with: `events` written from version `first` on, or an `error` as in a nack.
+
+    `seen` is when it was given, in seconds since 1970, and not before the broker appended the command; `encoded` its
+    part of the state record.
+    """
+
+    digest: str
+    first: int
+    events: int
+    error: dict[str, Any] | None
+    seen: float
+    encoded: bytes
+
+
+def answer(id_: str, digest: str, first: int, events: int, error: dict[str, Any] | None, seen: float) -> Answer:
+    """An answer with its encoded form, `[command id, body digest, first version, n | error]`."""
+    if error is None and id_.isascii() and id_.isprintable() and '"' not in id_ and "\\" not in id_:
+        encoded = f'["{id_}","{digest}",{first},{events}]'.encode()
+    else:
+        encoded = json.dumps([id_, digest, first, events if error is None else error], separators=(",", ":")).encode()
+    return Answer(digest, first, events, error, seen, encoded)
+
+
+@dataclass(slots=True)
+class Stream(Generic[S]):
+    """One stream: `answered` by command id, oldest first; `origins` the highest (offset, index) per origin.
+
+    `weight` is what the encoded answers weigh in bytes, -1 while nothing has asked.
+    """
+
+    version: int
+    state: S
+    answered: dict[str, Answer]
+    origins: dict[str, tuple[int, int]]
+    weight: int = field(default=-1, compare=False)
+
+    def copy(self) -> Stream[S]:
+        """A copy that may change without touching this one."""
+        return Stream(self.version, self.state, dict(self.answered), dict(self.origins), self.weight)
+
+    def remember(self, id_: str, given: Answer, now: float | None = None) -> int:
+        """Adds an answer and drops those out of the window; returns how many young ones had to go.
+
+        Ages are measured at `now`, when the broker appended the command, or else when the answer was given: behind an
+        outage, repeats that were appended before an answer are still to come.
+        The window is bounded in bytes, too: each transaction writes all of it again.
+        """
+        if self.weight < 0 or id_ in self.answered:
+            self.answered[id_] = given
+            self.weight = sum(len(one.encoded) for one in self.answered.values())
+        else:
+            self.answered[id_] = given
+            self.weight += len(given.encoded)
+        dropped, at = 0, given.seen if now is None else now
+        while len(self.answered) > KEEP:
+            oldest = next(iter(self.answered))
+            young = at - self.answered[oldest].seen <= KEEP_SECONDS
+            if young and len(self.answered) <= KEEP_MOST and self.weight <= KEEP_BYTES:
+                break
+            self.weight -= len(self.answered.pop(oldest).encoded)
+            dropped += young
+        return dropped
+
+    def shed(self, excess: int) -> int:
+        """Drops the oldest answers, never the last, until the record is `excess` bytes lighter; returns how many."""
+        before = len(self.answered)
+        while excess > 0 and len(self.answered) > 1:
+            excess -= len(self.answered.pop(next(iter(self.answered))).encoded) + 1
+        self.weight = -1
+        return before - len(self.answered)
+
+
+class StreamCodec(Generic[S]):
+    """Reads and writes state records, `{version, state, answered, origins}`."""
+
+    def __init__(self, storage: Storage[S], initial: S) -> None:
+        self._storage, self._initial = storage, initial
+
+    def new(self) -> Stream[S]:
+        """A stream before its first event."""
+        return Stream(0, self._initial, {}, {})
+
+    def encode(self, stream: Stream[S]) -> bytes:
+        """The record's value."""
+        return _HEAD + b'%d,"state":%b,"answered":[%b],"origins":%b}' % (
+            stream.version,
+            self._storage.encode(stream.state),
+            b",".join([a.encoded for a in stream.answered.values()]),
+            json.dumps(stream.origins, separators=(",", ":")).encode() if stream.origins else b"{}",
+        )
+
+    def shed(self, stream: Stream[S], excess: int) -> int:
+        """See Stream."""
+        return stream.shed(excess)
+
+    @staticmethod
+    def version(value: bytes) -> int:
+        """The version in a record, without decoding the rest."""
+        return int(value[len(_HEAD) : value.index(b",")])
+
+    def decode(self, value: bytes, seen: float) -> Stream[S]:
+        """The stream behind a record; its answers count as given at `seen`.
+
+        Raises:
+            ContractError: the record is not one that `encode` wrote for this state type.
+        """
+        try:
+            fields = json.loads(value)
+            version, state = int(fields["version"]), json.dumps(fields["state"])
+            answered = {
+                id_: answer(id_, digest, first, *_outcome(outcome), seen)
+                for id_, digest, first, outcome in fields["answered"]
+            }
+            origins = {source: (offset, index) for source, (offset, index) in fields["origins"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ContractError(f"unreadable state record {value[:80]!r}: {error!r}") from error
+        return Stream(version, self._storage.decode(state), answered, origins)
+
+
+def _outcome(outcome: int | dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
+    return (outcome, None) if isinstance(outcome, int) else (0, outcome)
+
+
+class MemoryStates:
+    """A StateStore in memory."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, bytes] = {}
+
+    def get(self, key: str) -> bytes | None:
+        """The record of a stream, None when it does not exist."""
+        return self._records.get(key)
+
+    def put(self, records: Iterable[tuple[str, bytes]]) -> None:
+        """Remembers records."""
+        self._records.update(records)
+
+    def items(self) -> Iterator[tuple[str, bytes]]:
+        """Every record."""
+        return iter(self._records.items())
+
+    def __len__(self) -> int:
+        """How many streams there are."""
+        return len(self._records)

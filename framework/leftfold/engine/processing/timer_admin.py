@@ -1,0 +1,141 @@
+"""The timers of a process as its state topic has them, and orders of operators to fire or cancel one (decision 31)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from leftfold.engine.processing.command_wire import CONTENT_TYPE, SPEC_VERSION, command_id
+from leftfold.engine.processing.process_instance import Due, InstanceCodec
+from leftfold.engine.processing.process_wire import CANCEL, DUE
+from leftfold.engine.processing.stream_state import MARK
+from leftfold.errors import InfrastructureError
+from leftfold.model.position import Position
+from leftfold.ports.codec import utc_text
+from leftfold.ports.outgoing import HeaderList, Outgoing
+from leftfold.ports.protocols import LogReader
+
+__all__ = ["Action", "Order", "SetTimer", "TimerTable", "order_record"]
+
+
+class Action(StrEnum):
+    """What is to be done with a timer."""
+
+    FIRE = "fire"
+    CANCEL = "cancel"
+
+
+class SetTimer(NamedTuple):
+    """A timer as it stands in the state of a process."""
+
+    partition: int
+    key: str
+    name: str
+    due: Due
+
+
+@dataclass(frozen=True)
+class Order:
+    """Who wants it and why, and what time it is in the log: the command that a fired timer sends bears that."""
+
+    action: Action
+    actor: str
+    reason: str
+    at: datetime
+
+
+def order_record(app: str, process: str, timer: SetTimer, order: Order) -> Outgoing:
+    """The input that fires a timer early, or ends it, as the input `by` set it: another setting is left alone.
+
+    Each order has an id of its own, so that a trace tells which one took effect.
+    """
+    raw = timer.key.encode()
+    value = {"name": timer.name, "at": timer.due.at, "by": timer.due.by, "actor": order.actor}
+    value["reason"] = order.reason
+    headers: HeaderList = [
+        SPEC_VERSION,
+        ("ce_id", command_id().encode()),
+        ("ce_source", f"/{app}/{process}".encode()),
+        ("ce_type", DUE if order.action is Action.FIRE else CANCEL),
+        ("ce_subject", raw),
+        ("ce_time", utc_text(order.at).encode()),
+        ("ce_correlationid", timer.due.correlation.encode()),
+        ("ce_causationid", timer.due.by.encode()),
+        CONTENT_TYPE,
+    ]
+    return Outgoing(timer.partition, raw, json.dumps(value, separators=(",", ":")).encode(), headers)
+
+
+_BATCH, _WAIT, _PATIENCE = 500, 0.1, 15.0
+
+
+class TimerTable:
+    """Reads a state topic, or some partitions of it, and keeps the records that have timers.
+
+    Args:
+        reader: of committed records; whoever made it closes it.
+        starts: where the partitions begin that are to be read.
+    """
+
+    def __init__(self, reader: LogReader, topic: str, starts: Position) -> None:
+        self._reader, self._topic, self._partitions = reader, topic, frozenset(starts.offsets[topic])
+        self._records: dict[str, tuple[int, bytes]] = {}
+        self.keys: set[str] = set()
+        """Every instance that has a record."""
+        reader.seek(starts)
+
+    def read(self) -> None:
+        """Reads on to where the topic ends now.
+
+        Raises:
+            InfrastructureError: nothing comes, or what is there is hidden by a transaction that stays open.
+        """
+        ends = self._reader.ends([self._topic]).offsets[self._topic]
+        wanted = Position({self._topic: {p: ends[p] for p in self._partitions}})
+        heard = time.monotonic()
+        while not self._reader.position().covers(wanted):
+            if self._poll():
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _PATIENCE:
+                raise InfrastructureError(
+                    f"{self._topic} cannot be read up to its end: no broker answers, or a transaction is open there; "
+                    f"see: leftfold status"
+                )
+
+    def await_taken(self, timer: SetTimer, seconds: float) -> bool:
+        """Waits until a setting is gone, whoever ended it; False when it is still there after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while self._stands(timer):
+            if time.monotonic() > deadline:
+                return False
+            self._poll()
+        return True
+
+    def timers(self, key: str = "") -> Iterator[SetTimer]:
+        """Those that are set, of one instance if it is named."""
+        named = (key,) if key in self._records else () if key else tuple(self._records)
+        for one in named:
+            partition, value = self._records[one]
+            for name, due in InstanceCodec.timers(value).items():
+                yield SetTimer(partition, one, name, due)
+
+    def _stands(self, timer: SetTimer) -> bool:
+        return any(found.name == timer.name and found.due.by == timer.due.by for found in self.timers(timer.key))
+
+    def _poll(self) -> bool:
+        records = self._reader.poll(_BATCH, _WAIT)
+        for record in records:
+            if record.key is None or record.key == MARK or record.value is None:
+                continue
+            key = record.key.decode()
+            self.keys.add(key)
+            if InstanceCodec.has_timers(record.value):
+                self._records[key] = record.partition, record.value
+            else:
+                self._records.pop(key, None)
+        return bool(records)

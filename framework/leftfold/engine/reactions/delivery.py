@@ -1,0 +1,188 @@
+"""Events on their way to a reaction, and how far each partition is done when records finish out of order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from leftfold.errors import ContractError
+from leftfold.model.encoding import moment_at, version_in
+from leftfold.model.reaction import Delivery, Reaction, idempotency_key
+from leftfold.ports.codec import MessageCodec, header, read_recorded
+from leftfold.ports.outgoing import HeaderList, Outgoing, reason_of
+from leftfold.ports.protocols import RawRecord
+
+__all__ = ["DEAD_HEADERS", "Frontier", "Pending", "PendingReader", "Place", "parked"]
+
+
+Place: TypeAlias = tuple[str, int]
+"""A topic and a partition."""
+DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
+"""What a parked event has besides its own headers."""
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """An event that is not done; `tries` counts the failed ones, `error` is what nobody could try because of.
+
+    `taken` is where it was read: in the log, or where it is parked.
+    """
+
+    record: RawRecord
+    event: Any
+    delivery: Delivery
+    tries: int = 0
+    error: ContractError | None = None
+    stream: tuple[str, int, bytes] = field(init=False)
+    taken: tuple[Place, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stream = (self.record.topic, self.record.partition, self.record.key or b"")
+        self.taken = (self.place, self.record.offset)
+
+    @property
+    def place(self) -> Place:
+        """Where it is from."""
+        return self.record.topic, self.record.partition
+
+    def next_delivery(self) -> Delivery:
+        """What the next try is told."""
+        return replace(self.delivery, attempt=self.tries + 1)
+
+
+class PendingReader:
+    """Reads what concerns a reaction."""
+
+    def __init__(self, reaction: Reaction[Any]) -> None:
+        self._reaction = reaction
+        self._codec: MessageCodec[Any] = MessageCodec(reaction.events)
+        self._versions = {f"{s.category}.{s.name}": s.version for s in (c.__leftfold__ for c in reaction.events)}
+
+    def read(self, record: RawRecord) -> Pending | None:
+        """The event in a record, None when it does not concern the reaction; broken ones have their `error`.
+
+        Raises:
+            ContractError: it is of a newer version than this code knows: code that does is on its way.
+        """
+        self._check_version(record)
+        try:
+            recorded = read_recorded(self._codec, record)
+        except ContractError as error:
+            return self._broken(record, error)
+        if recorded is None:
+            return None
+        name = self._reaction.name
+        delivery = Delivery(
+            reaction=name,
+            idempotency_key=idempotency_key(name, recorded.id),
+            key=recorded.key,
+            id=recorded.id,
+            time=recorded.time,
+            version=recorded.version,
+            position=recorded.position,
+            correlation_id=recorded.correlation_id,
+            traceparent=recorded.traceparent,
+        )
+        return Pending(record, recorded.event, delivery)
+
+    def _broken(self, record: RawRecord, error: ContractError) -> Pending:
+        id_ = header(record.headers, "ce_id").decode(errors="replace")
+        name, time = self._reaction.name, moment_at(record.time)
+        delivery = Delivery(reaction=name, idempotency_key=idempotency_key(name, id_), time=time)
+        return Pending(record, None, delivery, 0, error)
+
+    def _check_version(self, record: RawRecord) -> None:
+        name, version = version_in(header(record.headers, "ce_type"))
+        known = self._versions.get(name)
+        if known is not None and version is not None and version > known:
+            raise ContractError(
+                f"reaction {self._reaction.name} meets {name} version {version} at {record.topic}[{record.partition}]"
+                f"@{record.offset} and knows {known}; it waits there: deploy the code that knows it"
+            )
+
+
+def parked(pending: Pending, error: BaseException, partition: int, *, whole: bool = True) -> Outgoing:
+    """The record that parks an event: as it was written, with why, from where, how often it was tried and its key.
+
+    Args:
+        whole: False leaves its bytes where they are, since the copy would be too heavy.
+    """
+    record = pending.record
+    headers: HeaderList = [
+        *(record.headers if whole else ()),
+        ("dead_reason", reason_of(error).encode()),
+        ("dead_source", f"{record.topic}/{record.partition}/{record.offset}".encode()),
+        ("attempts", str(pending.tries).encode()),
+        ("idempotency_key", pending.delivery.idempotency_key.encode()),
+    ]
+    if not whole:
+        headers.append(("dead_reference", b"true"))
+    return Outgoing(partition, record.key, record.value if whole else None, headers)
+
+
+class Frontier:
+    """Of each partition the oldest offset that is not done, behind which nothing is forgotten.
+
+    Args:
+        most_open: how many records of a partition may wait. most_ahead: how many may have been taken since the oldest
+            that is not done: whoever takes over does those again.
+    """
+
+    def __init__(self, *, most_open: int = 1000, most_ahead: int = 10_000) -> None:
+        self._most_open, self._most_ahead = most_open, most_ahead
+        self._reached: dict[Place, int] = {}
+        self._taken: dict[Place, deque[int]] = {}
+        self._done: dict[Place, set[int]] = {}
+
+    def hold(self, place: Place, offset: int) -> None:
+        """A partition is read from here on."""
+        self._reached[place], self._taken[place], self._done[place] = offset, deque(), set()
+
+    def drop(self, places: Iterable[Place]) -> None:
+        """These are somebody else's now."""
+        for place in places:
+            for known in (self._reached, self._taken, self._done):
+                known.pop(place, None)
+
+    def take(self, place: Place, offset: int, *, is_open: bool) -> None:
+        """A record was read; one that is not open needs nothing to be done."""
+        self._reached[place] = offset + 1
+        if is_open:
+            self._taken[place].append(offset)
+
+    def reach(self, place: Place, offset: int) -> None:
+        """Nothing lies before this offset that is not taken."""
+        self._reached[place] = max(offset, self._reached[place])
+
+    def done(self, place: Place, offset: int) -> None:
+        """A record is done; of a partition that is no longer held nothing is known."""
+        if place not in self._taken:
+            return
+        taken, done = self._taken[place], self._done[place]
+        done.add(offset)
+        while taken and taken[0] in done:
+            done.remove(taken.popleft())
+
+    @property
+    def open(self) -> int:
+        """How many records were taken and are not done."""
+        return sum(len(taken) - len(self._done[place]) for place, taken in self._taken.items())
+
+    def holds(self, place: Place) -> bool:
+        """Whether the partition is held."""
+        return place in self._reached
+
+    def reached(self, place: Place) -> int:
+        """The next offset to be read."""
+        return self._reached[place]
+
+    def is_full(self, place: Place) -> bool:
+        """Whether no more of the partition is to be read for now."""
+        taken = len(self._taken[place])
+        return taken >= self._most_ahead or taken - len(self._done[place]) >= self._most_open
+
+    def offsets(self) -> dict[Place, int]:
+        """Where each partition goes on if all ends now."""
+        return {place: taken[0] if taken else self._reached[place] for place, taken in self._taken.items()}

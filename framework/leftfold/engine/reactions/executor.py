@@ -1,0 +1,214 @@
+"""Runs handlers of reactions on threads, with a deadline, and tracks events that may have killed a process."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from leftfold.engine.reactions.delivery import Pending, Place
+from leftfold.errors import Fenced
+from leftfold.model.reaction import Reaction
+
+__all__ = ["CLEAN", "DEATHS", "Actors", "Suspects"]
+
+
+class Ended(NamedTuple):
+    """A try that is over, and what it failed of; `is_left`: that it failed was told when its deadline passed."""
+
+    pending: Pending
+    error: BaseException | None
+    is_left: bool = False
+
+
+class Actors:
+    """Starts tries and tells of their ends. A try that outlives its deadline counts as failed, and its thread is left.
+
+    Python cannot end a thread: those that hang are counted, and when there are far more than tries of one event could
+    leave, the process ends to be started anew. Until it ends, such a thread may still do what kills the process.
+    """
+
+    def __init__(self, reaction: Reaction[Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._reaction, self._clock = reaction, clock
+        self._under_way: dict[int, tuple[Pending, float]] = {}
+        self._left: dict[int, tuple[Pending, float]] = {}
+        self._most_left = max(64, 2 * reaction.at_once * reaction.attempts)
+        self._ends: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
+        self._number = count()
+
+    @property
+    def free(self) -> int:
+        """How many more tries may begin."""
+        return self._reaction.at_once - len(self._under_way)
+
+    def under_way(self) -> list[Pending]:
+        """What is being tried."""
+        return [pending for pending, _ in self._under_way.values()]
+
+    def left(self) -> list[Pending]:
+        """Whose threads were left and have not ended."""
+        return [pending for pending, _ in self._left.values()]
+
+    def near(self) -> list[Pending]:
+        """What is being tried, and what was left so lately that a death might well be its own.
+
+        A thread that never ends is near for one `timeout` more: nothing may wait for it for ever.
+        """
+        now = self._clock()
+        return self.under_way() + [pending for pending, until in self._left.values() if now < until]
+
+    def is_acting(self, pending: Pending) -> bool:
+        """Whether any thread is at this event, left or not."""
+        here = (pending.place, pending.record.offset)
+        return any(here == (one.place, one.record.offset) for one in (*self.under_way(), *self.left()))
+
+    def start(self, pending: Pending) -> None:
+        """Begins a try."""
+        number = next(self._number)
+        self._under_way[number] = (pending, self._clock() + self._reaction.timeout)
+        threading.Thread(
+            target=self._run, args=(number, pending), name=f"{self._reaction.name}-{number}", daemon=True
+        ).start()
+
+    def ended(self, wait: float) -> list[Ended]:
+        """The tries that have ended, left ones too, waited for when none has yet; and those whose time is over.
+
+        Raises:
+            Fenced: too many threads hang.
+        """
+        found: list[Ended] = []
+        try:
+            told = self._ends.get(timeout=wait) if wait > 0 else self._ends.get_nowait()
+            while True:
+                number, error = told
+                if number in self._under_way:
+                    found.append(Ended(self._under_way.pop(number)[0], error))
+                else:
+                    found.append(Ended(self._left.pop(number)[0], error, is_left=True))
+                told = self._ends.get_nowait()
+        except Empty:
+            return found + self._overdue()
+
+    def _overdue(self) -> list[Ended]:
+        now = self._clock()
+        late = [number for number, (_, deadline) in self._under_way.items() if now >= deadline]
+        for number in late:
+            self._left[number] = (self._under_way.pop(number)[0], now + self._reaction.timeout)
+        if len(self._left) > self._most_left:
+            raise Fenced(
+                f"reaction {self._reaction.name}: {len(self._left)} tries hang beyond their {self._reaction.timeout:g} "
+                f"s; this process ends. Give what act() waits for a deadline of its own"
+            )
+        why = f"no end within {self._reaction.timeout:g} s"
+        return [Ended(self._left[number][0], TimeoutError(why)) for number in late]
+
+    def _run(self, number: int, pending: Pending) -> None:
+        error: BaseException | None = None
+        try:
+            self._reaction.call(pending.event, pending.next_delivery())
+        except BaseException as failure:  # noqa: BLE001  # SystemExit too: whatever it is, the event is not done
+            error = failure
+        self._ends.put((number, error))
+
+
+DEATHS = 3
+"""How many processes an event may kill."""
+CLEAN, _WORKING = "", "w"
+_WARY_FOR = 20_000
+_MOST_NOTED = 64
+_MOST_BYTES = 3500
+_FRAME = len('{"deaths":{},"at":[]}')
+
+
+class Suspects:
+    """Deaths by partition, kept in the metadata of its offset, which a group's next member finds there.
+
+    A partition that was not left in order is *wary*: what is begun there is noted before. What was noted when a process
+    died is suspect: it is tried alone, so that a death then is its own. A try that ends, however it ends, clears it.
+
+    A broker refuses long notes (`offset.metadata.max.bytes` is 4,096). What is under way always fits, with its deaths;
+    of the rest the highest counts stay, then the lowest offsets, and what is left out counts as innocent.
+    """
+
+    def __init__(self) -> None:
+        self._deaths: dict[Place, dict[int, int]] = {}
+        self._wary: dict[Place, int] = {}
+
+    def hold(self, place: Place, left: str) -> None:
+        """A partition that was left so; what is no note of ours counts as left in order."""
+        deaths, at = _read(left)
+        self._deaths[place] = {offset: deaths.get(offset, 0) + (offset in at) for offset in {*deaths, *at}}
+        if left == _WORKING or left.startswith("{"):
+            self._wary[place] = _WARY_FOR
+
+    def drop(self, places: Iterable[Place]) -> None:
+        """These are somebody else's now."""
+        for place in places:
+            self._deaths.pop(place, None)
+            self._wary.pop(place, None)
+
+    def took(self, place: Place) -> None:
+        """An event of the partition was read; behind a great many the one that killed would have come again."""
+        if place in self._wary:
+            self._wary[place] -= 1
+            if self._wary[place] <= 0 and not self._deaths.get(place):
+                del self._wary[place]
+
+    def room(self, under_way: int) -> int:
+        """How many more may begin: a note is short, and says all that is under way."""
+        return _MOST_NOTED - under_way if self._wary else _WARY_FOR
+
+    def deaths(self, pending: Pending) -> int:
+        """How many processes in a row have died while it was under way."""
+        return self._deaths.get(pending.place, {}).get(pending.record.offset, 0)
+
+    def cleared(self, pending: Pending) -> None:
+        """No try of it goes on, and the process lives."""
+        self._deaths.get(pending.place, {}).pop(pending.record.offset, None)
+
+    def note(self, place: Place, offset: int, under_way: Collection[int], hanging: Collection[int] = ()) -> str:
+        """What to leave behind at an offset while there is work.
+
+        Args:
+            under_way: the offsets of what is being tried there.
+            hanging: of what was given up there, whose threads have not ended.
+        """
+        return self._told(place, offset, under_way, hanging) if place in self._wary else _WORKING
+
+    def farewell(self, place: Place, offset: int) -> str:
+        """What to leave behind when the partition is left in order: what is under way has killed nobody."""
+        told = self._told(place, offset, (), ())
+        return told if '"deaths"' in told else CLEAN
+
+    def _told(self, place: Place, offset: int, under_way: Collection[int], hanging: Collection[int]) -> str:
+        known = {one: count for one, count in self._deaths.get(place, {}).items() if one >= offset}
+        at = {one for one in (*under_way, *hanging) if one >= offset}
+
+        def rank(one: int) -> tuple[bool, int, int]:
+            return one not in under_way, -known.get(one, 0) - (one in at), one
+
+        kept: list[int] = []
+        room = _MOST_BYTES - _FRAME
+        for one in sorted({*known, *at}, key=rank):
+            room -= len(f'"{one}":{known[one]},') if one in known else 0
+            room -= len(f"{one},") if one in at else 0
+            if room < 0:
+                break
+            kept.append(one)
+        kept.sort()
+        deaths = {str(one): known[one] for one in kept if one in known}
+        told = {**({"deaths": deaths} if deaths else {}), "at": [one for one in kept if one in at]}
+        return json.dumps(told, separators=(",", ":"))
+
+
+def _read(left: str) -> tuple[dict[int, int], set[int]]:
+    """The deaths that were known before, and what was under way."""
+    try:
+        told: Any = json.loads(left)
+        return {int(offset): int(count) for offset, count in told.get("deaths", {}).items()}, set(map(int, told["at"]))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return {}, set()

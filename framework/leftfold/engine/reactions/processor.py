@@ -1,0 +1,254 @@
+"""Delivers events to a reaction: one at a time per stream, in order, retried after a pause, then parked."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from itertools import count
+from typing import Any, NamedTuple
+
+from leftfold.engine.reactions.delivery import Frontier, Pending, PendingReader, Place
+from leftfold.engine.reactions.executor import DEATHS, Actors, Suspects
+from leftfold.errors import InfrastructureError
+from leftfold.model.reaction import Reaction
+from leftfold.ports.protocols import RawRecord
+
+__all__ = ["Acting", "Left"]
+
+
+_Stream = tuple[str, int, bytes]
+
+
+class Errands:
+    """Queues of events by stream. It starts nothing and knows no clock.
+
+    Args:
+        chance: 0..1, to spread what failed together.
+    """
+
+    def __init__(self, reaction: Reaction[Any], chance: Callable[[], float] = random.random) -> None:
+        self._reaction, self._chance = reaction, chance
+        self._queues: dict[_Stream, deque[Pending]] = {}
+        self._ready: deque[_Stream] = deque()
+        self._later: list[tuple[float, int, _Stream]] = []
+        self._number = count()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def add(self, pending: Pending) -> None:
+        """An event behind those of its stream."""
+        queue = self._queues.get(pending.stream)
+        if queue is None:
+            self._queues[pending.stream] = deque([pending])
+            self._ready.append(pending.stream)
+        else:
+            queue.append(pending)
+
+    def next(self, now: float) -> Pending | None:
+        """The event to act on now, None when there is none; its stream waits until `done` or `failed`."""
+        while self._later and self._later[0][0] <= now:
+            stream = heapq.heappop(self._later)[2]
+            if stream in self._queues:
+                self._ready.append(stream)
+        while self._ready:
+            queue = self._queues.get(self._ready.popleft())
+            if queue is not None:
+                return queue[0]
+        return None
+
+    def put_back(self, pending: Pending) -> None:
+        """It did not begin; it is the next one again."""
+        if pending.stream in self._queues:
+            self._ready.appendleft(pending.stream)
+
+    def wait(self, now: float, most: float) -> float:
+        """Seconds until something is to be tried again, `most` at the most."""
+        return min(most, max(0.0, self._later[0][0] - now)) if self._later else most
+
+    def done(self, pending: Pending) -> bool:
+        """The event needs no more tries, so the next one of its stream is ready; False when it was dropped."""
+        queue = self._queues.get(pending.stream)
+        if queue is None or queue[0] is not pending:
+            return False
+        queue.popleft()
+        if queue:
+            self._ready.append(pending.stream)
+        else:
+            del self._queues[pending.stream]
+        return True
+
+    def failed(self, pending: Pending, error: BaseException, now: float) -> bool:
+        """Whether it is tried again later; if not, it is to be parked, and its stream waits until it is."""
+        pending.tries += 1
+        queue = self._queues.get(pending.stream)
+        if queue is None or queue[0] is not pending:
+            return True
+        if pending.tries >= self._reaction.attempts or isinstance(error, self._reaction.gives_up):
+            return False
+        due = now + self._reaction.pause(pending.tries, self._chance())
+        heapq.heappush(self._later, (due, next(self._number), pending.stream))
+        return True
+
+    def drop(self, places: Collection[Place]) -> None:
+        """Forgets the events of partitions that are somebody else's now."""
+        for stream in [stream for stream in self._queues if stream[:2] in places]:
+            del self._queues[stream]
+
+
+Park = Callable[[Pending, BaseException], None]
+"""Writes to where parked events are; it is written when this returns."""
+
+
+class Left(NamedTuple):
+    """What is left behind of a partition: where to go on, and a note about what may have killed a process."""
+
+    offset: int
+    note: str
+
+
+class Acting:
+    """The loop of a reaction without its log; one thread calls it.
+
+    Args:
+        park: called for events that nobody can act on; if it raises, they are not done.
+        note: called before anything begins: whether what `left` says then is where a successor finds it.
+        told: called with each failed try, and whether that was the last one.
+    """
+
+    def __init__(
+        self,
+        reaction: Reaction[Any],
+        park: Park,
+        *,
+        note: Callable[[], bool] = lambda: True,
+        told: Callable[[Pending, BaseException, bool], None] = lambda pending, error, parked: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._park, self._note, self._told, self._clock = park, note, told, clock
+        self.frontier, self._suspects = Frontier(), Suspects()
+        self._beginning: list[Pending] = []
+        self._alone: deque[Pending] = deque()
+        self._reader, self._errands, self._actors = PendingReader(reaction), Errands(reaction), Actors(reaction, clock)
+
+    def hold(self, place: Place, left: Left) -> None:
+        """A partition is acted on from where it was left."""
+        self.frontier.hold(place, left.offset)
+        self._suspects.hold(place, left.note)
+
+    def left(self) -> dict[Place, Left]:
+        """What a successor is to find of each partition if this process dies now."""
+        at, hanging = _offsets((*self._actors.under_way(), *self._beginning)), _offsets(self._actors.left())
+        return {
+            place: Left(offset, self._suspects.note(place, offset, at.get(place, set()), hanging.get(place, set())))
+            for place, offset in self.frontier.offsets().items()
+        }
+
+    def farewell(self, places: Collection[Place]) -> dict[Place, Left]:
+        """What a successor is to find of partitions that are left in order."""
+        offsets = {place: offset for place, offset in self.frontier.offsets().items() if place in places}
+        return {place: Left(offset, self._suspects.farewell(place, offset)) for place, offset in offsets.items()}
+
+    def take(self, record: RawRecord, taken: tuple[Place, int] | None = None) -> None:
+        """A record that comes next in its partition.
+
+        Args:
+            taken: where it was taken from, if that is not where it stands in the log.
+
+        Raises:
+            ContractError: it is of a newer version than this code knows.
+        """
+        pending = self._reader.read(record)
+        place, offset = taken or ((record.topic, record.partition), record.offset)
+        self.frontier.take(place, offset, is_open=pending is not None)
+        if pending is not None:
+            pending.taken = place, offset
+            self._suspects.took(pending.place)
+            self._errands.add(pending)
+
+    def step(self, most: float) -> bool:
+        """Starts what may start, and waits up to `most` seconds for something to end; whether anything is under way."""
+        self._beginning = self._chosen()
+        if self._beginning:
+            if self._note():
+                for pending in self._beginning:
+                    self._actors.start(pending)
+            else:
+                for pending in reversed(self._beginning):
+                    self._errands.put_back(pending)
+            self._beginning = []
+        busy = bool(self._actors.under_way())
+        self._end(self._errands.wait(self._clock(), most) if busy else 0.0)
+        return busy
+
+    def settle(self, places: Collection[Place] | None, seconds: float) -> bool:
+        """Starts nothing, and waits for what is under way in some partitions, or in all; whether it has all ended."""
+        deadline = self._clock() + seconds
+        while any(places is None or pending.place in places for pending in self._actors.under_way()):
+            if (left := deadline - self._clock()) <= 0:
+                return False
+            self._end(min(left, 0.1))
+        return True
+
+    def drop(self, places: Collection[Place]) -> None:
+        """Lets go of partitions; what is still under way there ends unheard."""
+        self._errands.drop(places)
+        self._suspects.drop(places)
+        self._alone = deque(pending for pending in self._alone if pending.place not in places)
+        self.frontier.drop(places)
+
+    def _chosen(self) -> list[Pending]:
+        """What begins now. What may have killed a process begins alone, so that no other is blamed for its death."""
+        near = self._actors.near()
+        if any(map(self._suspects.deaths, near)):
+            return []
+        if self._alone:
+            return [] if near else [self._alone.popleft()]
+        chosen: list[Pending] = []
+        room = min(self._actors.free, self._suspects.room(len(self._actors.under_way())))
+        while len(chosen) < room and (pending := self._errands.next(self._clock())) is not None:
+            deaths = self._suspects.deaths(pending)
+            if pending.error is not None:
+                self._parked(pending, pending.error)
+            elif deaths >= DEATHS:
+                pending.tries = deaths
+                self._parked(pending, InfrastructureError(f"the process died {deaths} times in a row while it acted"))
+            elif deaths:
+                self._alone.append(pending)
+                break
+            else:
+                chosen.append(pending)
+        return chosen
+
+    def _end(self, wait: float) -> None:
+        for pending, error, is_left in self._actors.ended(wait):
+            if not self._actors.is_acting(pending):
+                self._suspects.cleared(pending)
+            if is_left:
+                continue
+            if error is None:
+                self._done(pending)
+            elif self._errands.failed(pending, error, self._clock()):
+                self._told(pending, error, False)
+            else:
+                self._parked(pending, error)
+
+    def _parked(self, pending: Pending, error: BaseException) -> None:
+        self._park(pending, error)
+        self._told(pending, error, True)
+        self._done(pending)
+
+    def _done(self, pending: Pending) -> None:
+        if self._errands.done(pending):
+            self.frontier.done(*pending.taken)
+
+
+def _offsets(pendings: Iterable[Pending]) -> dict[Place, set[int]]:
+    """Where events are, by partition."""
+    found: dict[Place, set[int]] = {}
+    for pending in pendings:
+        found.setdefault(pending.place, set()).add(pending.record.offset)
+    return found

@@ -1,0 +1,4 @@
+"""Rebuilds: planning, folding the whole log into a new generation, and the swap.
+
+Running tasks on Spark is in spark/core.
+"""

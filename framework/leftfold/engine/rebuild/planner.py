@@ -1,0 +1,324 @@
+"""What a rebuild will read, in how many tasks and where, and what it will cost in time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import ceil
+from operator import or_
+from typing import Any, NamedTuple
+
+from leftfold.engine.archive.gaps import check_whole
+from leftfold.engine.views.generations import BUCKETS, topics_of
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.bulk import BulkLog, Range
+
+__all__ = [
+    "FOLD_RATE",
+    "MOST_SORTED",
+    "SORT_RATE",
+    "START_SECONDS",
+    "EngineChoice",
+    "Forecast",
+    "Hardware",
+    "RebuildPlan",
+    "Workload",
+    "choose_engine",
+    "forecast",
+    "plan_ranges",
+    "plan_rebuild",
+    "plan_to",
+    "together",
+]
+
+
+FOLD_RATE = 88_000
+"""Events per second and core that fold in place, sink and seal included: half of `rebuild.baskets`, on two cores."""
+SORT_RATE = 55_000
+"""Events per second and core that are sorted first: half of `year.rebuild.product_sales`' 1,802,892 in 16.3 s."""
+EMIT_SHARE = 0.5
+"""How much of that is spent before the sort, by tasks of source partitions, and not behind it, by tasks of buckets."""
+READ_RATE = 1_580_000
+"""Events per second that one broker hands out: `rebuild.reading`, a lower bound, since clients shared its machine."""
+WRITE_RATE = 213_000
+"""Rows per second that one Redis takes: `sink.rows`."""
+START_SECONDS = 8.0
+"""From the launch of Spark to the first event: 6.5 to 8.7 s on two cores."""
+PER_TASK = 8
+"""Source partitions that a task reads, one after another, where there are more of them than cores."""
+BASE_MB = 560
+"""Of a task besides rows: the largest of the year's was `year.peak.spark task`, 577 MB, with 13,000 rows in it."""
+EXECUTOR_MB = 1_500
+"""Of Spark's JVM on each machine: `year.peak.spark driver and executor`, 1,043 and 1,879 MB in two runs."""
+ITEM_KB = 0.45
+"""Of what a process holds of an event that it sorts in memory: a tuple with key, time and a body of 120 bytes."""
+ROW_KB = 1.0
+"""Of a row in a task's dict: a dataclass of some five fields, its key, and its encoded form while it is written."""
+STORED_KB = 0.46
+"""Of a row in Redis with its place in the key list: `year.peak.redis`, 103.7 MB, over the year's 227,000 rows."""
+EVENTS_PER_ROW = 8
+"""Where nobody says how many rows there are. A basket of the reference application has 11.6 events."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is to be rebuilt.
+
+    Args:
+        partitions: of the topics it reads, in all. rows: how many there are at the end; None = one per 8 events.
+        stream_keyed: it is folded in place. Any other view is sorted into `buckets` first.
+    """
+
+    events: int
+    partitions: int
+    stream_keyed: bool
+    buckets: int = 16
+    rows: int | None = None
+
+    @property
+    def keys(self) -> int:
+        """How many rows there are at the end."""
+        return ceil(self.events / EVENTS_PER_ROW) if self.rows is None else self.rows
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What it runs on: Spark's cores over some machines, brokers that share the partitions, servers of Redis."""
+
+    cores: int
+    machines: int = 1
+    brokers: int = 1
+    stores: int = 1
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What it comes to.
+
+    Args:
+        running: tasks at once. limit: what holds it up: more of anything else would not help.
+        task_mb: of each task. machine_mb: of each machine of Spark's. stored_mb: of all of Redis, for this generation.
+    """
+
+    tasks: int
+    running: int
+    seconds: float
+    limit: str
+    task_mb: int
+    machine_mb: int
+    stored_mb: int
+
+
+def forecast(work: Workload, on: Hardware) -> Forecast:
+    """The model: the slowest of folding, reading and writing, behind Spark's start."""
+    reading, folding = min(on.cores, work.partitions), min(on.cores, work.buckets)
+    if work.stream_keyed:
+        folds = work.events / (FOLD_RATE * reading)
+        tasks, running = _task_count(work.partitions, on.cores), reading
+        narrow = "partitions" if work.partitions < on.cores else "cores"
+    else:
+        emit, fold = EMIT_SHARE / reading, (1 - EMIT_SHARE) / folding
+        folds = work.events / SORT_RATE * (emit + fold)
+        tasks, running = _task_count(work.partitions, on.cores) + folding, max(reading, folding)
+        narrow = "cores" if on.cores <= min(work.partitions, work.buckets) else _fewer(work)
+    phases = {
+        narrow: folds,
+        "brokers": work.events / (READ_RATE * on.brokers),
+        "stores": work.keys / (WRITE_RATE * on.stores),
+    }
+    limit = max(phases, key=lambda name: phases[name])
+    held = ceil(work.keys / work.partitions) if work.stream_keyed else 0
+    task = BASE_MB + held * ROW_KB / 1024
+    each = ceil(running / on.machines)
+    return Forecast(
+        tasks=tasks,
+        running=running,
+        seconds=START_SECONDS + phases[limit],
+        limit=limit,
+        task_mb=ceil(task),
+        machine_mb=ceil(EXECUTOR_MB + each * task),
+        stored_mb=ceil(work.keys * STORED_KB / 1024),
+    )
+
+
+def _task_count(partitions: int, cores: int) -> int:
+    """About eight partitions a task, in multiples of the cores."""
+    return min(partitions, max(1, ceil(partitions / (PER_TASK * cores))) * cores)
+
+
+def _fewer(work: Workload) -> str:
+    return "buckets" if work.buckets < work.partitions else "partitions"
+
+
+@dataclass(frozen=True)
+class RebuildPlan:
+    """A rebuild before it begins; print it.
+
+    Args:
+        ends: the stable ends of the log, where every range stops: no decision is cut in two there.
+        tasks: the ranges each task reads, one after another.
+        cores: how many tasks run at once. folded: False for a view that is computed from tables.
+        here: it runs in this process, without Spark.
+    """
+
+    view: str
+    stream_keyed: bool
+    topics: dict[str, int]
+    ends: Position
+    tasks: tuple[tuple[Range, ...], ...]
+    buckets: int
+    cores: int
+    folded: bool = True
+    here: bool = False
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """Everything that is read, by topic and partition."""
+        return tuple(sorted(part for task in self.tasks for part in task))
+
+    @property
+    def events(self) -> int:
+        """How many events are expected: at most so many, since offsets also count the ends of transactions."""
+        return sum(part.end - part.start for part in self.ranges)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time: of the work, and of Spark's start."""
+        return (0.0 if self.here else START_SECONDS) + self.work
+
+    @property
+    def work(self) -> float:
+        """The predicted seconds of the work: the longest queue of tasks at a measured rate per core.
+
+        The rates, and what limits them on more machines, are in `leftfold.engine.rebuild.planner`.
+        """
+        rate = FOLD_RATE if self.stream_keyed else SORT_RATE
+        longest = max((sum(p.end - p.start for p in task) for task in self.tasks), default=0)
+        return max(longest, self.events / self.cores) / rate
+
+    @property
+    def in_process(self) -> RebuildPlan:
+        """The same plan in this process, one task after another."""
+        return replace(self, cores=1, here=True)
+
+    @property
+    def memory(self) -> int:
+        """The predicted memory of all tasks at once, in MB.
+
+        A task holds the rows of one partition beside what every task takes; one that sorts leaves that to Spark,
+        which spills to disk, while this process holds all that it sorts.
+        """
+        largest = max((p.end - p.start for p in self.ranges), default=0) if self.stream_keyed else 0
+        task = BASE_MB + largest / EVENTS_PER_ROW * ROW_KB / 1024
+        held = self.events * ITEM_KB / 1024 if self.here and not self.stream_keyed else 0
+        return round(min(self.cores, len(self.tasks)) * task + held)
+
+    @property
+    def how(self) -> str:
+        """What is done with the events, for people."""
+        sorted_ = "sorted by key, then folded" if self.folded else "computed from tables"
+        how = "each partition folded in place" if self.stream_keyed else sorted_
+        return f"{how} into {self.buckets} buckets"
+
+    def __str__(self) -> str:
+        return together([self])
+
+
+def together(plans: Sequence[RebuildPlan]) -> str:
+    """What is said of views that are rebuilt in one pass over the same topics; the time is that of all of them."""
+    first, *others = plans
+    read = ", ".join(f"{topic} ({count} partitions)" for topic, count in first.topics.items())
+    seconds = first.seconds + sum(plan.work for plan in others)
+    where = f"{len(first.tasks)} on {first.cores} cores" if first.cores > 1 else f"{len(first.tasks)}, one by one"
+    width = max([8, *(len(plan.view) for plan in others and plans)])
+    lines = [
+        f"rebuild {', '.join(plan.view for plan in plans)} from {read}",
+        f"  {'events':<{width}} up to {first.events:,}, to {first.ends}",
+    ]
+    if others:
+        lines += [f"  {'tasks':<{width}} {where}, in one pass"]
+        lines += [f"  {plan.view:<{width}} {plan.how}" for plan in plans]
+    else:
+        lines += [f"  {'tasks':<{width}} {where}, {first.how}"]
+    memory = max(plan.memory for plan in plans)
+    return "\n".join([*lines, f"  {'expected':<{width}} {seconds:.0f} s, {memory:,} MB"])
+
+
+def plan_rebuild(view: View[Any, Any], log: BulkLog, *, cores: int, buckets: int = BUCKETS) -> RebuildPlan:
+    """Plans a rebuild of a view up to where the log is stable now.
+
+    Args:
+        buckets: of the new generation; those of a stream-keyed view are its source partitions instead.
+
+    Raises:
+        InfrastructureError: the first records of the log are gone, so no fold of it would be right.
+    """
+    topics = topics_of(view, log.partitions)
+    plan = plan_to(view, topics, log.stable_ends(topics), cores=cores, buckets=buckets)
+    check_whole(log, plan.ranges)
+    return plan
+
+
+def plan_to(
+    view: View[Any, Any], topics: dict[str, int], ends: Position, *, cores: int, buckets: int = BUCKETS
+) -> RebuildPlan:
+    """Plans a fold of the whole log up to some ends."""
+    ranges = [Range(t, p, 0, ends.next_offset(t, p)) for t, count in topics.items() for p in range(count)]
+    tasks = _tasks([part for part in ranges if part.end > 0], cores)
+    count = next(iter(topics.values())) if view.stream_keyed else buckets
+    return RebuildPlan(view.name, view.stream_keyed, topics, ends, tasks, count, cores, view.folded)
+
+
+def plan_ranges(
+    view: View[Any, Any], topics: dict[str, int], ranges: Sequence[Range], *, cores: int, buckets: int
+) -> RebuildPlan:
+    """Plans a fold of some ranges of the log."""
+    ends = reduce(or_, (Position.at(part.topic, part.partition, part.end) for part in ranges), Position())
+    return RebuildPlan(view.name, view.stream_keyed, topics, ends, _tasks(ranges, cores), buckets, cores)
+
+
+def _tasks(ranges: Sequence[Range], cores: int) -> tuple[tuple[Range, ...], ...]:
+    """The ranges dealt out to a multiple of `cores` tasks, about 8 each, the largest first to the lightest task."""
+    count = min(len(ranges), max(1, -(-len(ranges) // (PER_TASK * cores))) * cores)
+    tasks: list[list[Range]] = [[] for _ in range(count)]
+    weights = [0] * count
+    for part in sorted(ranges, key=lambda p: p.start - p.end):
+        lightest = weights.index(min(weights))
+        tasks[lightest].append(part)
+        weights[lightest] += part.end - part.start
+    return tuple(tuple(task) for task in tasks)
+
+
+MOST_SORTED = 2_000_000
+"""How many events a process sorts at most, since it does so in memory; Spark spills to disk."""
+
+
+class EngineChoice(NamedTuple):
+    """Whether Spark runs a rebuild, and why."""
+
+    spark: bool
+    why: str
+
+    def __str__(self) -> str:
+        return f"{'on Spark' if self.spark else 'in this process'}: {self.why}"
+
+
+def choose_engine(plans: Sequence[RebuildPlan]) -> EngineChoice:
+    """The engine that is expected to be done first; views that are computed and large sorts are Spark's.
+
+    Args:
+        plans: of all views, for as many cores as Spark would have.
+    """
+    if computed := [plan.view for plan in plans if not plan.folded]:
+        return EngineChoice(spark=True, why=f"view {computed[0]} is computed by Spark")
+    events = sum(plan.events for plan in plans if not plan.stream_keyed)
+    if events > MOST_SORTED:
+        why = f"{events:,} events are to be sorted, and this process sorts {MOST_SORTED:,} at most"
+        return EngineChoice(spark=True, why=why)
+    here = sum(plan.in_process.work for plan in plans)
+    there = START_SECONDS + sum(plan.work for plan in plans)
+    if here <= there:
+        return EngineChoice(spark=False, why=f"{here:.0f} s expected, and {there:.0f} s with Spark")
+    return EngineChoice(spark=True, why=f"{there:.0f} s expected, and {here:.0f} s in this process")

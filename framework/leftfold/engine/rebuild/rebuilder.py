@@ -1,0 +1,482 @@
+"""A rebuild: folds a new generation of a view from the whole log, resumes after a kill, and promotes it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from leftfold.engine.archive.gaps import check_whole
+from leftfold.engine.progress import Report, Stopwatch
+from leftfold.engine.rebuild.end_offsets import between_decisions
+from leftfold.engine.rebuild.planner import RebuildPlan, plan_rebuild, plan_to
+from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.rebuild.swap import Swap
+from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here, run_pass_here
+from leftfold.engine.views.claims import attendance, check_claim, check_tails, may_fold, shown
+from leftfold.engine.views.cleanup import abandon, sweep
+from leftfold.engine.views.generations import (
+    BUCKETS,
+    birth,
+    change,
+    check_log,
+    known_ids,
+    moment,
+    open_generation,
+    other_log,
+    resolve,
+    topics_of,
+)
+from leftfold.engine.views.leases import at_work, check_alone, check_attempt, members, taken_over
+from leftfold.engine.views.projection_writer import MAX_PARKED
+from leftfold.errors import ConfigurationError, ViewNotBuilt
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, BulkStore, OpenBulkLog, OpenBulkSink
+from leftfold.ports.flush import Generation, Mark, Phase, Registry
+from leftfold.ports.protocols import LogReader, ViewStore
+
+__all__ = [
+    "Begun",
+    "PassRunner",
+    "Promotion",
+    "Rebuild",
+    "RebuildOptions",
+    "Runner",
+    "rebuild_together",
+    "run_here_together",
+    "unfinished",
+]
+
+
+def unfinished(store: BulkStore, view: View[Any, Any], options: RebuildOptions) -> Generation | None:
+    """The newest generation that a rebuild of the same code began with the same intention and did not make live.
+
+    One whose rebuild is at work is left to it.
+    """
+    if options.fresh or not options.fold:
+        return None
+    at_work = members(store, names.rebuilds(view.name))
+    found = [
+        as_it_is
+        for generation in store.registry(view.name).generations.values()
+        if (generation.hash, generation.fold, generation.name) == (view.hash, options.fold, options.pin)
+        and generation.phase in (Phase.BULK, Phase.SEALED)
+        and generation.ends.offsets
+        and generation.attempt not in at_work
+        and (as_it_is := _as_it_is(store, generation)) is not None
+    ]
+    return max(found, key=lambda generation: generation.created, default=None)
+
+
+def _as_it_is(store: BulkStore, generation: Generation) -> Generation | None:
+    """A generation as its marks say: they are sealed before the registry hears of it. None = it is not whole."""
+    marks = store.marks(generation)
+    phases = {mark.phase for mark in marks.values()}
+    return generation.in_phase(phases.pop()) if len(marks) == generation.buckets and len(phases) == 1 else None
+
+
+def resumed(plan: RebuildPlan, generation: Generation, store: BulkStore) -> RebuildPlan:
+    """What is left of a plan: the same ends as before, without the partitions whose buckets are whole."""
+    whole = store.finished(generation).keys() if generation.stream_keyed else frozenset[int]()
+    tasks = [
+        tuple(
+            part._replace(end=generation.ends.next_offset(part.topic, part.partition))
+            for part in task
+            if part.partition not in whole
+        )
+        for task in plan.tasks
+    ]
+    left = tuple(task for task in (tuple(part for part in task if part.end > part.start) for task in tasks) if task)
+    return replace(plan, ends=generation.ends, tasks=left, buckets=generation.buckets)
+
+
+Runner = Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]
+"""Runs a job's tasks somewhere and returns one result per bucket that has any items."""
+
+
+@dataclass(frozen=True)
+class RebuildOptions:
+    """What an operator may choose.
+
+    Args:
+        cores: tasks at once. buckets: of the new generation, unless it is stream-keyed.
+        keep: seconds for which the predecessor stays, followed by tails, for a rollback; 0 removes it at the swap.
+        swap_anyway: goes live even if the predecessor's rows differ.
+        hold: stops before the swap: tails follow the new generation, and nobody reads it until it is promoted.
+        pin: builds a generation of this name that stays where the plan ends, and swaps nothing.
+        fold: says which code folds; a rebuild of the same code goes on where another one ended. '' = never.
+        fresh: begins anew all the same.
+        patience: seconds for a tail to take the new generation over. timeout: seconds for catching up.
+    """
+
+    cores: int = 2
+    buckets: int = BUCKETS
+    keep: float = 600.0
+    swap_anyway: bool = False
+    hold: bool = False
+    pin: str = ""
+    fold: str = ""
+    fresh: bool = False
+    max_parked: int = MAX_PARKED
+    patience: float = 1.5
+    timeout: float = 600.0
+
+
+class Rebuild:
+    """Rebuilds one view.
+
+    Args:
+        open_log, open_sink: made in tasks. open_reader: made here, for catching up.
+        run: where tasks run; in this process unless said otherwise.
+        report: told about progress a few times a second.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        store: BulkStore,
+        *,
+        open_log: OpenBulkLog,
+        open_reader: Callable[[], LogReader],
+        open_sink: OpenBulkSink,
+        run: Runner = run_here,
+        options: RebuildOptions = RebuildOptions(),  # frozen
+        report: Report = lambda progress: None,
+    ) -> None:
+        self.view, self.options = view, options
+        self._store, self._run, self._report = store, run, report
+        self._open_log, self._open_reader, self._open_sink = open_log, open_reader, open_sink
+
+    def plan(self, as_of: Position | None = None) -> RebuildPlan:
+        """What would be read now, and what that would cost.
+
+        Args:
+            as_of: where to stop, moved back out of a decision; None = where the log is stable now.
+        """
+        cores, buckets = self.options.cores, self.options.buckets
+        with closing(self._open_log()) as log:
+            if as_of is None:
+                return plan_rebuild(self.view, log, cores=cores, buckets=buckets)
+            topics = topics_of(self.view, log.partitions)
+            ends = between_decisions(log, as_of.only(topics))
+            plan = plan_to(self.view, topics, ends, cores=cores, buckets=buckets)
+            check_whole(log, plan.ranges)
+            return plan
+
+    def run(self, plan: RebuildPlan | None = None) -> RebuildResult:
+        """Builds, catches up and swaps; what was done before an interruption is gone on with.
+
+        Raises:
+            ContractError: an event cannot be read or folded and cannot be parked either.
+            Fenced: another process removed or took over the new generation, or another one went live meanwhile.
+            InfrastructureError: somebody else rebuilds this view; or the log, the store or Spark is not there, or
+                catching up took too long.
+        """
+        with self.begun(plan) as begun:
+            self.fold(begun)
+            return self.swap(begun)
+
+    def like(self, plan: RebuildPlan) -> RebuildPlan:
+        """The plan of a view that reads the same topics, as one of this view."""
+        return plan_to(self.view, plan.topics, plan.ends, cores=self.options.cores, buckets=self.options.buckets)
+
+    def fold(self, begun: Begun) -> None:
+        """Fills and seals the generation, if that is not done yet."""
+        if begun.job is None:
+            return
+        begun.watch.begin("fold", begun.plan.events)
+        results = self._run(begun.job, begun.plan, begun.watch.tell)
+        begun.events = begun.watch.done
+        self.seal(begun, results)
+
+    @contextmanager
+    def begun(self, plan: RebuildPlan | None = None) -> Iterator[Begun]:
+        """A generation to be filled while the block runs; nobody else rebuilds the view meanwhile."""
+        name, watch = self.view.name, Stopwatch(self._report)
+        group, what = names.rebuilds(name), f"view {name} is being rebuilt"
+        with at_work(self._store, group, what) as me:
+            watch.begin("plan")
+            self._check_tails()
+            ids = self._ids()
+            before = unfinished(self._store, self.view, self.options)
+            before = None if before and other_log(before, ids) else before
+            sweep(self._store, self.view, self.options.keep, but=before)
+            plan = resumed(plan or self.plan(), before, self._store) if before else plan or self.plan()
+            # Planning may have taken long, or this process was paused in it.
+            check_alone(self._store, group, me, what)
+            generation = taken_over(self._store, before, me) if before else self._open(plan, ids, me)
+            try:
+                yield self._begun(generation, plan, watch)
+            except BaseException as error:
+                abandon(self._store, generation, error, resumable=bool(self.options.fold))
+                raise
+
+    def seal(self, begun: Begun, results: Sequence[BucketResult]) -> None:
+        """Ends the bulk load with the results of its job."""
+        if begun.job is None:
+            return
+        everything = [*begun.whole.values(), *results]
+        begun.job.check_parked([parked for result in everything for parked in result.parked.values()])
+        begun.watch.begin("seal")
+        check_attempt(self._store.registry(self.view.name), begun.generation)
+        self._store.seal(begun.generation, sealed_marks(begun.generation, begun.plan.ends, everything))
+        if not self.options.pin:
+            # From here on tails follow it, which a pinned one must not see.
+            sealed = begun.generation.in_phase(Phase.SEALED)
+
+            def seal(registry: Registry) -> Registry:
+                check_attempt(registry, sealed)
+                return registry.with_generation(sealed)
+
+            change(self._store, self.view.name, seal)
+
+    def swap(self, begun: Begun) -> RebuildResult:
+        """Brings a sealed generation up to the live one and puts it in its place, or behind its name."""
+        sealed = begun.generation.in_phase(Phase.SEALED)
+        swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, begun.watch)
+        if self.options.pin:
+            return swap.pin(begun.events)
+        return self._go_live(sealed, begun.plan, begun.events, begun.watch)
+
+    def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
+        swap = Swap(self.view, sealed, self._store, self._open_reader, self.options, watch)
+        return swap.run(self._stable_ends(plan), events)
+
+    def _ids(self) -> dict[str, str]:
+        with closing(self._open_log()) as log:
+            return known_ids(log, topics_of(self.view, log.partitions))
+
+    def _open(self, plan: RebuildPlan, ids: Mapping[str, str], attempt: str) -> Generation:
+        codes = (self.options.fold,) if self.options.fold else ()
+        told: dict[str, Any] = {"ends": plan.ends, "name": self.options.pin, "folds": codes, "ids": ids}
+        told["attempt"] = attempt
+        return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **told)
+
+    def _check_tails(self) -> None:
+        """Checks that what goes live would not stand still, for only tails of other code run.
+
+        Raises:
+            ConfigurationError: it would.
+        """
+        fold, view = self.options.fold, self.view
+        if not fold or self.options.hold or self.options.pin or self.options.swap_anyway:
+            return
+        found = attendance(self._store, view.name, view.hash, [fold])
+        if found.members and not found.of(fold):
+            raise ConfigurationError(
+                f"view {view.name}: its tails run other code than this ({shown(found.members)}) and would not fold "
+                f"what this code builds; hold it back until one of it runs: leftfold rebuild {view.name} --hold, "
+                f"then leftfold run {view.name} with this code, then leftfold promote {view.name}"
+            )
+
+    def _begun(self, generation: Generation, plan: RebuildPlan, watch: Stopwatch) -> Begun:
+        if generation.phase is not Phase.BULK:
+            return Begun(self, generation, plan, watch)
+        whole = self._store.finished(generation)
+        left = {bucket: plan.ends for bucket in range(generation.buckets) if bucket not in whole} if whole else None
+        job = BulkJob(
+            self.view, generation, plan.ranges, self._open_log, self._open_sink, self.options.max_parked, left
+        )
+        return Begun(self, generation, plan, watch, job, whole)
+
+    def _stable_ends(self, plan: RebuildPlan) -> Position:
+        with closing(self._open_log()) as log:
+            return log.stable_ends(plan.topics)
+
+
+@dataclass
+class Begun:
+    """A rebuild under way: what its job is (None = there is nothing to fold any more), and what was whole before."""
+
+    rebuild: Rebuild
+    generation: Generation
+    plan: RebuildPlan
+    watch: Stopwatch
+    job: BulkJob | None = None
+    whole: Mapping[int, BucketResult] = field(default_factory=dict)
+    events: int = 0
+
+
+def sealed_marks(generation: Generation, ends: Position, results: Sequence[BucketResult]) -> Mapping[int, Mark]:
+    """The first marks of a generation built up to these ends; a bucket without a result is empty."""
+    by_bucket = {result.bucket: result for result in results}
+    return {
+        bucket: by_bucket.get(bucket, BucketResult(bucket)).mark(
+            ends.only(generation.topics, bucket if generation.stream_keyed else None), secrets.token_hex(8)
+        )
+        for bucket in range(generation.buckets)
+    }
+
+
+_MORE = 60.0
+"""Seconds beyond the time for catching up for which a kept generation stays that is being promoted."""
+
+
+class Promotion:
+    """Swaps a generation in that is there already; it waits until no reader can go back in time.
+
+    Args:
+        open_log: says where the log ends. open_reader: for catching up while no tail runs.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        store: ViewStore,
+        *,
+        open_log: OpenBulkLog,
+        open_reader: Callable[[], LogReader],
+        options: RebuildOptions,
+        report: Report = lambda progress: None,
+    ) -> None:
+        self.view, self._store = view, store
+        self._open_log, self._open_reader, self._report = open_log, open_reader, report
+        self._options = replace(options, swap_anyway=True, hold=False)
+
+    def run(self, named: str) -> RebuildResult:
+        """Makes a generation live and keeps the one it replaces.
+
+        Of the live one it only takes the folding back, for the tails of this code.
+
+        Args:
+            named: `held`, `kept` (what this code folded, else the newest), `live`, or an id.
+
+        Raises:
+            ViewNotBuilt: there is no such generation.
+            ConfigurationError: it is live already, or not to go live, or no tail of the code that folds it is at work.
+            Fenced: it was removed, or others went live too often meanwhile.
+            InfrastructureError: the log or the store is not there, or catching up took too long.
+        """
+        generation = self._meant(named)
+        if self._store.registry(self.view.name).live_of(self.view.hash) == generation:
+            if not may_fold(generation, self._options.fold):
+                return self._taken_back(generation, self._options.fold)
+            raise ConfigurationError(f"generation {generation.id} of view {self.view.name} is what readers see already")
+        if generation.phase not in (Phase.HELD, Phase.KEPT, Phase.SEALED) or generation.hash != self.view.hash:
+            raise ConfigurationError(
+                f"generation {generation.id} of view {self.view.name} is {generation.phase.value}"
+                f"{'' if generation.hash == self.view.hash else ' and made by other code'}; only one that is held or "
+                f"kept can go live: leftfold status lists them"
+            )
+        if named == "kept" and self._options.fold in generation.folds:
+            generation = generation.claimed(self._options.fold)
+        check_tails(self._store, generation, self._options.fold, self._options.patience)
+        generation = self._prolonged(generation)
+        log = self._open_log()
+        try:
+            check_log(generation, known_ids(log, generation.topics))
+            ends = log.stable_ends(generation.topics)
+        finally:
+            log.close()
+        watch = Stopwatch(self._report)
+        return Swap(self.view, generation, self._store, self._open_reader, self._options, watch).run(ends, 0)
+
+    def _meant(self, named: str) -> Generation:
+        """The generation of a name; of kept ones first what this code folds, and be it the live one, once before."""
+        registry, fold = self._store.registry(self.view.name), self._options.fold
+        live = registry.live_of(self.view.hash)
+        if named != "kept" or live is None or may_fold(live, fold):
+            return resolve(registry, self.view, named)
+        kept = [g for g in registry.generations.values() if g.phase is Phase.KEPT and g.hash == self.view.hash]
+        mine = [g for g in kept if g.fold == fold] or [g for g in kept if fold in g.folds]
+        mine = mine or [g for g in (live,) if fold in g.folds]
+        return max(mine, key=birth) if mine else resolve(registry, self.view, named)
+
+    def _prolonged(self, generation: Generation) -> Generation:
+        """The generation, which does not end while it is being promoted, and is folded by the code it was read with."""
+        until = max(generation.until, moment(self._options.timeout + _MORE)) if generation.until else ""
+
+        def prolonged(registry: Registry) -> Registry:
+            now = registry.generations.get(generation.id)
+            if now is None:
+                return registry
+            longer = replace(now, until=max(now.until, until) if now.until else "")
+            return registry.with_generation(
+                longer if may_fold(now, generation.fold) else longer.claimed(generation.fold)
+            )
+
+        if generation.id not in change(self._store, self.view.name, prolonged).generations:
+            raise ViewNotBuilt(
+                f"generation {generation.id} of view {self.view.name} has been removed: its time was over"
+            )
+        return replace(generation, until=until)
+
+    def _taken_back(self, live: Generation, fold: str) -> RebuildResult:
+        """Gives the live generation back to the tails of this code, which folded it or one that it replaced."""
+        if fold not in (*live.folds, *live.superseded):
+            check_claim(live, fold)
+        check_tails(self._store, live.claimed(fold), fold, self._options.patience)
+
+        def claim(registry: Registry) -> Registry:
+            now = registry.generations.get(live.id)
+            return registry.with_generation(now.claimed(fold)) if now is not None else registry
+
+        if live.id not in change(self._store, self.view.name, claim).generations:
+            raise ViewNotBuilt(f"generation {live.id} of view {self.view.name} was removed meanwhile")
+        marks = self._store.marks(live).values()
+        checksum = sum(mark.checksum for mark in marks) % CHECKSUM_MODULUS
+        return RebuildResult(
+            view=self.view.name,
+            generation=live.id,
+            predecessor="",
+            events=0,
+            rows=sum(mark.rows for mark in marks),
+            checksum=checksum,
+            old_checksum=checksum,
+            agreement=Agreement.ALONE,
+            why="",
+            swapped=True,
+            seconds={},
+            parked={},
+        )
+
+
+PassRunner = Callable[[Sequence[BulkJob], RebuildPlan, Tell], list[list[BucketResult]]]
+"""Runs several jobs over the same ranges somewhere; returns each job's results, one per bucket that has any items."""
+
+
+def run_here_together(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: Tell) -> list[list[BucketResult]]:
+    """A PassRunner in this process."""
+    return run_pass_here(jobs, [part for task in plan.tasks for part in task], tell)
+
+
+def rebuild_together(
+    rebuilds: Sequence[Rebuild], plan: RebuildPlan, run: PassRunner = run_here_together
+) -> list[RebuildResult]:
+    """Rebuilds several views that read the same topics, reading each partition once.
+
+    One that goes on where it was interrupted before is rebuilt by itself at the end: what is left of it is another
+    part of the log.
+
+    Raises:
+        LeftfoldError: what `Rebuild.run` raises. What was swapped in before stays so.
+    """
+    with ExitStack() as stack:
+        begun = [stack.enter_context(rebuild.begun(rebuild.like(plan))) for rebuild in rebuilds]
+        new = [one for one in begun if one.job is not None and not one.whole and one.plan.ends == plan.ends]
+        if new:
+            _fold(new, plan, run)
+        for one in begun:
+            if one.job is not None and one not in new:
+                one.rebuild.fold(one)
+        return [one.rebuild.swap(one) for one in begun]
+
+
+def _fold(begun: Sequence[Begun], plan: RebuildPlan, run: PassRunner) -> None:
+    """Folds all of them at once; the first one's progress is that of all."""
+    watch = begun[0].watch
+    for one in begun:
+        one.watch.end()
+    watch.begin("fold", plan.events)
+    jobs = [one.job for one in begun if one.job is not None]
+    results = run(jobs, plan, watch.tell)
+    events, seconds = watch.done, watch.end_phase()
+    for one, found in zip(begun, results, strict=True):
+        one.events = events
+        one.watch.seconds["fold"] = seconds
+        one.rebuild.seal(one, found)

@@ -1,0 +1,215 @@
+"""The refresh of a computed view: a new generation up to given end offsets, then the swap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from itertools import groupby
+from operator import attrgetter, or_
+from typing import Any, NamedTuple
+
+from leftfold.engine.progress import Stopwatch
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.rebuilder import Rebuild
+from leftfold.engine.rebuild.result import Agreement, RebuildResult
+from leftfold.engine.rebuild.tasks import BulkJob
+from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.generations import change, now, other_log
+from leftfold.engine.views.leases import check_attempt
+from leftfold.errors import ContractError, Fenced
+from leftfold.model.computed_views import StreamedView, TableView
+from leftfold.model.keys import NoRowKey, partition_of
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS, Fields
+from leftfold.ports.bulk import BucketResult, BulkRow
+from leftfold.ports.flush import Generation, Mark, Phase, Registry, covered
+from leftfold.safety import shown
+
+__all__ = ["ComputedRow", "Refresh", "computed", "computed_all", "write_computed"]
+
+
+class ComputedRow(NamedTuple):
+    """An encoded row with its bucket; sorted, rows of one key are side by side."""
+
+    bucket: int
+    key: str
+    fields: Fields
+    entries: tuple[str, ...]
+
+
+def computed(view: TableView[Any, Any] | StreamedView[Any, Any], row: Any, buckets: int) -> ComputedRow:
+    """A row as it will be stored in a generation of so many buckets.
+
+    Raises:
+        NoRowKey: the view's `key` gives an empty text, or one that cannot be stored.
+        ContractError: it fails on the row, or gives something else than its type.
+    """
+    try:
+        key = view.row_key(row)
+        return ComputedRow(
+            partition_of(key.encode(), buckets), key, view.rows.encode(row), view.rows.index_entries(row)
+        )
+    except Exception as error:
+        kind = NoRowKey if isinstance(error, NoRowKey) else ContractError
+        raise kind(f"view {view.name}: the row {shown(row)} cannot be stored: {shown(error, str)}") from error
+
+
+def computed_all(
+    view: TableView[Any, Any], rows: Iterable[Any], buckets: int, unnamed: Callable[[Any], None]
+) -> list[ComputedRow]:
+    """Rows as they will be stored; those whose key names none are left out and given to `unnamed`."""
+    found = []
+    for row in rows:
+        try:
+            found.append(computed(view, row, buckets))
+        except NoRowKey:
+            unnamed(row)
+    return found
+
+
+def write_computed(job: BulkJob, rows: Iterable[ComputedRow]) -> Iterator[BucketResult]:
+    """Writes the sorted rows of some whole buckets.
+
+    Raises:
+        ContractError: two rows have one key.
+        Fenced: the generation was finished or abandoned meanwhile.
+    """
+    sink = job.open_sink()
+    try:
+        for bucket, group in groupby(rows, attrgetter("bucket")):
+            tally = _Tally(job.view)
+            rows_ = tally.counted(group)
+            sink.write(job.generation, bucket, job.view.rows.columns, job.view.rows.indexes, rows_)
+            yield BucketResult(bucket, tally.checksum % CHECKSUM_MODULUS, tally.count)
+    finally:
+        sink.close()
+
+
+class _Tally:
+    """Counts the rows of a bucket and adds up their digests while they are written."""
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+        self.checksum = self.count = 0
+
+    def counted(self, rows: Iterable[ComputedRow]) -> Iterator[BulkRow]:
+        last = None
+        for row in rows:
+            if row.key == last:
+                raise ContractError(
+                    f"view {self._view.name}: the query gives several rows for the key {row.key}; "
+                    f"group by what the key is made of, or make the key of more columns"
+                )
+            last = row.key
+            self.count += 1
+            self.checksum += self._view.rows.digest(row.key, row.fields)
+            yield BulkRow(row.key, row.fields, None, row.entries)
+
+
+class Refresh(Rebuild):
+    """Computes a view again and shows it; nothing follows it afterwards, so it stays at its cut until the next one.
+
+    Readers see the old rows or the new ones, never both. A predecessor at the very same cut must have the same rows,
+    unless the view joins reference files, which may have changed.
+    """
+
+    def stands_at(self, plan: RebuildPlan) -> bool:
+        """Whether the live generation is whole and at the plan's cut already."""
+        live = self._store.registry(self.view.name).live_of(self.view.hash)
+        marks = self._store.marks(live) if live is not None else {}
+        if live is None or len(marks) < live.buckets or dict(live.topics) != plan.topics or self.foreign():
+            return False
+        return covered(live, marks).covers(plan.ends.only(plan.topics))
+
+    def foreign(self) -> str:
+        """Why the live generation does not belong to the topics that are there, and what to type; '' when it does."""
+        live = self._store.registry(self.view.name).live_of(self.view.hash)
+        return other_log(live, self._ids()) if live is not None else ""
+
+    def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
+        watch.begin("swap")
+        marks = self._store.marks(sealed)
+        old = self._predecessor()
+        agreement, sums, why = self._compared(old, sealed, marks)
+        swapped = agreement is not Agreement.DIFFERENT or self.options.swap_anyway
+        if swapped:
+            self._point(sealed, old)
+        else:
+            remove(self._store, sealed)
+        kept = self._tidied(old) if swapped else ""
+        watch.end()
+        return RebuildResult(
+            view=self.view.name,
+            generation=sealed.id,
+            predecessor=old.id if old is not None else "",
+            events=events,
+            rows=sum(mark.rows for mark in marks.values()),
+            checksum=_checksum(marks),
+            old_checksum=sums,
+            agreement=agreement,
+            why=why,
+            swapped=swapped,
+            seconds=dict(watch.seconds),
+            parked={},
+            kept=kept,
+        )
+
+    def _predecessor(self) -> Generation | None:
+        """The live generation; one that has lost marks is of no use to anybody and is removed."""
+        live = self._store.registry(self.view.name).live_of(self.view.hash)
+        if live is None or len(self._store.marks(live)) == live.buckets:
+            return live
+        remove(self._store, live)
+        return None
+
+    def _compared(self, old: Generation | None, sealed: Generation, new: dict[int, Mark]) -> tuple[Agreement, int, str]:
+        if old is None:
+            return Agreement.ALONE, 0, ""
+        if other_log(old, sealed.ids):
+            return Agreement.UNKNOWN, 0, f"{old.id} was computed from other topics"
+        before = self._store.marks(old)
+        one, other = _reached(before), _reached(new)
+        if not other.covers(one):
+            raise Fenced(f"view {self.view.name}: generation {old.id} at {one} is ahead of {other}; another was faster")
+        if not one.covers(other):
+            return Agreement.UNKNOWN, 0, f"{old.id} holds fewer events"
+        if _checksum(before) == _checksum(new):
+            return Agreement.EQUAL, _checksum(before), ""
+        if isinstance(self.view, TableView) and self.view.references:
+            return (
+                Agreement.UNKNOWN,
+                _checksum(before),
+                "its rows differ at the same events; so may its reference files",
+            )
+        if self.view.approximate:
+            return Agreement.UNKNOWN, _checksum(before), "the view is approximate"
+        return Agreement.DIFFERENT, _checksum(before), ""
+
+    def _point(self, sealed: Generation, old: Generation | None) -> None:
+        def point(registry: Registry) -> Registry:
+            check_attempt(registry, sealed)
+            live = registry.live_of(sealed.hash)
+            if (live and live.id) != (old and old.id):
+                raise Fenced(
+                    f"view {self.view.name}: another generation went live meanwhile; are two refreshes running?"
+                )
+            return registry.pointed(sealed, now())
+
+        change(self._store, self.view.name, point)
+
+    def _tidied(self, old: Generation | None) -> str:
+        """Removes the predecessor unless it is kept; returns its id if it stays, for readers in the middle of it."""
+        if old is None or old.phase is Phase.BULK:
+            return ""
+        if self.options.keep > 0:
+            return old.id
+        remove(self._store, old)
+        return ""
+
+
+def _reached(marks: dict[int, Mark]) -> Position:
+    return reduce(or_, (mark.position for mark in marks.values()), Position())
+
+
+def _checksum(marks: dict[int, Mark]) -> int:
+    return sum(mark.checksum for mark in marks.values()) % CHECKSUM_MODULUS

@@ -1,0 +1,155 @@
+"""The result of a rebuild, and the comparison of two generations at equal positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.ports.flush import Generation, Mark, Parked
+from leftfold.safety import printable
+
+__all__ = ["Agreement", "Comparison", "RebuildResult"]
+
+
+_SHOWN = 5
+
+
+class Agreement(StrEnum):
+    """Whether the new generation holds what its predecessor holds."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    WORSE = "parks keys that its predecessor does not"
+    ALONE = "no predecessor"
+    UNKNOWN = "not compared"
+
+
+@dataclass(frozen=True)
+class RebuildResult:
+    """A finished rebuild; `swapped` False means that readers still see the predecessor, and `held` that this is wanted.
+
+    Args:
+        events: how many were read. rows: how many the generation holds.
+        checksum, old_checksum: of both generations at equal positions; 0 where there is nothing to compare.
+        why: the reason when they were not compared, '' else.
+        seconds: by phase.
+        parked: by encoded row key.
+        kept: the predecessor's id while it is still there; '' = none.
+    """
+
+    view: str
+    generation: str
+    predecessor: str
+    events: int
+    rows: int
+    checksum: int
+    old_checksum: int
+    agreement: Agreement
+    why: str
+    swapped: bool
+    seconds: Mapping[str, float]
+    parked: Mapping[str, Parked]
+    kept: str = ""
+    held: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 3 when the new generation differs or is worse, and no swap was made though one was wanted."""
+        return 0 if self.swapped or self.held else 3
+
+    def __str__(self) -> str:
+        fold = self.seconds.get("fold", 0.0)
+        lines = [
+            f"{self.view} {self.generation}: {self.events:,} events, {self.rows:,} rows, checksum {self.checksum:032x}",
+            f"  folded in {fold:.1f} s ({self.events / fold if fold else 0:,.0f} events/s), "
+            f"all in {sum(self.seconds.values()):.1f} s; parked keys: {len(self.parked)}",
+            f"  predecessor {self.predecessor or 'none'}: {self.agreement.value}{self.why and f' ({self.why})'}",
+        ]
+        parked = list(self.parked.items())
+        lines += [
+            f"  parked {key} at {p.topic}[{p.partition}]@{p.offset}: {printable(p.error)}" for key, p in parked[:_SHOWN]
+        ]
+        if len(parked) > _SHOWN:
+            lines.append(f"  ... and {len(parked) - _SHOWN:,} more parked keys")
+        if self.held:
+            lines.append(
+                f"  held: tails keep it up to date and readers still see {self.predecessor or 'nothing'}. "
+                f"Compare: leftfold diff {self.view} --live --held; then: leftfold promote {self.view}"
+            )
+        elif self.agreement is Agreement.WORSE and not self.swapped:
+            lines.append(
+                f"  not swapped: readers still see {self.predecessor}. Mend the fold or the event class and rebuild; "
+                f"or go live as it is: leftfold rebuild {self.view} --anyway"
+            )
+        elif not self.swapped:
+            lines.append(
+                f"  not swapped: the predecessor's checksum is {self.old_checksum:032x}. One of the two was folded by "
+                f"other code of the same version; go live with the new one: leftfold rebuild {self.view} --anyway"
+            )
+        if self.kept:
+            lines.append(
+                f"  the replaced rows ({self.kept}) are kept until --keep is over; back to them: "
+                f"leftfold rollback {self.view}"
+            )
+        return "\n".join(lines)
+
+
+class Comparison:
+    """Compares bucket by bucket, each whenever a look finds both of its marks at one place.
+
+    Generations with different numbers of buckets are compared as a whole, which needs all marks at one place.
+    """
+
+    def __init__(self, old: Generation, new: Generation) -> None:
+        self._alike = old.buckets == new.buckets
+        self._open = set(range(new.buckets)) if self._alike else {0}
+        self._sums: dict[int, tuple[int, int]] = {}
+        self.why, self._worse = "", False
+
+    def look(self, old: Mapping[int, Mark], new: Mapping[int, Mark]) -> bool:
+        """Compares what can be compared now; True when there is nothing left to compare."""
+        if not self._alike:
+            old, new = _whole(old), _whole(new)
+        for bucket in list(self._open):
+            one, other = old.get(bucket), new.get(bucket)
+            if one is None or other is None or not _same(one.position, other.position):
+                continue
+            self._open.discard(bucket)
+            if one.parked.keys() == other.parked.keys():
+                self._sums[bucket] = one.checksum, other.checksum
+            else:
+                self.why = "other keys are parked than before"
+                self._worse = self._worse or not other.parked.keys() <= one.parked.keys()
+        return not self._open
+
+    @property
+    def sums(self) -> tuple[int, int]:
+        """The checksums of all that was compared, old and new."""
+        old, new = zip(*self._sums.values(), strict=True) if self._sums else ((), ())
+        return sum(old) % CHECKSUM_MODULUS, sum(new) % CHECKSUM_MODULUS
+
+    @property
+    def agreement(self) -> Agreement:
+        """What came of it so far."""
+        if any(one != other for one, other in self._sums.values()):
+            return Agreement.DIFFERENT
+        if self._worse:
+            return Agreement.WORSE
+        return Agreement.UNKNOWN if self._open or self.why else Agreement.EQUAL
+
+
+def _same(one: Position, other: Position) -> bool:
+    return one.covers(other) and other.covers(one)
+
+
+def _whole(marks: Mapping[int, Mark]) -> dict[int, Mark]:
+    """All marks as one; none when they are not at one place."""
+    first = marks.get(0)
+    if first is None or not all(_same(first.position, mark.position) for mark in marks.values()):
+        return {}
+    parked = {key: why for mark in marks.values() for key, why in mark.parked.items()}
+    checksum = sum(mark.checksum for mark in marks.values()) % CHECKSUM_MODULUS
+    return {0: Mark(first.position, checksum, parked=parked)}

@@ -1,0 +1,246 @@
+"""The fold of a rebuild that must sort: events become keyed updates, which are folded in order into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from leftfold.engine.views.decoding import Decoded, EventDecoder, wanted_by
+from leftfold.engine.views.row_folding import Tracked, check_storable, evolver
+from leftfold.errors import ContractError
+from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, Range, raw_all, type_of
+from leftfold.ports.codec import MessageCodec, header
+from leftfold.ports.flush import Mark, Parked
+from leftfold.ports.protocols import RawRecord
+from leftfold.safety import shown
+
+__all__ = ["BucketFold", "Item", "ItemReader", "ItemWriter", "OpenedRecords", "partitions_for", "sampled"]
+
+
+@lru_cache(maxsize=200_000)
+def sampled(key: str, share: float) -> bool:
+    """Whether an encoded row key belongs to a share (0 to 1) of all keys."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) < share * (1 << 64)
+
+
+def partitions_for(share: float, marks: Mapping[int, Mark]) -> tuple[Mapping[int, Mark], float]:
+    """The buckets of a stream-keyed view that a sample reads, the largest first, and the share of their rows.
+
+    Keys are spread over partitions by their hash, so the rows of one are a sample, too, and nothing else need be read.
+    """
+    rows = sum(mark.rows for mark in marks.values())
+    chosen: dict[int, Mark] = {}
+    held = 0
+    for bucket, mark in sorted(marks.items(), key=lambda one: (-one[1].rows, one[0])):
+        if held and held >= share * rows:
+            break
+        chosen[bucket] = mark
+        held += mark.rows
+    return chosen, min(1.0, share * rows / held) if held else share
+
+
+_MOST_KEYS = 1_000_000
+# Begins the body of an item of NO_ROW, and neither that of an event nor JSON.
+_REASON = b"\0"
+# The named constructor costs twice as much.
+_new: Any = tuple.__new__
+
+
+class Item(NamedTuple):
+    """One touch of one row; sorted, these are in the order in which a bucket is folded.
+
+    `source` numbers the topic-partitions of the plan, `nth` the touches of one event, `body` is for ItemReader and
+    `time` the event's.
+    """
+
+    bucket: int
+    key: str
+    source: int
+    offset: int
+    nth: int
+    body: bytes
+    time: str
+
+
+class OpenedRecords:
+    """Decodes records for several views at once, those of types that none of them reads but once per type."""
+
+    def __init__(self, views: Iterable[View[Any, Any]]) -> None:
+        self._decoder = EventDecoder(views)
+        self._passed: set[bytes] = set()
+
+    def of(self, part: Range, records: Iterable[BulkRecord]) -> list[tuple[RawRecord, Decoded]]:
+        """The records that any view may want, as they stand in the log and decoded."""
+        passed = self._passed
+        if passed:
+            records = [r for r in records if header(r.headers() or (), "ce_type") not in passed]
+        wholes = raw_all(part, records)
+        opened = list(zip(wholes, self._decoder.decode_all(wholes), strict=True))
+        foreign = {d.type for _, d in opened if d.event is None and d.error is None}
+        if not foreign:
+            return opened
+        passed |= foreign
+        return [pair for pair in opened if pair[1].event is not None or pair[1].error is not None]
+
+
+class ItemWriter:
+    """Makes items of records.
+
+    Args:
+        buckets: of the generation. share: makes items of only so many of the row keys, chosen by their hash.
+    """
+
+    def __init__(self, view: View[Any, Any], buckets: int, share: float = 1.0) -> None:
+        self._view, self._buckets, self._is_mine, self._share = view, buckets, wanted_by(view), share
+        self._places: dict[str, int] = {}
+
+    def items(self, source: int, records: Iterable[tuple[RawRecord, Decoded]]) -> Iterator[Item]:
+        """The items of some records of a partition, which is number `source` of the plan.
+
+        Raises:
+            ContractError: an event cannot be read, or the view's `key` or `each` fails on it. No row can be told that
+                such an event belongs to, so none can be parked, and the rebuild stops. One that names no row is an
+                item of NO_ROW.
+        """
+        is_mine, events, bucket_of = self._is_mine, self._view.events, self._bucket
+        for whole, decoded in records:
+            if isinstance(decoded.event, events) or (decoded.error is not None and is_mine(decoded)):
+                offset, time = decoded.offset, decoded.time
+                for index, (key, body) in enumerate(self._touches(decoded, whole)):
+                    yield _new(Item, (bucket_of(key), key, source, offset, index, body, time))
+
+    def _touches(self, decoded: Decoded, whole: RawRecord) -> Sequence[tuple[str, bytes]]:
+        try:
+            if decoded.error is not None:
+                raise decoded.error
+            pairs = self._view.touches(decoded.event, decoded.key)  # type: ignore[arg-type]  # no error, so an event
+            if self._share < 1:
+                pairs = [pair for pair in pairs if sampled(pair[0], self._share)]
+            storage = self._view.items
+            if storage is None:
+                event = b"%b %b" % (type_of(whole), whole.value or b"")
+                return [(key, event if key is not NO_ROW else _reason(item)) for key, item in pairs]
+            return [(key, storage.encode(item) if key is not NO_ROW else _reason(item)) for key, item in pairs]
+        except Exception as error:
+            at = f"{decoded.topic}[{decoded.partition}]@{decoded.offset}"
+            raise ContractError(f"view {self._view.name} stops at {at}: {shown(error, str)}") from error
+
+    def _bucket(self, key: str) -> int:
+        bucket = self._places.get(key)
+        if bucket is None:
+            if len(self._places) >= _MOST_KEYS:
+                self._places.clear()
+            bucket = self._places[key] = partition_of(key.encode(), self._buckets)
+        return bucket
+
+
+class ItemReader:
+    """Makes what a view's fold takes of item bodies."""
+
+    def __init__(self, view: View[Any, Any]) -> None:
+        self._codec: MessageCodec[Any] = MessageCodec(view.events)
+        storage = view.items
+        self.read: Callable[[bytes], Any] = self._event if storage is None else storage.decode
+
+    def value(self, body: bytes) -> Any:
+        """The same, but an exception if there is nothing that could be folded."""
+        if body.startswith(_REASON):
+            return NoRowKey(body.removeprefix(_REASON).decode())
+        try:
+            return self.read(body)
+        except Exception as error:  # noqa: BLE001  # what cannot be read parks its row
+            return error
+
+    def _event(self, body: bytes) -> Any:
+        type_, _, value = body.partition(b" ")
+        return self._codec.decode(type_, value)
+
+
+def _reason(item: NoRowKey) -> bytes:
+    """The body of an item that names no row: why it does not."""
+    return _REASON + str(item).encode()
+
+
+_RUN = 1000
+
+
+class BucketFold:
+    """Folds the sorted items of one bucket: iterate over `rows`, then take `result`.
+
+    Args:
+        sources: the partitions that `Item.source` numbers.
+        aside: keys that the checksum leaves out, as it does parked ones.
+    """
+
+    def __init__(
+        self, view: View[Any, Any], bucket: int, sources: Sequence[Range], aside: Collection[str] = ()
+    ) -> None:
+        self._view, self._bucket, self._sources = view, bucket, sources
+        self._evolve = evolver(view)
+        self._reader = ItemReader(view)
+        self._checksum = self._rows = 0
+        self._time = ""
+        self.parked: dict[str, Parked] = {}
+        self._aside = aside
+
+    def rows(self, items: Iterable[Item]) -> Iterator[BulkRow]:
+        """The rows of the bucket, in the order of their keys as the items come."""
+        codec = self._view.rows
+        for key, group in groupby(items, attrgetter("key")):
+            row = self._folded(key, group)
+            if row is None:
+                continue
+            fields = codec.encode(row)
+            self._rows += 1
+            if key not in self.parked and key not in self._aside:
+                self._checksum += codec.digest(key, fields)
+            yield BulkRow(key, fields, None, codec.index_entries(row))
+
+    def result(self) -> BucketResult:
+        """What the bucket's mark will say."""
+        return BucketResult(self._bucket, self._checksum % CHECKSUM_MODULUS, self._rows, self._time, self.parked)
+
+    def _folded(self, key: str, items: Iterator[Item]) -> Any:
+        """The row of a key; from a run of its items on that does not end well it is looked at after each one."""
+        row: Any = None
+        tracked: Tracked[Item] | None = None
+        while run := list(islice(items, _RUN)):
+            if tracked is None:
+                try:
+                    row = self._run(row, run)
+                    continue
+                except Exception:  # noqa: BLE001  # step by step it meets the same trouble, or shows where it began
+                    tracked = Tracked(self._view, row)
+            for item in run:
+                tracked.fold(self._reader.value(item.body), item, item.time)
+            self._time = max(self._time, tracked.time)
+            if tracked.trouble_at is None:
+                row, tracked = tracked.row, None
+        if tracked is None:
+            return row
+        self._park(key, tracked)
+        return tracked.good
+
+    def _run(self, row: Any, run: Sequence[Item]) -> Any:
+        """The row after a run, which raises if that cannot be folded or stored."""
+        evolve, read, time = self._evolve, self._reader.read, self._time
+        for item in run:
+            row = evolve(row, read(item.body))
+            time = max(time, item.time)
+        if row is not None:
+            check_storable(self._view, row)
+        self._time = time
+        return row
+
+    def _park(self, key: str, tracked: Tracked[Item]) -> None:
+        at = tracked.trouble_at
+        if at is not None:
+            source = self._sources[at.source]
+            self.parked[key] = Parked(source.topic, source.partition, at.offset, tracked.error, tracked.waiting)

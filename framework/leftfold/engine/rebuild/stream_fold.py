@@ -1,0 +1,216 @@
+"""The bulk fold of a stream-keyed view: one partition into a dict of rows, as a Follower would have folded it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from leftfold.engine.views.decoding import Decoded, EventDecoder, wanted_by
+from leftfold.engine.views.row_folding import NO_KEY, Tracked, Unstorable, evolver
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, Range, ToldRecords, raw, type_of
+from leftfold.ports.codec import MessageCodec
+from leftfold.ports.flush import Parked
+from leftfold.ports.protocols import RawRecord
+from leftfold.safety import shown
+
+__all__ = ["StreamFold"]
+
+
+class StreamFold:
+    """Folds the records of one partition; `add` them in order, then take `rows` and `result`.
+
+    Nearly all records are what `engine.lane` writes: known types, headers in their order. Those take the short way
+    through `add`; any other, and any that fails on it, takes the long way, which decodes and parks as a Follower does.
+
+    Args:
+        tracked: the keys of rows to be looked at after every event, because they could not be stored in the end.
+    """
+
+    def __init__(self, view: View[Any, Any], part: Range, *, tracked: Collection[str] = ()) -> None:
+        self._view, self._part = view, part
+        self._evolve = evolver(view)
+        self._tracked: dict[str, Tracked[Decoded]] = {key: Tracked(view) for key in tracked}
+        self._codec: MessageCodec[Any] = MessageCodec(view.events)
+        self._decoder, self._is_mine = EventDecoder([view]), wanted_by(view)
+        self._reads: dict[bytes, Callable[[bytes | None], Any]] = {
+            type_: cls.__pydantic_validator__.validate_json for cls, type_ in self._codec.types.items()
+        }
+        self._passed: set[bytes] = set()
+        # By the record's key: the row, the version as text or number, and the row's key.
+        self._states: dict[bytes, list[Any]] = {}
+        self._stuck: dict[str, list[Any]] = {}
+        self._time = b""
+        self.parked: dict[str, Parked] = {}
+
+    def add(self, records: Sequence[BulkRecord]) -> None:
+        """Folds the next records."""
+        told = records.told() if isinstance(records, ToldRecords) else None
+        if told is None:
+            self._add_read(records)
+        else:
+            self._add_told(records, told)
+
+    def _add_read(self, records: Sequence[BulkRecord]) -> None:
+        reads, passed, states, evolve, latest = self._reads, self._passed, self._states, self._evolve, self._time
+        for record in records:
+            try:
+                headers: Any = record.headers()
+                (a, type_), (b, at), (c, sequence) = headers[3], headers[5], headers[6]
+                if type_ in passed and a == "ce_type":
+                    continue
+                if a != "ce_type" or b != "ce_time" or c != "ce_sequence" or not (sequence.isdigit() and at.isascii()):
+                    raise ValueError
+                key = record.key()
+                state = states.get(key) or self._begin(key)  # type: ignore[arg-type]  # None fails there
+                state[0] = evolve(state[0], reads[type_](record.value()))
+            except Exception:  # noqa: BLE001  # the long way meets the same trouble and says what it is
+                self._time = latest
+                self._add_slowly(record)
+                latest = self._time
+            else:
+                state[1] = sequence
+                if at > latest:  # noqa: PLR1730  # max() costs three times as much
+                    latest = at
+        self._time = latest
+
+    def _add_told(self, records: Sequence[BulkRecord], told: Iterable[tuple[Any, ...]]) -> None:
+        reads, passed, states, evolve, latest = self._reads, self._passed, self._states, self._evolve, self._time
+        for place, (type_, at, sequence, key, value) in enumerate(told):
+            if type_ in passed:
+                continue
+            try:
+                if not (sequence.isdigit() and at.isascii()):
+                    raise ValueError
+                state = states.get(key) or self._begin(key)
+                state[0] = evolve(state[0], reads[type_](value))
+            except Exception:  # noqa: BLE001  # as above
+                self._time = latest
+                self._add_slowly(records[place])
+                latest = self._time
+            else:
+                state[1] = sequence
+                if at > latest:  # noqa: PLR1730  # as above
+                    latest = at
+        self._time = latest
+
+    def rows(self) -> list[BulkRow]:
+        """The rows that are there, encoded.
+
+        Raises:
+            Unstorable: some of them cannot be; fold the partition again with these keys `tracked`.
+        """
+        self._settle()
+        codec, found, wrong = self._view.rows, [], dict[str, Exception]()
+        for row, sequence, key in (*self._states.values(), *self._stuck.values()):
+            if row is not None:
+                try:
+                    entries = codec.index_entries(row) if codec.indexes else ()
+                    found.append(BulkRow(key, codec.encode(row), int(sequence), entries))
+                except Exception as error:  # noqa: BLE001  # whatever it is, the row cannot be stored
+                    wrong[key] = error
+        if wrong:
+            raise Unstorable(wrong, next(iter(wrong.values())))
+        return found
+
+    def result(self, rows: Sequence[BulkRow], aside: Collection[str] = ()) -> BucketResult:
+        """What the bucket's mark will say of these rows; the checksum leaves keys out that are parked or `aside`."""
+        digest, parked = self._view.rows.digest, self.parked
+        checksum = sum(digest(key, fields) for key, fields, _, _ in rows if key not in parked and key not in aside)
+        return BucketResult(
+            self._part.partition, checksum % CHECKSUM_MODULUS, len(rows), self._time.decode(), dict(parked)
+        )
+
+    def _begin(self, key: bytes) -> list[Any]:
+        text = self._view.keys.encode(key.decode())
+        if text in self.parked or text in self._tracked:
+            raise KeyError(text)
+        state = self._states[key] = [None, b"0", text]
+        return state
+
+    def add_decoded(self, records: Iterable[tuple[RawRecord, Decoded]]) -> None:
+        """Folds the next records, which somebody has decoded for several views."""
+        states, evolve, events, latest = self._states, self._evolve, self._view.events, self._time.decode()
+        for whole, decoded in records:
+            if decoded.error is None and not isinstance(decoded.event, events):
+                continue
+            try:
+                if decoded.error is not None:
+                    raise decoded.error
+                state = states[whole.key]  # type: ignore[index]  # None is not there
+                state[0] = evolve(state[0], decoded.event)
+            except Exception:  # noqa: BLE001  # as above
+                self._time = latest.encode()
+                if self._is_mine(decoded):
+                    self._add_decoded(decoded)
+                latest = self._time.decode()
+            else:
+                state[1] = decoded.version
+                if decoded.time > latest:  # noqa: PLR1730  # as above
+                    latest = decoded.time
+        self._time = latest.encode()
+
+    def _add_slowly(self, record: BulkRecord) -> None:
+        whole = raw(self._part, record)
+        decoded, type_ = self._decoder.decode(whole), type_of(whole)
+        if decoded.error is None and decoded.event is None:
+            self._passed.add(type_)
+        elif self._add_decoded(decoded):
+            self._reads.setdefault(type_, partial(self._codec.wanted, type_))
+
+    def _add_decoded(self, decoded: Decoded) -> bool:
+        """Folds or parks one record; whether its type can be read."""
+        try:
+            if decoded.error is not None:
+                raise decoded.error
+            text = self._view.keys.encode(decoded.key)
+        except Exception as error:  # noqa: BLE001  # broken records and keys alike park
+            self._park(decoded, error)
+            return False
+        if text in self._tracked:
+            self._tracked[text].fold(decoded.event, decoded, decoded.time)
+            return True
+        if text in self.parked:
+            self._park(decoded, KeyError(text))
+            return False
+        self._fold(decoded)
+        return True
+
+    def _fold(self, decoded: Decoded) -> None:
+        key = decoded.key.encode()
+        state = self._states.get(key) or self._begin(key)
+        try:
+            state[0] = self._evolve(state[0], decoded.event)
+        except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
+            self._park(decoded, error)
+            return
+        state[1] = b"%d" % decoded.version
+        self._time = max(self._time, decoded.time.encode())
+
+    def _park(self, decoded: Decoded, error: Exception) -> None:
+        name = decoded.key or NO_KEY
+        text = self._view.keys.encode(name)
+        if text in self._tracked:
+            self._tracked[text].fold(error, decoded, decoded.time)
+            return
+        before = self.parked.get(text)
+        if before is not None:
+            self.parked[text] = replace(before, waiting=before.waiting + 1)
+            return
+        why = f"{type(error).__name__}: {shown(error, str)}"
+        self.parked[text] = Parked(decoded.topic, decoded.partition, decoded.offset, why)
+        state = self._states.pop(name.encode(), None)
+        if state is not None:
+            self._stuck[text] = state
+
+    def _settle(self) -> None:
+        """Parks what was tracked and cannot be stored in the end."""
+        for text, row in self._tracked.items():
+            at, good = row.trouble_at, row.good_at
+            self._stuck[text] = [row.good, good.version if good is not None else 0, text]
+            self._time = max(self._time, row.time.encode())
+            if at is not None:
+                self.parked[text] = Parked(at.topic, at.partition, at.offset, row.error, row.waiting)

@@ -1,0 +1,331 @@
+"""The end of a rebuild: catch up with the live generation, compare with it, take its place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
+
+from leftfold.engine.progress import Stopwatch
+from leftfold.engine.rebuild.result import Agreement, Comparison, RebuildResult
+from leftfold.engine.views.claims import may_fold
+from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.generations import change, moment, now, other_log
+from leftfold.engine.views.leases import check_attempt, members
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.subscription import Group
+from leftfold.errors import ContractError, Fenced, InfrastructureError, ViewNotBuilt
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.flush import Generation, Mark, Phase, Registry, While, covered
+from leftfold.ports.protocols import LogReader, ViewStore
+
+if TYPE_CHECKING:
+    from leftfold.engine.rebuild.rebuilder import RebuildOptions
+
+__all__ = ["CatchUp", "Swap"]
+
+
+_BATCH = 4000
+_LOOK_SECONDS = 0.03
+"""Between two looks at what the tails have folded: each reads all marks."""
+
+
+class CatchUp:
+    """Keeps sealed generations moving until a condition holds.
+
+    Tails are seen by the tokens they leave. A tail that starts later takes over: its flush makes ours fail.
+
+    Args:
+        generations: the new one first. The others come along if they can.
+        fold: which code folds; what another code has claimed is left to the tails of that.
+        patience: seconds for a tail to show up.
+        tell: told how many events were folded here.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generations: Sequence[Generation],
+        store: ViewStore,
+        open_reader: Callable[[], LogReader],
+        *,
+        fold: str = "",
+        patience: float = 1.5,
+        tell: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self._view, self._generations, self._store, self._open = view, list(generations), store, open_reader
+        self._patience, self._tell, self._fold_hash = patience, tell, fold
+        self._group: Group | None = None
+        self._tokens: list[str] = []
+        self._moved = time.monotonic()
+
+    def wait(self, reached: Callable[[], bool], *, timeout: float, awaited: str) -> None:
+        """Goes on until `reached`.
+
+        Raises:
+            InfrastructureError: it was not within `timeout` seconds; `awaited` says what.
+            ContractError: the view stopped at an event.
+        """
+        deadline = time.monotonic() + timeout
+        while not reached():
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    f"view {self._view.name}: waited {timeout:g} s for {awaited}; is a tail of it stuck? "
+                    f"leftfold status tells how far each is"
+                )
+            self.step()
+
+    @property
+    def alone(self) -> bool:
+        """Whether this rebuild folds and nothing but the new generation comes along."""
+        return self._group is not None and all(
+            follower.stopped or follower.generation is not self._generations[-1] for follower in self._group.followers
+        )
+
+    def step(self) -> None:
+        """Folds what is there, or waits a moment for the tails that do."""
+        if self._group is not None:
+            self._fold(self._group)
+        elif time.monotonic() - self._moved > self._patience and self._is_mine(self._generations[0]):
+            self._group = Group(self._open, list(self._followers()), self._store)
+        else:
+            self._watch()
+            time.sleep(_LOOK_SECONDS)
+
+    def close(self) -> None:
+        """Lets go of the log."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
+
+    def _watch(self) -> None:
+        tokens = [mark.token for _, mark in sorted(self._store.marks(self._generations[0]).items())]
+        if self._tokens and tokens != self._tokens:
+            self._moved = time.monotonic()
+        self._tokens = tokens
+
+    def _followers(self) -> Iterator[Follower]:
+        yield Follower(self._view, self._generations[0], self._store)
+        for generation in self._generations[1:]:
+            with suppress(ViewNotBuilt):
+                follower = Follower(self._view, generation, self._store)
+                if self._is_mine(generation):
+                    yield follower
+
+    def _is_mine(self, generation: Generation) -> bool:
+        """Whether this code may fold it, as the registry says now; asked behind each look at its marks."""
+        now = self._store.registry(self._view.name).generations.get(generation.id, generation)
+        return may_fold(now, self._fold_hash)
+
+    def _fold(self, group: Group) -> None:
+        count, left = group.step(_BATCH, 0.05)
+        self._tell(count)
+        for follower in group.followers:
+            if follower.stopped and follower.generation is self._generations[0]:
+                raise ContractError(f"view {self._view.name} stops: {follower.stopped}")
+        if left:
+            self.close()
+            self._tokens, self._moved = [], time.monotonic()
+
+
+_NEAR = 200_000
+"""A predecessor that nobody follows is brought up by this rebuild if it is at most so many offsets behind."""
+_COMPARE_SECONDS = _LEVEL_SECONDS = 15.0
+_ATTEMPTS = 5
+_NOWHERE = Position()
+
+
+class Swap:
+    """Makes a sealed generation live."""
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generation: Generation,
+        store: ViewStore,
+        open_reader: Callable[[], LogReader],
+        options: RebuildOptions,
+        watch: Stopwatch,
+    ) -> None:
+        self._view, self._new, self._store = view, generation, store
+        self._open, self._options, self._watch = open_reader, options, watch
+
+    def run(self, ends: Position, events: int) -> RebuildResult:
+        """Waits until no reader could go back in time, compares and swaps; what may not be swapped in is removed.
+
+        Args:
+            ends: what must be reached when there is no predecessor of the same hash.
+
+        Raises:
+            Fenced: the generation was removed, or others went live too often meanwhile.
+        """
+        for _ in range(_ATTEMPTS):
+            old = self._predecessor()
+            foreign = other_log(old, self._new.ids) if old is not None else ""
+            with self._level(None if foreign else old, ends) as (near, catch_up):
+                agreement, sums, why = self._compare(None if foreign else old, near, catch_up)
+                why = why or (f"{old.id} was folded from other topics" if old is not None and foreign else "")
+                if self._options.hold:
+                    self._hold()
+                    return self._result(old, events, agreement, sums, why, False)
+                refused = agreement in (Agreement.DIFFERENT, Agreement.WORSE)
+                agreed = not refused or self._options.swap_anyway
+                swapped = agreed and self._pointed(old, near, catch_up)
+            if swapped or not agreed:
+                return self._result(old, events, agreement, sums, why, swapped)
+        raise Fenced(
+            f"view {self._view.name}: other generations went live {_ATTEMPTS} times; are two rebuilds running?"
+        )
+
+    def pin(self, events: int) -> RebuildResult:
+        """Puts the generation behind its name, as it is; readers of the view go on with the live one."""
+        self._watch.begin("pin")
+        before = self._store.registry(self._view.name).live_of(self._new.hash, self._new.name)
+        change(self._store, self._view.name, lambda r: self._checked(r).pinned(self._new))
+        if before is not None:
+            self._store.unlink(before)
+        return self._result(None, events, Agreement.ALONE, (0, 0), "", True)
+
+    def _predecessor(self) -> Generation | None:
+        """The live generation; one that has lost marks is of no use to anybody and is removed."""
+        live = self._store.registry(self._view.name).live_of(self._view.hash)
+        if live is None or len(self._store.marks(live)) == live.buckets:
+            return live
+        remove(self._store, live)
+        return None
+
+    def _marks(self) -> dict[int, Mark]:
+        marks = self._store.marks(self._new)
+        if len(marks) < self._new.buckets:
+            raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
+        return marks
+
+    @contextmanager
+    def _level(self, old: Generation | None, ends: Position) -> Iterator[tuple[Generation | None, CatchUp]]:
+        """Brings the new generation as far as readers are, and keeps it there within the block; the old one with it, if
+        it is near.
+        """
+        self._watch.begin("catch up")
+        pair = [self._new] if old is None or self._lag(old, ends) > _NEAR else [self._new, old]
+        catch_up = CatchUp(
+            self._view,
+            pair,
+            self._store,
+            self._open,
+            fold=self._options.fold,
+            patience=self._options.patience,
+            tell=self._watch.tell,
+        )
+        try:
+            catch_up.wait(lambda: self._past(old, ends), timeout=self._options.timeout, awaited=_AWAITED[old is None])
+            yield pair[1] if len(pair) > 1 else None, catch_up
+        finally:
+            catch_up.close()
+
+    def _past(self, old: Generation | None, ends: Position = _NOWHERE) -> bool:
+        # The old marks are read first: what they say can only be less than what is true when the new ones are read.
+        target = ends if old is None else reduce(or_, (m.position for m in self._store.marks(old).values()), Position())
+        return covered(self._new, self._marks()).covers(target)
+
+    def _lag(self, old: Generation, ends: Position) -> int:
+        at = reduce(or_, (mark.position for mark in self._store.marks(old).values()), Position())
+        return ends.ahead_of(at)
+
+    def _compare(
+        self, old: Generation | None, near: Generation | None, catch_up: CatchUp
+    ) -> tuple[Agreement, tuple[int, int], str]:
+        if old is None:
+            return Agreement.ALONE, (0, 0), ""
+        if near is None:
+            return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and nobody follows it"
+        self._watch.begin("compare")
+        comparison, deadline = Comparison(old, self._new), time.monotonic() + _COMPARE_SECONDS
+        while not comparison.look(self._store.marks(old), self._marks()):
+            if catch_up.alone:
+                return Agreement.UNKNOWN, comparison.sums, f"{old.id} does not move on"
+            if time.monotonic() > deadline:
+                return Agreement.UNKNOWN, comparison.sums, f"never at one place within {_COMPARE_SECONDS:g} s"
+            catch_up.step()
+        return comparison.agreement, comparison.sums, comparison.why
+
+    def _pointed(self, old: Generation | None, near: Generation | None, catch_up: CatchUp) -> bool:
+        """Points at the new generation; False when another one is live than the one just compared with.
+
+        Where the old one is near, the new one is not behind it at that moment: no reader goes back in time.
+        """
+        self._watch.begin("swap")
+        deadline = time.monotonic() + _LEVEL_SECONDS
+        while True:
+            registry = self._store.registry(self._view.name)
+            live = self._checked(registry).live_of(self._new.hash)
+            if (live and live.id) != (old and old.id):
+                return False
+            # A live generation that never stands still long enough must not keep the new one out for ever.
+            level = None if near is None or time.monotonic() > deadline else While(near, partial(self._past, near))
+            after = registry.pointed(self._new, now(), moment(self._options.keep))
+            if self._store.change_registry(self._view.name, registry, after, level):
+                return True
+            catch_up.step()
+
+    def _checked(self, registry: Registry) -> Registry:
+        """The registry, if the new generation is still this rebuild's in it."""
+        check_attempt(registry, self._new)
+        return registry
+
+    def _hold(self) -> None:
+        """Puts the new generation in the place of the one held before, if any."""
+        self._watch.begin("hold")
+        registry = self._checked(self._store.registry(self._view.name))
+        for other in registry.generations.values():
+            if other.phase is Phase.HELD and other.hash == self._new.hash and other.id != self._new.id:
+                remove(self._store, other)
+        held = self._new.in_phase(Phase.HELD)
+        change(self._store, self._view.name, lambda r: self._checked(r).with_generation(held))
+
+    def _result(
+        self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
+    ) -> RebuildResult:
+        marks = self._marks().values()
+        kept = self._tidied(old) if swapped else ""
+        if not swapped and not self._options.hold:
+            remove(self._store, self._new)
+        self._watch.end()
+        return RebuildResult(
+            view=self._view.name,
+            generation=self._new.id,
+            predecessor=old.id if old is not None else "",
+            events=events,
+            rows=sum(mark.rows for mark in marks),
+            checksum=sums[1] or sum(mark.checksum for mark in marks) % CHECKSUM_MODULUS,
+            old_checksum=sums[0],
+            agreement=agreement,
+            why=why,
+            swapped=swapped,
+            seconds=dict(self._watch.seconds),
+            parked={key: parked for mark in marks for key, parked in mark.parked.items()},
+            kept=kept,
+            held=self._options.hold,
+        )
+
+    def _tidied(self, old: Generation | None) -> str:
+        """Removes what nobody needs any more; returns the id of the predecessor if it stays."""
+        registry = self._store.registry(self._view.name)
+        at_work = members(self._store, names.rebuilds(self._view.name)) - {self._new.attempt}
+        for other in registry.generations.values():
+            mine = other.hash == self._new.hash and other.created <= self._new.created and other.id != self._new.id
+            # A tail may have begun one of its own while there was none to follow.
+            if mine and other.phase is Phase.SEALED and other.attempt not in at_work:
+                remove(self._store, other)
+        if old is not None and self._options.keep <= 0:
+            remove(self._store, old)
+            return ""
+        return old.id if old is not None else ""
+
+
+_AWAITED = {True: "the new generation to reach the end of the log", False: "it to reach the live generation"}

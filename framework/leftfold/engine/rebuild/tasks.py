@@ -1,0 +1,267 @@
+"""The tasks of a rebuild: fold ranges of the log, write whole buckets, report what they hold."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from leftfold.engine.rebuild.end_offsets import before_cuts
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.sorted_fold import BucketFold, Item, ItemWriter, OpenedRecords, sampled
+from leftfold.engine.rebuild.stream_fold import StreamFold
+from leftfold.engine.views.projection_writer import MAX_PARKED
+from leftfold.engine.views.row_folding import Unstorable
+from leftfold.errors import ContractError
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, BulkLog, BulkRecord, BulkRow, BulkSink, OpenBulkLog, OpenBulkSink, Range
+from leftfold.ports.flush import Generation, Parked
+
+__all__ = ["BulkJob", "BulkPass", "Passed", "Tell", "run_here", "run_pass_here", "tuned_gc"]
+
+
+Tell = Callable[[int], None]
+"""Takes the number of events read since it was told last."""
+
+
+@dataclass(frozen=True)
+class BulkJob:
+    """One generation to be filled; every field can be pickled if the factories can.
+
+    Args:
+        sources: the ranges to read; `Item.source` numbers them.
+        max_parked: how many keys may be parked before the rebuild stops.
+        cuts: the only buckets to be folded, each up to its own place; None = all of them, whole ranges.
+        aside: keys that the checksum of a bucket leaves out beside those that this fold parks.
+        share: folds only so many of the row keys, chosen by their hash.
+    """
+
+    view: View[Any, Any]
+    generation: Generation
+    sources: tuple[Range, ...]
+    open_log: OpenBulkLog
+    open_sink: OpenBulkSink
+    max_parked: int = MAX_PARKED
+    cuts: Mapping[int, Position] | None = None
+    aside: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    share: float = 1.0
+
+    def fold_streams(self, parts: Iterable[Range], tell: Tell) -> Iterator[BucketResult]:
+        """Folds partitions of a stream-keyed view, one after another, and writes each one's bucket.
+
+        Raises:
+            ContractError: too many keys are parked.
+            Fenced: the rebuild was ended meanwhile.
+        """
+        log, sink = self.open_log(), self.open_sink()
+        try:
+            for part in parts:
+                fold, rows = self._folded(log, part, tell)
+                self._write(sink, part.partition, rows)
+                yield self._finished(sink, fold.result(rows, self._aside(part.partition)))
+        finally:
+            log.close()
+            sink.close()
+
+    def finish_stream(self, fold: StreamFold, part: Range) -> BucketResult:
+        """Writes the bucket of a partition that somebody has folded up to its end."""
+        self.check_parked(list(fold.parked.values()))
+        with closing(self.open_sink()) as sink:
+            try:
+                rows = fold.rows()
+            except Unstorable as error:
+                with closing(self.open_log()) as log:
+                    fold, rows = self._folded_again(log, part, error.rows)
+            self._write(sink, part.partition, rows)
+            return self._finished(sink, fold.result(rows, self._aside(part.partition)))
+
+    def read_items(self, parts: Iterable[Range], tell: Tell) -> Iterator[Item]:
+        """What the events of some partitions fold into the rows of a view that is not stream-keyed.
+
+        Raises:
+            ContractError: an event stops the view.
+        """
+        log, opened = self.open_log(), OpenedRecords([self.view])
+        writer = ItemWriter(self.view, self.generation.buckets, self.share)
+        try:
+            for part in parts:
+                source = self.sources.index(part)
+                for records in log.read(part):
+                    items = writer.items(source, opened.of(part, records))
+                    yield from items if self.cuts is None else before_cuts(items, self.cuts, self.sources)
+                    tell(len(records))
+        finally:
+            log.close()
+
+    def fold_buckets(self, items: Iterable[Item]) -> Iterator[BucketResult]:
+        """Folds the sorted items of some whole buckets and writes their rows.
+
+        Raises:
+            ContractError: too many keys are parked.
+            Fenced: the rebuild was ended meanwhile.
+        """
+        sink = self.open_sink()
+        try:
+            for bucket, group in groupby(items, attrgetter("bucket")):
+                fold = BucketFold(self.view, bucket, self.sources, self._aside(bucket))
+                self._write(sink, bucket, self._checked(fold, group))
+                yield self._finished(sink, fold.result())
+        finally:
+            sink.close()
+
+    def _aside(self, bucket: int) -> frozenset[str]:
+        return self.aside.get(bucket, frozenset())
+
+    def _finished(self, sink: BulkSink, result: BucketResult) -> BucketResult:
+        return sink.finish(self.generation, result)
+
+    def check_parked(self, parked: Sequence[Parked]) -> None:
+        """Raises ContractError when more keys are parked than may be."""
+        if len(parked) > self.max_parked:
+            first = parked[0]
+            raise ContractError(
+                f"view {self.view.name}: more than {self.max_parked} keys are parked, the first at {first.topic}"
+                f"[{first.partition}]@{first.offset}: {first.error}; mend the fold and rebuild"
+            )
+
+    def _folded(self, log: BulkLog, part: Range, tell: Tell) -> tuple[StreamFold, list[BulkRow]]:
+        fold = self._fold(log, part, tell)
+        try:
+            return fold, fold.rows()
+        except Unstorable as error:
+            return self._folded_again(log, part, error.rows)
+
+    def _folded_again(self, log: BulkLog, part: Range, tracked: Collection[str]) -> tuple[StreamFold, list[BulkRow]]:
+        """The same, with a look after every event at those rows that cannot be stored."""
+        fold = self._fold(log, part, lambda count: None, tracked)
+        rows = fold.rows()
+        self.check_parked(list(fold.parked.values()))
+        return fold, rows
+
+    def _fold(self, log: BulkLog, part: Range, tell: Tell, tracked: Collection[str] = ()) -> StreamFold:
+        fold = StreamFold(self.view, part, tracked=tracked)
+        wanted = dict[bytes, bool]()
+        for records in log.read(part):
+            fold.add(records if self.share >= 1 else self._sampled(records, wanted))
+            tell(len(records))
+            if fold.parked:
+                self.check_parked(list(fold.parked.values()))
+        return fold
+
+    def _sampled(self, records: Sequence[BulkRecord], wanted: dict[bytes, bool]) -> list[BulkRecord]:
+        """The records of a share of the streams; of the others nothing but the key is looked at.
+
+        Args:
+            wanted: what was found of the keys so far.
+        """
+        encode, found = self.view.keys.encode, []
+        for record in records:
+            key = record.key() or b""
+            is_wanted = wanted.get(key)
+            if is_wanted is None:
+                is_wanted = bool(key) and sampled(encode(key.decode(errors="replace")), self.share)
+                wanted[key] = is_wanted
+            if is_wanted:
+                found.append(record)
+        return found
+
+    def _checked(self, fold: BucketFold, items: Iterable[Item]) -> Iterator[BulkRow]:
+        for row in fold.rows(items):
+            yield row
+            if fold.parked:
+                self.check_parked(list(fold.parked.values()))
+
+    def _write(self, sink: BulkSink, bucket: int, rows: Iterable[BulkRow]) -> None:
+        sink.write(self.generation, bucket, self.view.rows.columns, self.view.rows.indexes, rows)
+
+
+def run_here(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    """Runs all tasks one after another; a view that is not stream-keyed is sorted in memory."""
+    parts = [part for task in plan.tasks for part in task]
+    if job.generation.stream_keyed:
+        return list(job.fold_streams(parts, tell))
+    return list(job.fold_buckets(sorted(job.read_items(parts, tell))))
+
+
+class Passed(NamedTuple):
+    """What a partition gives to one of the jobs: items to be sorted, or the result of a bucket that is whole."""
+
+    job: int
+    items: Sequence[Item]
+    result: BucketResult | None = None
+
+
+@dataclass(frozen=True)
+class BulkPass:
+    """Jobs that read the same ranges; it can be pickled if they can."""
+
+    jobs: tuple[BulkJob, ...]
+
+    def read(self, parts: Iterable[Range], tell: Tell) -> Iterator[Passed]:
+        """Reads partitions one after another: folds them for stream-keyed views, and makes items for the others.
+
+        Raises:
+            ContractError: an event stops a view, or too many keys of one are parked.
+            Fenced: the rebuild was ended meanwhile.
+        """
+        opened = OpenedRecords([job.view for job in self.jobs])
+        with closing(self.jobs[0].open_log()) as log:
+            writers = {
+                number: ItemWriter(job.view, job.generation.buckets)
+                for number, job in enumerate(self.jobs)
+                if not job.generation.stream_keyed
+            }
+            for part in parts:
+                folds = {
+                    number: StreamFold(job.view, part)
+                    for number, job in enumerate(self.jobs)
+                    if number not in writers and (job.cuts is None or part.partition in job.cuts)
+                }
+                for records in log.read(part):
+                    known = opened.of(part, records)
+                    for fold in folds.values():
+                        fold.add_decoded(known)
+                    for number, writer in writers.items():
+                        job = self.jobs[number]
+                        items = writer.items(job.sources.index(part), known)
+                        kept = list(items if job.cuts is None else before_cuts(items, job.cuts, job.sources))
+                        if kept:
+                            yield Passed(number, kept)
+                    tell(len(records))
+                for number, fold in folds.items():
+                    yield Passed(number, (), self.jobs[number].finish_stream(fold, part))
+
+    def fold(self, number: int, items: Iterable[Item]) -> Iterator[BucketResult]:
+        """Folds the sorted items of some whole buckets of one job."""
+        return self.jobs[number].fold_buckets(items)
+
+
+def run_pass_here(jobs: Sequence[BulkJob], parts: Iterable[Range], tell: Tell) -> list[list[BucketResult]]:
+    """Runs a pass in this process; items are sorted in memory."""
+    whole = BulkPass(tuple(jobs))
+    results: list[list[BucketResult]] = [[] for _ in jobs]
+    items: list[list[Item]] = [[] for _ in jobs]
+    for job, found, result in whole.read(parts, tell):
+        items[job] += found
+        if result is not None:
+            results[job].append(result)
+    for number, mine in enumerate(items):
+        if mine:
+            results[number] += whole.fold(number, sorted(mine))
+    return results
+
+
+def tuned_gc() -> None:
+    """Leaves what is loaded to itself and collects new garbage seldom.
+
+    Lanes and folds make millions of small values that die by reference count; the default thresholds spend a third
+    of the time looking for cycles among them.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

@@ -1,0 +1,203 @@
+"""Writes the groups that a Spark stream has changed: rows and checkpoints in one flush, fenced by a token per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from leftfold.engine.archive.gaps import unreachable
+from leftfold.engine.rebuild.refresh import ComputedRow
+from leftfold.errors import ContractError, ViewNotBuilt
+from leftfold.model.computed_views import StreamedView, TableView
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.ports.flush import BucketFlush, Generation, Mark, RowChange
+from leftfold.ports.protocols import ViewStore
+
+__all__ = ["QueryWriter", "batch_of", "no_beginning", "token"]
+
+
+def batch_of(marks: Mapping[int, Mark]) -> int | None:
+    """The batch of a stream behind which all marks are; None when they are not at one, or no stream wrote them."""
+    found = {mark.token.rpartition(".")[1:] for mark in marks.values()}
+    dot, number = found.pop() if len(found) == 1 else ("", "")
+    return int(number) if dot and number.removeprefix("-").isdecimal() else None
+
+
+def no_beginning(topics: Iterable[str], starts: Position) -> str:
+    """Why no stream of Spark can begin with the first event of these topics; '' when it can.
+
+    Args:
+        starts: the first offset that each partition still holds.
+    """
+    gone = unreachable(starts.only(topics), Position())
+    if not gone:
+        return ""
+    first = gone[0]
+    return (
+        f"{first.topic}[{first.partition}] begins at offset {first.end}, and a stream, which reads no archive, would "
+        f"have to begin at 0"
+    )
+
+
+def token(run: str, batch: int) -> str:
+    """The token of every mark behind a batch of a run of a stream."""
+    return f"{run}.{batch}"
+
+
+_NOTHING: Mapping[str, int] = {}
+
+
+class _Before(NamedTuple):
+    row: Any
+    digest: int
+    indexed: tuple[str, ...] | None
+
+
+class QueryWriter:
+    """Writes one generation; `marks` are what the store confirmed last.
+
+    Args:
+        groups: the fields of a row that name its group; two groups with one key are an error.
+        run: names this run of the stream. A writer that finds another run's token where it left its own is refused.
+
+    Raises:
+        ViewNotBuilt: a mark is missing.
+    """
+
+    def __init__(
+        self,
+        view: TableView[Any, Any] | StreamedView[Any, Any],
+        generation: Generation,
+        store: ViewStore,
+        groups: Sequence[str],
+        run: str,
+    ) -> None:
+        self._view, self.generation, self._store, self._groups, self._run = view, generation, store, groups, run
+        self.marks: Mapping[int, Mark] = store.marks(generation)
+        if len(self.marks) < generation.buckets:
+            raise ViewNotBuilt(f"generation {generation.id} of view {view.name} lost marks; it is computed again")
+
+    @property
+    def batch(self) -> int | None:
+        """The batch behind which all marks are; None when they are not at one, or no stream wrote them."""
+        return batch_of(self.marks)
+
+    def claim(self) -> bool:
+        """Puts this run's token into every mark, which fences the run before; False when that one moved meanwhile."""
+        batch = self.batch
+        return batch is not None and self._flush(batch, {}, Position())
+
+    def write(self, batch: int, rows: Iterable[ComputedRow], reached: Position) -> bool:
+        """Writes the rows of a batch; every mark moves to `reached`, touched or not.
+
+        A batch that is in the marks already is not written again. False: another run was here, or the store lost or
+        went back behind what was written; nothing is written then.
+
+        Raises:
+            ContractError: two groups have one key.
+        """
+        if self.batch is not None and batch <= self.batch:
+            return True
+        changed: dict[str, ComputedRow] = {}
+        for row in rows:
+            if row.key in changed:
+                raise self._doubled(row.key)
+            changed[row.key] = row
+        return self._flush(batch, changed, reached)
+
+    def exchange(
+        self, batch: int, rows: Iterable[ComputedRow], gone: Iterable[tuple[int, str]], reached: Position
+    ) -> bool:
+        """Like `write`, with other rows taken away in the same flush.
+
+        Args:
+            rows: of each key one. gone: buckets and keys of rows that there shall be no more.
+        """
+        changed = {row.key: row for row in rows}
+        return self._flush(batch, changed, reached, {key: bucket for bucket, key in gone if key not in changed})
+
+    def _flush(
+        self, batch: int, changed: Mapping[str, ComputedRow], reached: Position, gone: Mapping[str, int] = _NOTHING
+    ) -> bool:
+        before = self._before(changed)
+        removed = self._removed(gone)
+        by_bucket: dict[int, list[ComputedRow]] = {bucket: [] for bucket in self.marks}
+        for row in changed.values():
+            by_bucket[row.bucket].append(row)
+        flushes = [self._of_bucket(bucket, batch, rows, before, reached) for bucket, rows in by_bucket.items()]
+        flushes = [_without(flush, removed.get(flush.bucket, {})) for flush in flushes]
+        if not self._store.flush(flushes):
+            return False
+        self.marks = {flush.bucket: flush.mark for flush in flushes}
+        return True
+
+    def _before(self, changed: Mapping[str, ComputedRow]) -> dict[str, _Before]:
+        if not changed:
+            return {}
+        places = [(row.bucket, row.key) for row in changed.values()]
+        codec, found = self._view.rows, {}
+        for (_, key), fields in zip(places, self._store.read(self.generation, places).rows, strict=True):
+            if fields is None:
+                found[key] = _Before(None, 0, None)
+                continue
+            row, digest = codec.decode(fields), codec.digest(key, tuple(fields[c] for c in codec.columns))
+            found[key] = _Before(row, digest, codec.index_entries(row))
+            self._check_group(key, row, changed[key])
+        return found
+
+    def _removed(self, gone: Mapping[str, int]) -> dict[int, dict[str, _Before]]:
+        """What is there of rows that go, by bucket."""
+        places, codec = [(bucket, key) for key, bucket in gone.items()], self._view.rows
+        found: dict[int, dict[str, _Before]] = {}
+        stored = self._store.read(self.generation, places).rows if places else ()
+        for (bucket, key), fields in zip(places, stored, strict=True):
+            if fields is not None:
+                digest = codec.digest(key, tuple(fields[c] for c in codec.columns))
+                found.setdefault(bucket, {})[key] = _Before(None, digest, codec.index_entries(codec.decode(fields)))
+        return found
+
+    def _check_group(self, key: str, old: Any, new: ComputedRow) -> None:
+        codec = self._view.rows
+        row = codec.decode(dict(zip(codec.columns, new.fields, strict=True)))
+        if any(getattr(old, name) != getattr(row, name) for name in self._groups):
+            raise self._doubled(key)
+
+    def _doubled(self, key: str) -> ContractError:
+        return ContractError(
+            f"view {self._view.name}: the query gives several rows for the key {key}; "
+            f"group by what the key is made of, or make the key of more columns"
+        )
+
+    def _of_bucket(
+        self, bucket: int, batch: int, rows: Sequence[ComputedRow], before: Mapping[str, _Before], reached: Position
+    ) -> BucketFlush:
+        mark, codec = self.marks[bucket], self._view.rows
+        checksum, count, changes = mark.checksum, mark.rows, []
+        for row in rows:
+            old = before[row.key]
+            checksum += codec.digest(row.key, row.fields) - old.digest
+            count += old.row is None
+            changes.append(RowChange(row.key, row.fields, None, old.indexed, row.entries))
+        moved = Mark(
+            position=mark.position | reached.only(self.generation.topics),
+            checksum=checksum % CHECKSUM_MODULUS,
+            token=token(self._run, batch),
+            phase=mark.phase,
+            rows=count,
+            time=mark.time,
+        )
+        return BucketFlush(self.generation, bucket, mark.token, moved, codec.columns, codec.indexes, tuple(changes))
+
+
+def _without(flush: BucketFlush, removed: Mapping[str, _Before]) -> BucketFlush:
+    """The flush, in which some rows go as well."""
+    if not removed:
+        return flush
+    mark = flush.mark
+    checksum = (mark.checksum - sum(row.digest for row in removed.values())) % CHECKSUM_MODULUS
+    gone = tuple(RowChange(key, None, None, row.indexed, None) for key, row in removed.items())
+    return replace(
+        flush, mark=replace(mark, checksum=checksum, rows=mark.rows - len(removed)), changes=(*flush.changes, *gone)
+    )

@@ -1,0 +1,191 @@
+"""Rows of a view that a stream of the user's own computes, on their way into a generation."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Generic
+
+from typing_extensions import TypeVar
+
+from leftfold.engine.rebuild.refresh import ComputedRow, computed
+from leftfold.engine.streaming.computed_rows import QueryWriter
+from leftfold.engine.views.cleanup import remove
+from leftfold.engine.views.generations import BUCKETS, birth, change, followed, now, open_generation
+from leftfold.engine.views.leases import at_work
+from leftfold.errors import Fenced, ViewNotBuilt
+from leftfold.model import keys as names
+from leftfold.model.computed_views import StreamedView
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Position
+from leftfold.ports.flush import Generation, Phase, Registry, covered
+from leftfold.ports.protocols import ViewStore
+
+__all__ = ["StreamedRows"]
+
+Row = TypeVar("Row")
+K = TypeVar("K", default=str)
+
+
+class StreamedRows(Generic[Row, K]):
+    """Gathers rows, the last of each key, and writes them with the position up to which all events are in them.
+
+    One process at a time keeps a view: its token is in every mark, so that none writes beside one that took over.
+
+    Args:
+        topics: the partition counts of the topics that the stream reads.
+        anew: into a new generation, which nobody sees before `show`, beside the one that another process keeps.
+    """
+
+    def __init__(
+        self, view: StreamedView[Row, K], store: ViewStore, topics: Mapping[str, int], *, anew: bool = False
+    ) -> None:
+        self.view, self._store, self.topics, self.anew = view, store, dict(topics), anew
+        self._rows: dict[str, Row] = {}
+        self._gone: dict[str, int] = {}
+        self._writer: QueryWriter | None = None
+        self._batch = 0
+        self.is_live = False
+
+    def alone(self) -> AbstractContextManager[object]:
+        """Keeps other processes from the view; one that dies is forgotten after 15 s.
+
+        Raises:
+            InfrastructureError: another one keeps it, or makes it anew.
+        """
+        name = self.view.name
+        if self.anew:
+            return at_work(self._store, names.rebuilds(name), f"view {name} is being rebuilt")
+        return at_work(self._store, names.streams(name, self.view.hash), f"view {name} is kept")
+
+    def open(self) -> Generation:
+        """Takes over the newest generation of this code, or makes one that begins with the first event.
+
+        Readers keep what they see until that is shown: each bucket of it still is what its mark says.
+
+        Raises:
+            Fenced: another process moved it just now.
+        """
+        there = followed(self._store.registry(self.view.name), self.view).values()
+        found = sorted((g for g in there if (g.phase is Phase.HELD) is self.anew), key=birth)
+        for generation in reversed(found):
+            if self.anew:
+                remove(self._store, generation)
+                continue
+            if dict(generation.topics) == self.topics and (writer := self._taken(generation)) is not None:
+                return self._begin(writer)
+            if generation.phase is not Phase.LIVE:
+                remove(self._store, generation)
+        phase = Phase.HELD if self.anew else Phase.SEALED
+        generation = open_generation(self._store, self.view, self.topics, phase, BUCKETS)
+        writer = QueryWriter(self.view, generation, self._store, (), secrets.token_hex(8))
+        if not writer.write(0, (), Position()):
+            raise Fenced(f"view {self.view.name}: generation {generation.id} is written by another process")
+        return self._begin(writer)
+
+    @property
+    def generation(self) -> Generation:
+        """Where they are written."""
+        return self._open_writer().generation
+
+    def put(self, row: Row) -> None:
+        """This is the row of its key now."""
+        key = self.view.row_key(row)
+        self._rows[key] = row
+        self._gone.pop(key, None)
+
+    def delete(self, key: K) -> None:
+        """There is no row of this key any more."""
+        encoded = self.view.keys.encode(key)
+        self._rows.pop(encoded, None)
+        self._gone[encoded] = partition_of(encoded.encode(), BUCKETS)
+
+    def take(self) -> tuple[list[ComputedRow], list[tuple[int, str]]]:
+        """What is to be written, which is then no longer waiting.
+
+        Raises:
+            ContractError: a row cannot be stored.
+        """
+        rows = [computed(self.view, row, BUCKETS) for row in self._rows.values()]
+        gone = [(bucket, key) for key, bucket in self._gone.items()]
+        self._rows, self._gone = {}, {}
+        return rows, gone
+
+    def write(self, taken: tuple[list[ComputedRow], list[tuple[int, str]]], reached: Position) -> None:
+        """Writes what was taken; all events before `reached` are in the rows then.
+
+        Raises:
+            Fenced: another process has taken over, or the store went back in time.
+        """
+        writer = self._open_writer()
+        if not writer.exchange(self._batch + 1, *taken, reached):
+            raise Fenced(
+                f"view {self.view.name}: its marks are not what this process wrote last; another one keeps it, "
+                f"or Redis went back in time"
+            )
+        self._batch += 1
+
+    def show(self) -> None:
+        """Points readers at these rows.
+
+        Raises:
+            Fenced: another process has removed them.
+        """
+        generation = self.generation
+
+        def pointed(registry: Registry) -> Registry:
+            if generation.id not in registry.generations:
+                raise Fenced(
+                    f"view {self.view.name}: another process has removed generation {generation.id}; rebuild it again"
+                )
+            return registry.pointed(generation, now())
+
+        change(self._store, self.view.name, pointed)
+        self.is_live = True
+
+    def check_current(self) -> None:
+        """Checks that readers see no newer rows than these.
+
+        Raises:
+            Fenced: they do: a rebuild has made them.
+        """
+        mine, live = self.generation, self._store.registry(self.view.name).live_of(self.view.hash)
+        if live is not None and birth(live) > birth(mine):
+            raise Fenced(f"view {self.view.name} was made anew as generation {live.id}; its stream goes on with that")
+
+    def seen(self) -> Position:
+        """Up to where all events are in the rows that readers see; nowhere when they see none."""
+        live = self._store.registry(self.view.name).live_of(self.view.hash)
+        return covered(live, self._store.marks(live)) if live is not None else Position()
+
+    def position(self) -> Position:
+        """Up to where all events are in the rows."""
+        writer = self._open_writer()
+        return covered(writer.generation, writer.marks)
+
+    def discard(self) -> None:
+        """Removes the generation: nobody knows what is in it."""
+        remove(self._store, self.generation)
+
+    def _taken(self, generation: Generation) -> QueryWriter | None:
+        try:
+            writer = QueryWriter(self.view, generation, self._store, (), secrets.token_hex(8))
+        except ViewNotBuilt:
+            return None
+        if writer.batch is None:
+            return None
+        if not writer.claim():
+            raise Fenced(f"view {self.view.name}: generation {generation.id} is written by another process")
+        return writer
+
+    def _begin(self, writer: QueryWriter) -> Generation:
+        self._writer, self._batch = writer, writer.batch or 0
+        registry = self._store.registry(self.view.name)
+        self.is_live = registry.live.get(writer.generation.pointer) == writer.generation.id
+        return writer.generation
+
+    def _open_writer(self) -> QueryWriter:
+        if self._writer is None:
+            raise ViewNotBuilt(f"view {self.view.name}: open() comes first")
+        return self._writer

@@ -1,0 +1,326 @@
+"""The task of a micro-batch: decodes, folds and flushes whole buckets, and reports their checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Any
+
+from leftfold.engine.rebuild.sorted_fold import Item, ItemReader, ItemWriter, OpenedRecords
+from leftfold.engine.views.decoding import Decoded, EventDecoder
+from leftfold.engine.views.projection_writer import MAX_PARKED, Follower
+from leftfold.engine.views.row_folding import NO_KEY, Place
+from leftfold.errors import ContractError
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.bulk import OpenBulkLog, Range, ReadRecord, raw
+from leftfold.ports.codec import header
+from leftfold.ports.flush import Generation, Mark, Parked, Phase, Snapshot
+from leftfold.ports.protocols import RawRecord, ViewStore
+
+__all__ = ["BatchFollower", "BatchJob", "BatchResult"]
+
+
+class BatchFollower(Follower):
+    """A Follower that lives for one batch and knows only what `read` says.
+
+    Args:
+        places, read: the rows that the batch touches, and what the store says of them and of their buckets.
+        token: of the marks that it writes.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generation: Generation,
+        store: ViewStore,
+        places: Sequence[Place],
+        read: Snapshot,
+        *,
+        token: str,
+        max_parked: int,
+    ) -> None:
+        self._given, self._named = read, token
+        self._fields = dict(zip(places, read.rows, strict=True))
+        super().__init__(view, generation, store, most=len(places), max_parked=max_parked)
+
+    def reread(self) -> None:
+        """Takes the marks that it was given."""
+        self._begin_at(dict(self._given.marks))
+
+    def _read(self, places: Sequence[Place]) -> Snapshot:
+        return replace(self._given, rows=tuple(self._fields[place] for place in places))
+
+    def _token(self) -> str:
+        return self._named
+
+
+class ItemFollower(BatchFollower):
+    """Folds items, which say themselves what touches which row, instead of records.
+
+    Args:
+        sources: the topic-partitions that `Item.source` numbers.
+    """
+
+    def __init__(self, *told: Any, sources: Sequence[Range], **options: Any) -> None:
+        super().__init__(*told, **options)
+        self._sources, self._value = sources, ItemReader(self.view).value
+
+    def _take(self, records: Sequence[Item]) -> list[Place]:
+        for item in records:
+            source = self._sources[item.source]
+            if not _folded(self.marks, source, item):
+                self._fold.give((item.bucket, item.key), item.key, self._value(item.body), _stub(source, item))
+        return self._fold.missing()
+
+
+def _folded(marks: Mapping[int, Any], source: Range, item: Item) -> bool:
+    at: int = marks[item.bucket].position.next_offset(source.topic, source.partition)
+    return item.offset < at
+
+
+def _stub(source: Range, item: Item) -> Decoded:
+    """What a fold's trouble is told of: where the event stands, and its time."""
+    return Decoded(source.topic, source.partition, item.offset, item.key, None, None, 0, True, item.time)
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """How a bucket stands behind a batch.
+
+    Args:
+        mark: what is in the store now; None = nothing touched the bucket, and it is as it was.
+        whole: where decisions end, for the partitions where that is not where the batch ends.
+        trouble: why the query must begin again at the marks. stopped: why the view cannot go on at all.
+    """
+
+    bucket: int
+    mark: Mark | None = None
+    whole: Position = field(default_factory=Position)
+    trouble: str = ""
+    stopped: str = ""
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        mark = None if self.mark is None else asdict(replace(self.mark, position=Position()))
+        if mark is not None and self.mark is not None:
+            mark |= {"position": self.mark.position.to_json()}
+        told = {"bucket": self.bucket, "mark": mark, "whole": self.whole.to_json()}
+        return json.dumps(told | {"trouble": self.trouble, "stopped": self.stopped})
+
+    @classmethod
+    def from_json(cls, text: str) -> BatchResult:
+        """Reads what `to_json` wrote."""
+        told = json.loads(text)
+        mark, whole = told.pop("mark"), Position.from_json(told.pop("whole"))
+        return cls(**told, mark=None if mark is None else _mark(mark), whole=whole)
+
+
+def _mark(told: Mapping[str, object]) -> Mark:
+    fields = dict(told)
+    parked: Mapping[str, Mapping[str, object]] = fields.pop("parked")  # type: ignore[assignment]  # as written above
+    return Mark(
+        position=Position.from_json(str(fields.pop("position"))),
+        phase=Phase(str(fields.pop("phase"))),
+        parked={key: Parked(**why) for key, why in parked.items()},  # type: ignore[arg-type]  # the same
+        **fields,  # type: ignore[arg-type]  # the same
+    )
+
+
+_WHOLE = -1
+"""The `nth` of an item that only says how far decisions of a source are whole; its offset says it."""
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """One batch for one generation; every field can be pickled if the factories can.
+
+    A mark written in a batch has the token `{run}.{batch}`. Whoever finds a token of this run, but not the one that
+    the driver knows, lets the position decide: behind this batch, and another attempt of the task was faster; before
+    it, and the store went back in time. Any other token is another writer's.
+
+    Args:
+        tokens: of the marks, as the driver wrote or read them last.
+        done: up to where events are folded. `done` is before `begin` where a batch ended within a decision.
+        begin, end: what this batch holds.
+        parked: how many keys are parked in each bucket.
+    """
+
+    view: View[Any, Any]
+    generation: Generation
+    open_store: Callable[[], ViewStore]
+    open_log: OpenBulkLog
+    run: str
+    batch: int
+    tokens: Mapping[int, str]
+    done: Position
+    begin: Position
+    end: Position
+    parked: Mapping[int, int] = field(default_factory=dict)
+    max_parked: int = MAX_PARKED
+
+    @property
+    def token(self) -> str:
+        """What marks written in this batch hold."""
+        return f"{self.run}.{self.batch}"
+
+    @property
+    def sources(self) -> tuple[Range, ...]:
+        """Every partition of the topics, in the order in which `Item.source` numbers them."""
+        return tuple(
+            Range(topic, partition, self.begin.next_offset(topic, partition), self.end.next_offset(topic, partition))
+            for topic, count in self.generation.topics.items()
+            for partition in range(count)
+        )
+
+    def expected(self, topic: str, partition: int) -> int:
+        """Up to where a partition is folded behind this batch, unless a task says otherwise."""
+        done, begin = self.done.next_offset(topic, partition), self.begin.next_offset(topic, partition)
+        return done if done < begin else self.end.next_offset(topic, partition)
+
+    def fold_partitions(self, records: Iterable[RawRecord], store: ViewStore) -> Iterator[BatchResult]:
+        """Folds what came of some partitions of a stream-keyed view, one behind the other, into their buckets."""
+        for _, arrived in groupby(records, attrgetter("topic", "partition")):
+            yield self._fold_partition(arrived, store)
+
+    def _fold_partition(self, arrived: Iterator[RawRecord], store: ViewStore) -> BatchResult:
+        first = next(arrived)
+        decoder = EventDecoder([self.view])
+        decoded = [decoder.decode(record) for record in self._from_done(first, arrived)]
+        count = self.whole([record.last for record in decoded])
+        whole = decoded[:count]
+        reached = self._reached(decoded[count].offset if count < len(decoded) else None, first)
+        said = self._said(first.topic, first.partition, reached)
+        keys = dict.fromkeys(key for one in whole if (key := self._key(one)) is not None)
+        places = [(first.partition, key) for key in keys]
+        at = Position.at(first.topic, first.partition, reached)
+        return self._folded(store, places, whole, at, BatchResult(first.partition, whole=said))
+
+    def read_items(self, records: Iterable[RawRecord]) -> Iterator[Item]:
+        """What came of some partitions, as items for the rows of a view that is not stream-keyed.
+
+        Raises:
+            ContractError: an event stops the view.
+        """
+        for _, arrived in groupby(records, attrgetter("topic", "partition")):
+            yield from self._read_partition(arrived)
+
+    def _read_partition(self, arrived: Iterator[RawRecord]) -> Iterator[Item]:
+        first = next(arrived)
+        source = next(n for n, s in enumerate(self.sources) if (s.topic, s.partition) == (first.topic, first.partition))
+        known = list(self._from_done(first, arrived))
+        count = self.whole([_ends_decision(record) for record in known])
+        reached = self._reached(known[count].offset if count < len(known) else None, first)
+        if reached != self.expected(first.topic, first.partition):
+            yield from (Item(b, "", source, reached, _WHOLE, b"", "") for b in range(self.generation.buckets))
+        writer = ItemWriter(self.view, self.generation.buckets)
+        opened = OpenedRecords([self.view]).of(self.sources[source], map(ReadRecord, known[:count]))
+        yield from writer.items(source, opened)
+
+    def fold_buckets(self, items: Iterable[Item], store: ViewStore) -> Iterator[BatchResult]:
+        """Folds everything that touches some buckets of a view that is not stream-keyed; sorted by bucket and key."""
+        for bucket, found in groupby(items, attrgetter("bucket")):
+            yield self._fold_bucket(bucket, found, store)
+
+    def _fold_bucket(self, bucket: int, items: Iterable[Item], store: ViewStore) -> BatchResult:
+        sources = self.sources
+        reached = Position({t: {p: self.expected(t, p) for p in range(n)} for t, n in self.generation.topics.items()})
+        whole, touching = Position(), []
+        for item in items:
+            if item.nth == _WHOLE:
+                topic, partition = sources[item.source][:2]
+                whole |= Position.at(topic, partition, item.offset)
+            else:
+                touching.append(item)
+        places = [(bucket, key) for key in dict.fromkeys(item.key for item in touching)]
+        return self._folded(store, places, touching, _overlaid(reached, whole), BatchResult(bucket, whole=whole))
+
+    def whole(self, ends: Sequence[bool]) -> int:
+        """How many records of a partition can be folded, by whether each ends its decision."""
+        return next((count for count in range(len(ends), 0, -1) if ends[count - 1]), 0)
+
+    def in_step(self, bucket: int, mark: Mark) -> bool:
+        """Whether a mark is the one that this run wrote or read last, or one that another attempt has written."""
+        if mark.token == self.tokens[bucket]:
+            return True
+        here = self.done.only(self.generation.topics, bucket if self.generation.stream_keyed else None)
+        return mark.token.startswith(f"{self.run}.") and mark.position.covers(here)
+
+    def is_done(self, mark: Mark, reached: Position) -> bool:
+        """Whether a bucket holds this batch already: the batch, or its task, is run again."""
+        return mark.position.covers(reached)
+
+    def follower(self, store: ViewStore, places: Sequence[Place], read: Snapshot, bucket: int) -> BatchFollower:
+        """Makes what folds into a bucket."""
+        elsewhere = sum(count for other, count in self.parked.items() if other != bucket)
+        told = (self.view, self.generation, store, places, read)
+        if self.generation.stream_keyed:
+            return BatchFollower(*told, token=self.token, max_parked=self.max_parked - elsewhere)
+        most = self.max_parked - elsewhere
+        return ItemFollower(*told, sources=self.sources, token=self.token, max_parked=most)
+
+    def _folded(
+        self, store: ViewStore, places: Sequence[Place], touching: Sequence[Any], reached: Position, result: BatchResult
+    ) -> BatchResult:
+        """The result with what comes of folding into its bucket."""
+        bucket = result.bucket
+        if not places:
+            return result
+        read = store.read(self.generation, places)
+        mark = read.marks.get(bucket)
+        if mark is None or not self.in_step(bucket, mark):
+            found = "is lost" if mark is None else f"was written by {mark.token}"
+            return replace(result, trouble=f"the mark of bucket {bucket} {found}")
+        if self.is_done(mark, reached):
+            return replace(result, mark=mark)
+        follower = self.follower(store, places, read, bucket)
+        if not follower.fold(touching, reached):
+            return replace(result, trouble=f"bucket {bucket} was written meanwhile")
+        return replace(result, mark=follower.marks[bucket], stopped=follower.stopped)
+
+    def _from_done(self, first: RawRecord, rest: Iterator[RawRecord]) -> Iterator[RawRecord]:
+        """What came, behind what earlier batches could not fold because its decision was not whole."""
+        done = self.done.next_offset(first.topic, first.partition)
+        part = Range(first.topic, first.partition, done, self.begin.next_offset(first.topic, first.partition))
+        if part.start < part.end:
+            log = self.open_log()
+            try:
+                yield from (raw(part, record) for records in log.read(part) for record in records)
+            finally:
+                log.close()
+        yield from chain((first,), rest)
+
+    def _reached(self, held: int | None, first: RawRecord) -> int:
+        """Where folding goes on: at what is held back, or where the batch ends."""
+        return held if held is not None else self.end.next_offset(first.topic, first.partition)
+
+    def _said(self, topic: str, partition: int, reached: int) -> Position:
+        expected = self.expected(topic, partition)
+        return Position() if reached == expected else Position.at(topic, partition, reached)
+
+    def _key(self, record: Decoded) -> str | None:
+        """The row that a record of a stream-keyed view may touch; an event of another type touches none."""
+        if record.event is None and record.error is None:
+            return None
+        for key in (record.key, NO_KEY):
+            try:
+                return self.view.keys.encode(key)
+            except ContractError:
+                continue
+        return None
+
+
+def _ends_decision(record: RawRecord) -> bool:
+    k, _, n = (header(record.headers, "ce_decision") or b"1/1").partition(b"/")
+    return k == n
+
+
+def _overlaid(position: Position, over: Position) -> Position:
+    """The position with what another one names in place of its own."""
+    offsets = {topic: dict(partitions) for topic, partitions in position.offsets.items()}
+    for topic, partitions in over.offsets.items():
+        offsets.setdefault(topic, {}).update(partitions)
+    return Position(offsets)

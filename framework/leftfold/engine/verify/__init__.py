@@ -1,0 +1,1 @@
+"""Comparing views with the log: verification, differences, the history of a row, parked rows."""

@@ -1,0 +1,233 @@
+"""The history of a row: its events in the order of the fold, with the row before and after each."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any
+from urllib.parse import unquote
+
+from leftfold.engine.rebuild.end_offsets import ranges_to
+from leftfold.engine.views.decoding import Decoded, EventDecoder
+from leftfold.engine.views.row_folding import Tracked, place_of
+from leftfold.errors import ContractError
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.bulk import BulkLog, BulkRecord, OpenBulkLog, Range, raw, type_of
+from leftfold.ports.codec import header
+from leftfold.ports.flush import Generation
+from leftfold.ports.protocols import RawRecord
+from leftfold.safety import shown
+
+__all__ = ["History", "Refolded", "RowsFold", "Step", "explain"]
+
+
+@dataclass(frozen=True)
+class Touch:
+    """One event that touches a row; `item` is what is folded in, an exception if that cannot be told."""
+
+    key: str
+    item: Any
+    record: RawRecord
+    decoded: Decoded
+
+
+class History:
+    """Reads the touches of some rows, each up to a place of its own.
+
+    Args:
+        wanted: for each encoded row key where it stops. since: for each where it begins; None = at the beginning.
+        tell: told how many events were read.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generation: Generation,
+        wanted: Mapping[str, Position],
+        tell: Callable[[int], None] = lambda count: None,
+        since: Mapping[str, Position] | None = None,
+    ) -> None:
+        self._view, self._wanted, self._tell = view, wanted, tell
+        self._since = since if since is not None else dict.fromkeys(wanted, Position())
+        self._decoder = EventDecoder([view])
+        self._passed: set[bytes] = set()
+        self._streams = {unquote(key).encode() for key in wanted} if generation.stream_keyed else None
+        cuts: dict[int, Position] = {}
+        for key, cut in wanted.items():
+            bucket = place_of(generation, key)[0]
+            cuts[bucket] = cuts.get(bucket, Position()) | cut
+        start = reduce(and_, self._since.values()) if self._since else Position()
+        parts = (
+            part._replace(start=start.next_offset(part.topic, part.partition)) for part in ranges_to(generation, cuts)
+        )
+        self.ranges = tuple(part for part in parts if part.start < part.end)
+
+    @property
+    def events(self) -> int:
+        """How many events are read at most."""
+        return sum(part.end - part.start for part in self.ranges)
+
+    def of(self, log: BulkLog, part: Range) -> Iterator[Touch]:
+        """The touches in one of the `ranges`, in their order.
+
+        Raises:
+            ContractError: an event cannot be read or assigned to rows; a view that is not stream-keyed stops there.
+        """
+        for records in log.read(part):
+            for record in records:
+                if not self._is_passed(record):
+                    yield from self._touches(part, record)
+            self._tell(len(records))
+
+    def _is_passed(self, record: BulkRecord) -> bool:
+        """Whether a record is of another stream, or of a type that the view does not read."""
+        if self._streams is not None and record.key() not in self._streams:
+            return True
+        headers = record.headers()
+        return bool(self._passed and headers and header(headers, "ce_type") in self._passed)
+
+    def _touches(self, part: Range, record: BulkRecord) -> Iterator[Touch]:
+        whole = raw(part, record)
+        decoded = self._decoder.decode(whole)
+        if decoded.error is None and decoded.event is None:
+            self._passed.add(type_of(whole))
+            return
+        for key, item in self._pairs(decoded):
+            cut = self._wanted.get(key)
+            if cut is None or whole.offset >= cut.next_offset(part.topic, part.partition):
+                continue
+            if whole.offset >= self._since[key].next_offset(part.topic, part.partition):
+                yield Touch(key, item, whole, decoded)
+
+    def _pairs(self, decoded: Decoded) -> list[tuple[str, Any]]:
+        try:
+            if decoded.error is not None:
+                raise decoded.error
+            return list(self._view.touches(decoded.event, decoded.key))  # type: ignore[arg-type]  # no error, so an event
+        except Exception as error:
+            if self._streams is None:
+                at = f"{decoded.topic}[{decoded.partition}]@{decoded.offset}"
+                raise ContractError(f"view {self._view.name} stops at {at}: {shown(error, str)}") from error
+            return [(self._view.keys.encode(decoded.key), error)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one event did to a row; `error` says why it could not be folded in, or what it waits for.
+
+    After an event that leaves a row which cannot be stored another one may make up for both.
+    """
+
+    touch: Touch
+    before: Any
+    after: Any
+    error: str = ""
+
+
+class Refolded:
+    """A row as it is folded: the last one that can be stored."""
+
+    def __init__(self, view: View[Any, Any]) -> None:
+        self._tracked: Tracked[Touch] = Tracked(view)
+        self._stream_keyed = view.stream_keyed
+
+    @property
+    def row(self) -> Any:
+        """The row, None where there is none."""
+        return self._tracked.good
+
+    @property
+    def version(self) -> int | None:
+        """Its stream's version where the view is stream-keyed, None else."""
+        at = self._tracked.good_at
+        return at.decoded.version if at is not None and self._stream_keyed else None
+
+    @property
+    def parked(self) -> Touch | None:
+        """The event that parks it here, if any does."""
+        return self._tracked.trouble_at
+
+    @property
+    def error(self) -> str:
+        """Why that parks it."""
+        return self._tracked.error
+
+    def step(self, touch: Touch) -> Step:
+        """Folds one more event in, unless the fold has failed."""
+        before = self.row
+        self._tracked.fold(touch.item, touch)
+        if self.parked is None:
+            return Step(touch, before, self.row)
+        first = self.parked is touch
+        return Step(touch, before, before, self.error if first else "waits behind the event that cannot be folded")
+
+
+class RowsFold:
+    """Some rows folded from the whole log up to a place, and on from there.
+
+    Args:
+        wanted: for each encoded key where it is folded to.
+    """
+
+    def __init__(
+        self, view: View[Any, Any], generation: Generation, log: BulkLog, wanted: Mapping[str, Position]
+    ) -> None:
+        self._view, self._generation, self._log = view, generation, log
+        self.rows = {key: Refolded(view) for key in wanted}
+        self._reached: Mapping[str, Position] = dict.fromkeys(wanted, Position())
+        self._fold(wanted)
+
+    def go_on(self, position: Position) -> None:
+        """Folds every row on to a position, or anew where the store went back behind what is folded."""
+        if not all(position.covers(reached) for reached in self._reached.values()):
+            self.rows = {key: Refolded(self._view) for key in self.rows}
+            self._reached = dict.fromkeys(self.rows, Position())
+        self._fold(dict.fromkeys(self.rows, position))
+
+    def _fold(self, wanted: Mapping[str, Position]) -> None:
+        history = History(self._view, self._generation, wanted, since=self._reached)
+        for part in history.ranges:
+            for touch in history.of(self._log, part):
+                self.rows[touch.key].step(touch)
+        self._reached = wanted
+
+
+def explain(
+    view: View[Any, Any],
+    generation: Generation,
+    key: str,
+    upto: Position,
+    open_log: OpenBulkLog,
+    *,
+    tell: Callable[[int], None] = lambda count: None,
+) -> Iterator[Step]:
+    """What made a row, event by event, up to a place of the log.
+
+    Events of one partition stay in their order; those of several are merged by their time, which makes no difference
+    to the row in the end.
+
+    Args:
+        key: encoded.
+
+    Raises:
+        ContractError: an event cannot be read or assigned to rows; the view stops there.
+    """
+    history, row = History(view, generation, {key: upto}, tell), Refolded(view)
+    found = [_timed(history, part, open_log) for part in history.ranges]
+    for _, touch in heapq.merge(*found, key=lambda pair: pair[0]):
+        yield row.step(touch)
+
+
+def _timed(history: History, part: Range, open_log: OpenBulkLog) -> Iterator[tuple[str, Touch]]:
+    """The touches of a partition, each with the latest time so far: that of a later one may be earlier."""
+    latest = ""
+    with closing(open_log()) as log:
+        touches = list(history.of(log, part))
+    for touch in touches:
+        latest = max(latest, touch.decoded.time)
+        yield latest, touch

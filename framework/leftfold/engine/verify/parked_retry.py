@@ -1,0 +1,105 @@
+"""Parked keys folded again from the beginning: with a mended fold they go on, with the same one they stay parked."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from leftfold.engine.verify.history import Refolded, RowsFold
+from leftfold.engine.views.row_folding import NO_KEY
+from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
+from leftfold.model.keys import NO_ROW
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.bulk import OpenBulkLog
+from leftfold.ports.flush import BucketFlush, Generation, Mark, RowChange
+from leftfold.ports.protocols import ViewStore
+
+__all__ = ["Retried", "Retry"]
+
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Retried:
+    """What came of it: keys that go on, and those that stay parked with the reason."""
+
+    freed: tuple[str, ...]
+    parked: Mapping[str, str]
+
+
+class Retry:
+    """Frees parked keys of one generation while tails go on: each bucket is flushed under its token, as they do it."""
+
+    def __init__(self, view: View[Any, Any], store: ViewStore, open_log: OpenBulkLog) -> None:
+        self.view, self._store, self._open_log = view, store, open_log
+
+    def run(self, generation: Generation, keys: Collection[str] = ()) -> Retried:
+        """Folds parked keys again; those whose fold does not fail get their row and are parked no more.
+
+        Args:
+            keys: encoded; all parked ones when none is named.
+
+        Raises:
+            ContractError: one of the keys is not parked.
+            InfrastructureError: tails wrote all the while, and no moment was found within a minute.
+        """
+        marks = self._store.marks(generation)
+        if len(marks) < generation.buckets:
+            raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
+        parked = {key: bucket for bucket, mark in marks.items() for key in mark.parked}
+        for key in keys:
+            if key not in parked:
+                there = f"parked are {', '.join(sorted(parked))}" if parked else "nothing is parked there"
+                raise ContractError(f"{key} is not parked in view {self.view.name}; {there}")
+        unknown, why = NO_ROW, "its events name no row; if they belong to rows, correct key= and rebuild"
+        if generation.stream_keyed:
+            unknown, why = self.view.keys.encode(NO_KEY), "its events have no readable key; correct the log or rebuild"
+        wanted = {key: bucket for key, bucket in parked.items() if (not keys or key in keys) and key != unknown}
+        freed: list[str] = []
+        still = {unknown: why} if unknown in parked else {}
+        with closing(self._open_log()) as log:
+            for bucket in sorted(set(wanted.values())):
+                mine = [key for key, of in wanted.items() if of == bucket]
+                rows = RowsFold(self.view, generation, log, dict.fromkeys(mine, marks[bucket].position))
+                freed += self._free(generation, bucket, rows)
+                still |= {key: row.error for key, row in rows.rows.items() if row.parked is not None}
+        return Retried(tuple(sorted(freed)), still)
+
+    def _free(self, generation: Generation, bucket: int, fold: RowsFold) -> list[str]:
+        """Brings the rows to where the bucket stands and writes them there, again whenever a tail was faster."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            mark = self._store.marks(generation)[bucket]
+            fold.go_on(mark.position)
+            whole = {k: r for k, r in fold.rows.items() if r.parked is None and k in mark.parked}
+            if not whole or self._store.flush([self._flush(generation, bucket, mark, whole)]):
+                return list(whole)
+        raise InfrastructureError(
+            f"view {self.view.name}: bucket {bucket} of {generation.id} was written all the while; try again, or stop "
+            f"the tails for a moment"
+        )
+
+    def _flush(self, generation: Generation, bucket: int, mark: Mark, rows: Mapping[str, Refolded]) -> BucketFlush:
+        codec, changes = self.view.rows, []
+        checksum, count = mark.checksum, mark.rows
+        stored = self._store.read(generation, [(bucket, key) for key in rows]).rows
+        for (key, folded), before in zip(rows.items(), stored, strict=True):
+            fields = None if folded.row is None else codec.encode(folded.row)
+            was = None if before is None else codec.index_entries(codec.decode(before))
+            now = None if folded.row is None else codec.index_entries(folded.row)
+            checksum += codec.digest(key, fields) if fields is not None else 0
+            count += (fields is not None) - (before is not None)
+            changes.append(RowChange(key, fields, folded.version, was, now))
+        moved = replace(
+            mark,
+            checksum=checksum % CHECKSUM_MODULUS,
+            rows=count,
+            token=secrets.token_hex(8),
+            parked={key: why for key, why in mark.parked.items() if key not in rows},
+        )
+        return BucketFlush(generation, bucket, mark.token, moved, codec.columns, codec.indexes, tuple(changes))

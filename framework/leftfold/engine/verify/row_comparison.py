@@ -1,0 +1,324 @@
+"""Compares recomputed rows with stored rows while projectors may be writing them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from leftfold.engine.rebuild.sorted_fold import sampled
+from leftfold.engine.verify.history import Refolded, RowsFold
+from leftfold.engine.verify.row_differences import Fields, RowDifference
+from leftfold.engine.views.row_folding import Place, place_of
+from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
+from leftfold.model.position import Position
+from leftfold.model.rows import Fields as FieldTypes
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, BulkRow, OpenBulkLog, Suspect
+from leftfold.ports.flush import Generation, Mark
+from leftfold.ports.protocols import ViewStore
+from leftfold.ports.queries import Entries, Entry, Inspection, Standing
+
+__all__ = ["MOST_SUSPECTS", "CloseLook", "ComparingSink", "Fields", "fields_of", "row_and_place"]
+
+
+MOST_SUSPECTS = 10_000
+"""How much of one bucket may seem to differ before the rest is left for another time."""
+_CHUNK = 500
+_PAGE = 2000
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """Makes sinks where tasks run."""
+
+    open_store: Callable[[], ViewStore] | None
+    share: float
+    sets: bool
+    most: int
+
+    def __call__(self) -> ComparingSink:
+        store = self.open_store() if self.open_store is not None else None
+        return ComparingSink(store, self.share, sets=self.sets, most=self.most)
+
+
+class ComparingSink:
+    """A BulkSink that writes nothing; with a store it remembers what seems to be otherwise there.
+
+    Rows are read in chunks, and of the others only keys and index entries are kept, of one bucket at a time.
+
+    Args:
+        share: of the keys that are folded at all.
+        sets: compares the entries of indexes and who is missing in the key list, too.
+        most: how much of a bucket is remembered.
+    """
+
+    def __init__(
+        self, store: ViewStore | None, share: float = 1.0, *, sets: bool = False, most: int = MOST_SUSPECTS
+    ) -> None:
+        self._store, self._share, self._sets, self._most = store, share, sets, most
+        self._wrong: dict[Suspect, None] = {}
+
+    @staticmethod
+    def opener(
+        open_store: Callable[[], ViewStore] | None,
+        share: float = 1.0,
+        *,
+        sets: bool = False,
+        most: int = MOST_SUSPECTS,
+    ) -> _Opener:
+        """A factory that can be shipped to tasks if `open_store` can."""
+        return _Opener(open_store, share, sets, most)
+
+    def write(
+        self,
+        generation: Generation,
+        bucket: int,
+        columns: FieldTypes,
+        indexes: tuple[str, ...],
+        rows: Iterable[BulkRow],
+    ) -> int:
+        """Takes the rows of one bucket, each key once, and returns how many."""
+        self._wrong, count, folded = {}, 0, dict[str, tuple[str, ...]]()
+        for chunk in _chunks(rows):
+            count += len(chunk)
+            if self._store is not None:
+                folded.update((row.key, row.entries) for row in chunk)
+                self._compare(self._store, generation, bucket, columns, chunk)
+        if self._store is not None:
+            self._compare_keys(_keys(self._store, generation, bucket), folded)
+            for place, index in enumerate(indexes if self._sets else ()):
+                expected = {key: entries[place] for key, entries in folded.items()}
+                self._compare_entries(index, _entries(self._store, generation, bucket, index), expected)
+        return count
+
+    def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
+        """The result with what seems to be otherwise, but for rows that are parked."""
+        wrong = (one for one in self._wrong if one.key not in result.parked)
+        return replace(result, wrong=tuple(islice(wrong, self._most)))
+
+    def close(self) -> None:
+        """Lets go of the store."""
+        if self._store is not None:
+            self._store.close()
+
+    def _compare(
+        self, store: ViewStore, generation: Generation, bucket: int, columns: FieldTypes, chunk: list[BulkRow]
+    ) -> None:
+        stored = store.read(generation, [(bucket, row.key) for row in chunk]).rows
+        for row, fields in zip(chunk, stored, strict=True):
+            folded = dict(zip(columns, row.fields, strict=True))
+            if row.version is not None:
+                folded[b"@version"] = b"%d" % row.version
+            if fields != folded:
+                self._suspect(Suspect(row.key))
+
+    def _compare_keys(self, listed: Iterable[str], folded: Mapping[str, object]) -> None:
+        unlisted = set(folded) if self._sets else set[str]()
+        for key in listed:
+            unlisted.discard(key)
+            if key not in folded and sampled(key, self._share):
+                self._suspect(Suspect(key))
+        for key in unlisted:
+            self._suspect(Suspect(key))
+
+    def _compare_entries(self, index: str, stored: Iterable[tuple[str, str]], expected: dict[str, str]) -> None:
+        missing = set(expected)
+        for value, key in stored:
+            if expected.get(key) == value:
+                missing.discard(key)
+            else:
+                self._suspect(Suspect(key, index, value))
+        for key in missing:
+            self._suspect(Suspect(key))
+
+    def _suspect(self, one: Suspect) -> None:
+        # Twice as many, since those that turn out to be parked are dropped in the end.
+        if len(self._wrong) < 2 * self._most:
+            self._wrong[one] = None
+
+
+def _chunks(rows: Iterable[BulkRow]) -> Iterator[list[BulkRow]]:
+    rest = iter(rows)
+    while chunk := list(islice(rest, _CHUNK)):
+        yield chunk
+
+
+def _keys(store: ViewStore, generation: Generation, bucket: int) -> Iterator[str]:
+    last = ""
+    while keys := store.keys(generation, bucket, last, _CHUNK):
+        yield from keys
+        last = keys[-1]
+
+
+def _entries(store: ViewStore, generation: Generation, bucket: int, index: str) -> Iterator[tuple[str, str]]:
+    """Every entry of an index; each page begins with the last entry of the one before, if that is still there."""
+    last, page = ("", ""), store.ask(Entries(generation, bucket, index, ("", ""), _PAGE))
+    while page:
+        yield from page
+        last = page[-1]
+        page = [e for e in store.ask(Entries(generation, bucket, index, last, _PAGE)) if e != last]
+
+
+_PATIENCE = 30.0
+_LISTED = "#"
+_TOGETHER = 5_000
+"""How many rows are held in memory, and folded in one pass over the log."""
+
+
+class CloseLook:
+    """Looks at rows that seem to differ, each at the place where its bucket stood when it was read.
+
+    Args:
+        sets: at all of a row that is not parked, so also at the key list and the indexes. Differences there are told as
+            if they were fields of the row: `#` is its place in the key list, `#field` what the index of that field has.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generation: Generation,
+        store: ViewStore,
+        open_log: OpenBulkLog,
+        *,
+        sets: bool = False,
+    ) -> None:
+        self._view, self._generation, self._store, self._open_log = view, generation, store, open_log
+        self._indexes = view.rows.indexes if sets else ()
+        self._sets = sets
+
+    def differences(
+        self,
+        suspects: Mapping[Place, Collection[Entry]],
+        most: int,
+        tell: Callable[[int], None] = lambda count: None,
+    ) -> tuple[RowDifference, ...]:
+        """The first rows that are not what the log says; `one` is the row as it is stored, `other` as it is folded.
+
+        Args:
+            suspects: rows, each with index entries that it should not have. tell: told how many were looked at.
+
+        Raises:
+            ViewNotBuilt: the generation is gone. InfrastructureError: a bucket never stood still.
+        """
+        found: list[RowDifference] = []
+        rest = iter(suspects.items())
+        while len(found) < most and (some := dict(islice(rest, _TOGETHER))):
+            found += self._among(some)
+            tell(len(some))
+        return tuple(found[:most])
+
+    def _among(self, suspects: Mapping[Place, Collection[Entry]]) -> list[RowDifference]:
+        seen = {place: self._standing(place, entries) for place, entries in suspects.items()}
+        wanted = {place[1]: mark.position for place, (mark, _) in seen.items() if self._belongs(place)}
+        with closing(self._open_log()) as log:
+            folded = RowsFold(self._view, self._generation, log, wanted).rows
+        found = (
+            self._difference(place[1], stands, folded[place[1]] if self._belongs(place) else None)
+            for place, (mark, stands) in seen.items()
+            if not (self._sets and place[1] in mark.parked)
+        )
+        return [difference for difference in found if difference.fields]
+
+    def _belongs(self, place: Place) -> bool:
+        """Whether a row of this key may be in the bucket at all."""
+        return place_of(self._generation, place[1]) == place
+
+    def _standing(self, place: Place, strays: Collection[Entry]) -> tuple[Mark, Standing]:
+        def asked(stored: Mapping[bytes, bytes] | None) -> tuple[Entry, ...]:
+            return tuple(dict.fromkeys([*strays, *self._entries_of(stored)]))
+
+        return _standing(self._generation, place, self._store, asked)
+
+    def _entries_of(self, stored: Mapping[bytes, bytes] | None) -> Sequence[Entry]:
+        """The index entries that a row as it is stored should have."""
+        if stored is None or not self._indexes:
+            return ()
+        codec = self._view.rows
+        try:
+            return list(zip(self._indexes, codec.index_entries(codec.decode(stored)), strict=True))
+        except ContractError:
+            return ()  # a row that cannot be read differs anyhow
+
+    def _difference(self, key: str, stands: Standing, folded: Refolded | None) -> RowDifference:
+        one = _text(stands.fields)
+        other = None if folded is None else fields_of(self._view, folded.row, folded.version)
+        if not self._sets:
+            return RowDifference(key, one, other)
+        stored, mine = self._stored_sets(stands), self._folded_sets(folded)
+        if one != other:
+            # The entries that the row should have were not asked for then: only strays tell something.
+            for name in [name for name in mine if name != _LISTED and stored.get(name, mine[name]) == mine[name]]:
+                stored.pop(name, None)
+                del mine[name]
+        told = {name for name in stored.keys() | mine.keys() if stored.get(name) != mine.get(name)}
+        return RowDifference(key, _with(one, stored, told), _with(other, mine, told))
+
+    def _stored_sets(self, stands: Standing) -> dict[str, str]:
+        """Where a row stands listed, by name."""
+        found = {_LISTED: "listed"} if stands.listed else {}
+        for index, value in sorted(stands.entries):
+            name = _LISTED + index
+            found[name] = f"{found[name]} {value}" if name in found else value
+        return found
+
+    def _folded_sets(self, folded: Refolded | None) -> dict[str, str]:
+        """Where a row as it is folded should stand."""
+        if folded is None or folded.row is None:
+            return {}
+        values = self._view.rows.index_entries(folded.row) if self._indexes else ()
+        return {_LISTED: "listed", **{_LISTED + i: value for i, value in zip(self._indexes, values, strict=True)}}
+
+
+def _with(fields: Fields | None, sets: Mapping[str, str], told: Collection[str]) -> Fields | None:
+    return {**(fields or {}), **{name: text for name, text in sets.items() if name in told}} or None
+
+
+def row_and_place(generation: Generation, key: str, store: ViewStore) -> tuple[Fields | None, Position]:
+    """A row and where exactly it stands."""
+    mark, stands = _standing(generation, place_of(generation, key), store, lambda stored: ())
+    return _text(stands.fields), mark.position
+
+
+def _standing(
+    generation: Generation,
+    place: Place,
+    store: ViewStore,
+    asked: Callable[[Mapping[bytes, bytes] | None], tuple[Entry, ...]],
+) -> tuple[Mark, Standing]:
+    """All that is stored of a row, and its bucket's mark while that stood still.
+
+    Args:
+        asked: which index entries are looked for, by the row's fields.
+    """
+    entries, deadline = asked(None), time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        stands = store.ask(Inspection(generation, *place, entries))
+        if stands.mark is None:
+            raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole any more")
+        wanted = asked(stands.fields)
+        if stands.still and set(wanted) <= set(entries):
+            return stands.mark, stands
+        entries = wanted
+    raise InfrastructureError(
+        f"bucket {place[0]} of {generation.view} {generation.id} never stood still in {_PATIENCE:g} s"
+    )
+
+
+def _text(fields: Mapping[bytes, bytes] | None) -> Fields | None:
+    return (
+        None if fields is None else {k.decode(errors="replace"): v.decode(errors="replace") for k, v in fields.items()}
+    )
+
+
+def fields_of(view: View[Any, Any], row: Any, version: int | None) -> Fields | None:
+    """A row as it would be stored; None = no row."""
+    if row is None:
+        return None
+    columns = (column.decode() for column in view.rows.columns)
+    values = (value.decode(errors="replace") for value in view.rows.encode(row))
+    told = {} if version is None else {"@version": str(version)}
+    return {**dict(zip(columns, values, strict=True)), **told}

@@ -1,0 +1,172 @@
+"""Two generations of a view row by row: which rows differ, and in which fields."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from leftfold.engine.views.row_folding import place_of
+from leftfold.errors import ViewNotBuilt
+from leftfold.ports.flush import Generation, Mark, Phase, Snapshot
+from leftfold.ports.protocols import ViewStore
+
+__all__ = ["Diff", "RowDifference", "diff"]
+
+_PAGE = 500
+_PATIENCE, _PAUSE = 3.0, 0.002
+Fields: TypeAlias = Mapping[str, str]
+_Seen: TypeAlias = tuple[Fields | None, Fields | None]
+_Both: TypeAlias = tuple[Snapshot, Snapshot]
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """A row that is not the same in both generations; None where there is none."""
+
+    key: str
+    one: Fields | None
+    other: Fields | None
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that differ, by name."""
+        one, other = self.one or {}, self.other or {}
+        return tuple(name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name))
+
+
+@dataclass
+class Diff:
+    """What differs between two generations.
+
+    Args:
+        only_one, only_other, different: how many rows. unsettled: rows that could not be seen at one place of the log
+            in both, since both move.
+        samples: the first rows that differ.
+    """
+
+    one: Generation
+    other: Generation
+    equal: int = 0
+    only_one: int = 0
+    only_other: int = 0
+    different: int = 0
+    unsettled: int = 0
+    samples: list[RowDifference] = field(default_factory=list)
+
+    @property
+    def same(self) -> bool:
+        """Whether every row is the same in both."""
+        return not (self.only_one or self.only_other or self.different or self.unsettled)
+
+
+def diff(
+    one: Generation,
+    other: Generation,
+    store: ViewStore,
+    *,
+    samples: int = 5,
+    tell: Callable[[int], None] = lambda count: None,
+) -> Diff:
+    """Compares all rows of two generations of one view.
+
+    Where both follow the log, a row that seems to differ counts only if it does so with both marks at one place.
+
+    Args:
+        samples: how many rows that differ are kept whole. tell: told how many rows were compared.
+
+    Raises:
+        ViewNotBuilt: one of them is gone or not whole.
+    """
+    found = Diff(one, other)
+    moving = Phase.PINNED not in (one.phase, other.phase)
+    for generation in (one, other):
+        if len(store.marks(generation)) < generation.buckets:
+            raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole")
+    for keys in _pages(one, store):
+        _compare(found, keys, store, samples, moving=moving)
+        tell(len(keys))
+    for keys in _pages(other, store):
+        there = store.read(one, [place_of(one, key) for key in keys]).rows
+        new = [key for key, row in zip(keys, there, strict=True) if row is None]
+        _compare(found, new, store, samples, moving=moving)
+        tell(len(keys))
+    return found
+
+
+def _pages(generation: Generation, store: ViewStore) -> Iterator[list[str]]:
+    for bucket in range(generation.buckets):
+        last = ""
+        while keys := store.keys(generation, bucket, last, _PAGE):
+            yield keys
+            last = keys[-1]
+
+
+def _compare(found: Diff, keys: Sequence[str], store: ViewStore, samples: int, *, moving: bool) -> None:
+    one, other = _both(found, keys, store)
+    seen: dict[str, _Seen] = {k: (_text(a), _text(b)) for k, a, b in zip(keys, one.rows, other.rows, strict=True)}
+    if moving:
+        apart = [key for key, (a, b) in seen.items() if a != b]
+        settled = _settled(found, apart, store) if apart else {}
+        seen = {key: settled.get(key, both) for key, both in seen.items() if both[0] == both[1] or key in settled}
+    for key in keys:
+        a, b = seen.get(key, (None, None))
+        if key not in seen:
+            found.unsettled += 1
+        elif a is None and b is None:
+            continue  # gone from both by now
+        elif a == b:
+            found.equal += 1
+        else:
+            _count(found, RowDifference(key, a, b), samples)
+
+
+def _count(found: Diff, difference: RowDifference, samples: int) -> None:
+    found.only_one += difference.other is None
+    found.only_other += difference.one is None
+    found.different += None not in (difference.one, difference.other)
+    if len(found.samples) < samples:
+        found.samples.append(difference)
+
+
+def _settled(found: Diff, keys: list[str], store: ViewStore) -> dict[str, _Seen]:
+    """Rows of both as they were with both marks at one place; those that were never seen so are left out.
+
+    A row is never older than its mark, and not newer where the mark's token is the same before and after it is read.
+    """
+    settled: dict[str, _Seen] = {}
+    deadline, before = time.monotonic() + _PATIENCE, _both(found, keys, store)
+    while len(settled) < len(keys) and time.monotonic() < deadline:
+        after = _both(found, keys, store)
+        for index, key in enumerate(keys):
+            if key not in settled and _level(found, key, before, after):
+                settled[key] = _text(before[0].rows[index]), _text(before[1].rows[index])
+        before = after
+        time.sleep(_PAUSE)
+    return settled
+
+
+def _level(found: Diff, key: str, before: _Both, after: _Both) -> bool:
+    """Whether both marks of a row stood still between two looks, at one place of the log."""
+    first = [_mark(g, snapshot, key) for g, snapshot in zip((found.one, found.other), before, strict=True)]
+    then = [_mark(g, snapshot, key) for g, snapshot in zip((found.one, found.other), after, strict=True)]
+    still = [mark.token for mark in first] == [mark.token for mark in then]
+    return still and first[0].position.covers(first[1].position) and first[1].position.covers(first[0].position)
+
+
+def _both(found: Diff, keys: Sequence[str], store: ViewStore) -> _Both:
+    asked = [(generation, [place_of(generation, key) for key in keys]) for generation in (found.one, found.other)]
+    one, other = store.read_all(asked)
+    return one, other
+
+
+def _mark(generation: Generation, snapshot: Snapshot, key: str) -> Mark:
+    mark = snapshot.marks.get(place_of(generation, key)[0])
+    if mark is None:
+        raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole any more")
+    return mark
+
+
+def _text(fields: Mapping[bytes, bytes] | None) -> Fields | None:
+    return None if fields is None else {k.decode(): v.decode(errors="replace") for k, v in fields.items()}

@@ -1,0 +1,319 @@
+"""Verifies a view: folds its log again up to each bucket's checkpoint and compares the rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from leftfold.engine.progress import Report, Stopwatch
+from leftfold.engine.rebuild.end_offsets import ranges_to
+from leftfold.engine.rebuild.planner import RebuildPlan, plan_ranges
+from leftfold.engine.rebuild.rebuilder import Runner
+from leftfold.engine.rebuild.sorted_fold import partitions_for
+from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
+from leftfold.engine.verify.row_comparison import MOST_SUSPECTS, CloseLook, ComparingSink
+from leftfold.engine.verify.row_differences import RowDifference
+from leftfold.engine.views.generations import check_log, known_ids, resolve
+from leftfold.engine.views.row_folding import Place, place_of
+from leftfold.errors import ConfigurationError, ViewNotBuilt
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.bulk import BucketResult, OpenBulkLog
+from leftfold.ports.flush import Generation, Mark, Phase, covered
+from leftfold.ports.protocols import ViewStore
+from leftfold.ports.queries import Entry
+
+__all__ = ["Sample", "Throttle", "Verification", "Verify", "throttled"]
+
+
+_Runner = Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]
+_LONGEST = 1.0
+
+
+class Throttle:
+    """Pauses this thread so that the processor time of the whole process stays at a share of the time that passes.
+
+    All of the process counts, not this thread alone: the Kafka client fetches and unpacks in threads of its own.
+
+    Args:
+        share: of one core, above 0 and at most 1.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        *,
+        worked: Callable[[], float] = time.process_time,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._share, self._worked, self._clock, self._sleep = share, worked, clock, sleep
+        self._spent, self._since = worked(), clock()
+
+    def pause(self) -> None:
+        """Sleeps off what was worked too much since the beginning, a second at most at a time."""
+        due = self._due()
+        if due > 0:
+            self._sleep(min(due, _LONGEST))
+
+    def rest(self) -> None:
+        """Sleeps off all that was worked too much."""
+        while self._due() > 0:
+            self.pause()
+
+    def _due(self) -> float:
+        return (self._worked() - self._spent) / self._share - (self._clock() - self._since)
+
+
+def throttled(run: _Runner, throttle: Throttle) -> _Runner:
+    """A runner in this thread that pauses after every batch of events."""
+
+    def slowly(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+        def told(count: int) -> None:
+            tell(count)
+            throttle.pause()
+
+        return run(job, plan, told)
+
+    return slowly
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came of verifying a generation.
+
+    Args:
+        position: where it stood. events: how many were folded, at most.
+        stored, folded: the sums of the buckets' checksums. wrong: the buckets whose checksums differ.
+        parked: keys left out of both, since they are parked. newly: keys that this code parks, and why.
+        deep: whether the rows themselves were compared. seeming: how many seemed to differ at first, those included
+            that tails changed meanwhile. rows: the first of those that really do.
+        unsettled: buckets where more seemed to differ than was looked at closely, all of it written meanwhile.
+    """
+
+    view: str
+    generation: str
+    position: Position
+    events: int
+    stored: int
+    folded: int
+    wrong: tuple[int, ...]
+    parked: tuple[str, ...]
+    newly: Mapping[str, str]
+    seconds: float
+    deep: bool = False
+    seeming: int = 0
+    rows: tuple[RowDifference, ...] = ()
+    unsettled: tuple[int, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether every bucket holds what the log says, as far as it was compared."""
+        return not (self.wrong or self.rows or self.unsettled)
+
+    @property
+    def exit_code(self) -> int:
+        """3 when something differs, 4 when tails wrote more meanwhile than could be looked at."""
+        return 3 if self.wrong or self.rows else 4 if self.unsettled else 0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What folding a share of the rows with this code would change.
+
+    Args:
+        rows: how many were folded. differing: how many seemed to differ, those included that tails changed meanwhile.
+        differences: those among the first of them that really do. newly: keys that this code parks, and why.
+    """
+
+    view: str
+    generation: str
+    share: float
+    rows: int
+    differing: int
+    differences: tuple[RowDifference, ...]
+    newly: Mapping[str, str]
+    seconds: float
+
+
+class Verify:
+    """Verifies generations of one view.
+
+    Args:
+        open_log: made in tasks. open_store: made in tasks too, when rows are compared.
+        run: where tasks run; in this process unless said otherwise.
+        suspects: how much of one bucket may seem to differ; what is beyond is not looked at.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        store: ViewStore,
+        *,
+        open_log: OpenBulkLog,
+        open_store: Callable[[], ViewStore],
+        run: Runner = run_here,
+        cores: int = 1,
+        report: Report = lambda progress: None,
+        suspects: int = MOST_SUSPECTS,
+    ) -> None:
+        self.view, self._store, self._open_log, self._open_store = view, store, open_log, open_store
+        self._run, self._cores, self._report, self._suspects = run, cores, report, suspects
+
+    def run_named(self, named: str, *, deep: bool = False) -> Verification:
+        """Verifies the generation that is called so; when it is replaced and removed meanwhile, the one that is then.
+
+        Raises:
+            ViewNotBuilt: there is none, or it has lost marks.
+        """
+        while True:
+            generation = resolve(self._store.registry(self.view.name), self.view, named)
+            try:
+                return self.run(generation, deep=deep)
+            except ViewNotBuilt:
+                if generation.id in self._store.registry(self.view.name).generations:
+                    raise
+
+    def run(self, generation: Generation, *, deep: bool = False, most: int = 100) -> Verification:
+        """Verifies a generation at the place where it stands now; tails go on meanwhile.
+
+        Each bucket's mark says which checksum its rows have; that is compared with the fold of the log.
+
+        Args:
+            deep: compares the rows themselves, the key lists and the indexes, too, and tells the first `most` rows
+                that differ. A mark does not know what somebody else did to its rows.
+
+        Raises:
+            ConfigurationError: it was made by other code or from other topics, or is not whole yet.
+            ViewNotBuilt: it has lost marks.
+        """
+        marks = self._checked(generation)
+        watch = Stopwatch(self._report)
+        results = self._folded(generation, marks, watch, compare=deep)
+        suspects = self._suspects_in(marks, results)
+        watch.begin("look closely", len(suspects))
+        look = CloseLook(self.view, generation, self._store, self._open_log, sets=True)
+        rows = look.differences(suspects, most, watch.tell)
+        watch.end()
+        beyond = (b for b, r in results.items() if len(r.wrong) >= self._suspects) if len(rows) < most else ()
+        told = self._verification(generation, marks, results, sum(watch.seconds.values()))
+        return replace(told, deep=deep, seeming=len(suspects), rows=rows, unsettled=tuple(sorted(beyond)))
+
+    def _checked(self, generation: Generation) -> dict[int, Mark]:
+        """The marks of a generation that can be verified."""
+        if generation.hash != self.view.hash or generation.phase is Phase.BULK:
+            raise ConfigurationError(
+                f"generation {generation.id} of view {self.view.name} is {generation.phase.value} and of schema "
+                f"{generation.hash}; this code ({self.view.hash}) can verify only what it could have folded"
+            )
+        marks = self._store.marks(generation)
+        if len(marks) < generation.buckets:
+            raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
+        with closing(self._open_log()) as log:
+            check_log(generation, known_ids(log, generation.topics))
+        return marks
+
+    def sample(self, generation: Generation, share: float, *, most: int = 100) -> Sample:
+        """Folds a share of the rows with this code and compares them with those of a generation where it stands.
+
+        Of a view that is keyed by its stream only as many partitions are read as hold so many rows, and only events of
+        the chosen streams are decoded. The row of any other event is in it, so each must be read and decoded.
+
+        Args:
+            share: of the row keys, 0 to 1. most: how many rows that differ are looked at closely and kept.
+        """
+        marks: Mapping[int, Mark] = self._store.marks(generation)
+        within = share
+        if generation.stream_keyed and share < 1:
+            marks, within = partitions_for(share, marks)
+        watch = Stopwatch(self._report)
+        results = self._folded(generation, marks, watch, compare=True, share=within)
+        candidates = [one.key for result in results.values() for one in result.wrong]
+        suspects: dict[Place, tuple[Entry, ...]] = {place_of(generation, key): () for key in candidates[:most]}
+        rows = CloseLook(self.view, generation, self._store, self._open_log).differences(suspects, most)
+        watch.end()
+        newly = {k: p.error for b, r in results.items() for k, p in r.parked.items() if k not in marks[b].parked}
+        folded = sum(result.rows for result in results.values())
+        return Sample(
+            self.view.name, generation.id, share, folded, len(candidates), rows, newly, sum(watch.seconds.values())
+        )
+
+    def plan(self, generation: Generation, marks: Mapping[int, Mark]) -> RebuildPlan:
+        """What is read."""
+        ranges = ranges_to(generation, {bucket: mark.position for bucket, mark in marks.items()})
+        return plan_ranges(self.view, dict(generation.topics), ranges, cores=self._cores, buckets=generation.buckets)
+
+    def _folded(
+        self,
+        generation: Generation,
+        marks: Mapping[int, Mark],
+        watch: Stopwatch,
+        *,
+        compare: bool,
+        share: float | None = None,
+    ) -> dict[int, BucketResult]:
+        plan = self.plan(generation, marks)
+        watch.begin("compare rows" if compare else "fold", plan.events)
+        opener = ComparingSink.opener(
+            self._open_store if compare else None,
+            1.0 if share is None else share,
+            sets=share is None,
+            most=self._suspects,
+        )
+        job = BulkJob(
+            self.view,
+            generation,
+            plan.ranges,
+            self._open_log,
+            opener,
+            max_parked=10**9,
+            cuts={bucket: mark.position for bucket, mark in marks.items()},
+            aside={bucket: frozenset(mark.parked) for bucket, mark in marks.items()},
+            share=1.0 if share is None else share,
+        )
+        found = {result.bucket: result for result in self._run(job, plan, watch.tell)}
+        with closing(opener()) as sink:
+            return {bucket: found.get(bucket) or self._unfolded(sink, generation, bucket) for bucket in marks}
+
+    def _unfolded(self, sink: ComparingSink, generation: Generation, bucket: int) -> BucketResult:
+        """A bucket that nothing is folded into: there should be no row."""
+        sink.write(generation, bucket, self.view.rows.columns, self.view.rows.indexes, ())
+        return sink.finish(generation, BucketResult(bucket))
+
+    def _suspects_in(
+        self, marks: Mapping[int, Mark], results: Mapping[int, BucketResult]
+    ) -> Mapping[Place, Collection[Entry]]:
+        """What seems to be stored otherwise, row by row, but for those that are parked."""
+        found: dict[Place, set[Entry]] = {}
+        for bucket, result in results.items():
+            for key, index, value in result.wrong:
+                if key not in marks[bucket].parked:
+                    found.setdefault((bucket, key), set()).update([(index, value)] if index else [])
+        return found
+
+    def _verification(
+        self, generation: Generation, marks: Mapping[int, Mark], results: Mapping[int, BucketResult], seconds: float
+    ) -> Verification:
+        """What the checksums say."""
+        newly = {
+            key: why.error
+            for bucket, result in results.items()
+            for key, why in result.parked.items()
+            if key not in marks[bucket].parked
+        }
+        return Verification(
+            view=self.view.name,
+            generation=generation.id,
+            position=covered(generation, marks),
+            events=self.plan(generation, marks).events,
+            stored=sum(mark.checksum for mark in marks.values()) % CHECKSUM_MODULUS,
+            folded=sum(result.checksum for result in results.values()) % CHECKSUM_MODULUS,
+            wrong=tuple(sorted(b for b, mark in marks.items() if results[b].checksum != mark.checksum)),
+            parked=tuple(sorted(key for mark in marks.values() for key in mark.parked)),
+            newly=newly,
+            seconds=seconds,
+        )

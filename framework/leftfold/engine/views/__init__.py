@@ -1,0 +1,4 @@
+"""Live projections: decoding events, folding rows, subscriptions and generations.
+
+Folding a whole log is in engine/rebuild.
+"""

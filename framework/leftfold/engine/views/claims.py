@@ -1,0 +1,199 @@
+"""Which code folds a generation: the last to claim it; tails of any other code stand by for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leftfold.errors import ConfigurationError
+from leftfold.model import keys as names
+from leftfold.model.view import View
+from leftfold.ports.flush import Generation, Phase, Registry
+from leftfold.ports.protocols import ViewStore
+
+__all__ = [
+    "Attendance",
+    "attendance",
+    "check_claim",
+    "check_tails",
+    "claimed",
+    "folded_by",
+    "is_claimable",
+    "is_known",
+    "may_fold",
+    "member_of",
+    "mend",
+    "mixture",
+    "name_of",
+    "shown",
+    "way_back",
+]
+
+_SAYS_CODE = "+"
+"""Ends the name of a tail that shows itself with its code, too; those of an older version show only a name."""
+_LOOK_SECONDS = 0.05
+_NOT_FOLDED = (Phase.BULK, Phase.PINNED)
+
+
+def may_fold(generation: Generation, fold: str) -> bool:
+    """Whether this code may write to a generation; code or generation may be unknown ('')."""
+    return not fold or not generation.fold or generation.fold == fold
+
+
+def is_claimable(generation: Generation, fold: str, *, again: bool = False) -> bool:
+    """Whether a tail may claim a generation by itself: one that readers see, or that a tail began, never one that a
+    rebuild made for its own code.
+
+    Args:
+        again: also one that this code has folded before, or that replaced one of its own.
+    """
+    is_open = generation.phase is Phase.LIVE or (generation.phase is Phase.SEALED and not generation.ends.offsets)
+    past = (generation.fold,) if again else (*generation.folds, *generation.superseded)
+    return bool(fold) and is_open and fold not in past
+
+
+def claimed(registry: Registry, generation: Generation, fold: str, *, again: bool = False) -> Registry:
+    """The registry with a generation claimed, if that is still open to this code."""
+    now = registry.generations.get(generation.id)
+    return registry.with_generation(now.claimed(fold)) if now and is_claimable(now, fold, again=again) else registry
+
+
+def is_known(registry: Registry, view: View[Any, Any], fold: str) -> bool:
+    """Whether some generation of this schema names the code."""
+    mine = [generation for generation in registry.generations.values() if generation.hash == view.hash]
+    return any(fold in (*generation.folds, *generation.superseded) for generation in mine)
+
+
+def member_of(name: str) -> str:
+    """What a tail is called that shows itself with its code, too."""
+    return name + _SAYS_CODE
+
+
+def name_of(member: str) -> str:
+    """The name of a tail, whichever way it shows itself."""
+    return member.removesuffix(_SAYS_CODE)
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """The tails of a view of one schema hash: all of them, and by code those that show one."""
+
+    members: tuple[str, ...]
+    coders: Mapping[str, tuple[str, ...]]
+
+    def of(self, fold: str) -> tuple[str, ...]:
+        """Those that fold what this code has claimed: of this code, or of a version that shows none ('' = all)."""
+        mine = self.coders.get(fold, ())
+        return tuple(m for m in self.members if not fold or not m.endswith(_SAYS_CODE) or m in mine)
+
+
+def attendance(store: ViewStore, view: str, hash_: str, folds: Iterable[str]) -> Attendance:
+    """The tails at work on the generations of a hash, by these codes."""
+    group, codes = names.tails(view, hash_), tuple(dict.fromkeys(filter(None, folds)))
+    by_code = {code: names.coders(view, hash_, code) for code in codes}
+    found = store.attend([group, *by_code.values()], "", 0.0)
+    return Attendance(found[group], {code: found[of_code] for code, of_code in by_code.items()})
+
+
+def check_claim(generation: Generation, fold: str) -> None:
+    """Checks that this code may write to a generation.
+
+    Raises:
+        ConfigurationError: another code folds it.
+    """
+    if not may_fold(generation, fold):
+        raise ConfigurationError(
+            f"generation {generation.id} of view {generation.view} is folded by code {generation.fold}, and this code "
+            f"is {fold}; use that code, or build one with this code: leftfold rebuild {generation.view} --hold"
+        )
+
+
+def check_tails(store: ViewStore, generation: Generation, fold: str, patience: float) -> None:
+    """Checks that a generation does not stand still once readers see it: a tail of its code is at work, or none at
+    all is and this code may bring it up to date.
+
+    Args:
+        patience: seconds for a tail of its code to show itself, while others do.
+
+    Raises:
+        ConfigurationError: it would stand still; says what to type.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        found = attendance(store, generation.view, generation.hash, [generation.fold])
+        if found.of(generation.fold):
+            return
+        if not found.members or time.monotonic() > deadline:
+            break
+        time.sleep(_LOOK_SECONDS)
+    if found.members:
+        whose = "this code" if generation.fold == fold else f"code {generation.fold}"
+        raise ConfigurationError(
+            f"generation {generation.id} of view {generation.view} is for tails of {whose}, and only tails of other "
+            f"code run ({shown(found.members)}); start one of that code first: leftfold run {generation.view}"
+        )
+    check_claim(generation, fold)
+
+
+def shown(members: Sequence[str]) -> str:
+    """Tails by their names."""
+    return ", ".join(map(name_of, members))
+
+
+def mixture(store: ViewStore, registry: Registry, view: View[Any, Any], fold: str) -> list[str]:
+    """What an operator should know of the codes that fold the live and the held generations of this schema."""
+    mine = [g for g in registry.generations.values() if g.hash == view.hash and g.phase not in _NOT_FOLDED]
+    found = attendance(store, view.name, view.hash, [fold, *(code for g in mine for code in g.folds)])
+    told = [_of_one(g, found, fold) for g in mine if g.phase is not Phase.KEPT]
+    return [text for text in told if text]
+
+
+def folded_by(generation: Generation, fold: str) -> str:
+    """Which codes folded a generation, when this one alone did not; '' otherwise."""
+    others = [code for code in generation.folds if code != fold]
+    if not fold or not others:
+        return ""
+    also = " and by this code" if fold in generation.folds else ""
+    return (
+        f"generation {generation.id} of view {generation.view} was folded by other code ({', '.join(others)}){also}; "
+        f"it is compared with this code ({fold})"
+    )
+
+
+def _of_one(generation: Generation, found: Attendance, fold: str) -> str:
+    view, code, right = generation.view, generation.fold, found.of(generation.fold)
+    idle = [member for member in found.members if member not in right]
+    at_work = f"tails of code {code} at work on {generation.id} ({generation.phase.value}): {len(right)}"
+    waiting = f"; of other code, standing by: {shown(idle)}" if idle else ""
+    if not may_fold(generation, fold) or (len(generation.folds) > 1 and generation.phase is Phase.LIVE):
+        before = f"first by {', '.join(generation.folds[:-1])}, now by {code}; " if len(generation.folds) > 1 else ""
+        mine = f"; this code is {fold}" if fold and fold != code else ""
+        mine += f", and gets it back by: {_way_back(view)}" if mine and fold in generation.folds else ""
+        return (
+            f"view {view} was folded by other code of the same version: {before}{at_work}{waiting}{mine}; {mend(view)}"
+        )
+    if not idle:
+        return ""
+    start = f"; start one of this code: leftfold run {view}" if not right else ""
+    return f"view {view}: {at_work}{waiting}{start}"
+
+
+def way_back(generation: Generation, fold: str) -> str:
+    """What to do when a generation that another code folds is meant for this one."""
+    if fold in (*generation.folds, *generation.superseded):
+        return _way_back(generation.view)
+    return f"leftfold rebuild {generation.view} --hold, diff and promote"
+
+
+def _way_back(view: str) -> str:
+    return f"leftfold rollback {view}"
+
+
+def mend(view: str) -> str:
+    """What to do about a fold that has changed under one version."""
+    return (
+        f"see what it changes: leftfold rebuild {view} --sample 1%; then leftfold rebuild {view} --hold, diff and "
+        f"promote; or raise version= if old and new rows must not be mixed"
+    )

@@ -1,0 +1,260 @@
+"""Removes generations, and finds what interrupted or undeclared work has left in the view store."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Any, NamedTuple
+
+from leftfold.engine.views.claims import name_of
+from leftfold.engine.views.generations import birth, change, has_ended
+from leftfold.engine.views.leases import at_work, is_of_attempt, members
+from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.model import keys as names
+from leftfold.model.view import View
+from leftfold.ports.bulk import BulkStore
+from leftfold.ports.flush import Generation, Phase, Registry
+from leftfold.ports.protocols import ViewStore
+
+__all__ = [
+    "abandon",
+    "leftovers",
+    "orphans",
+    "remove",
+    "remove_ended",
+    "remove_orphans",
+    "remove_undeclared",
+    "sweep",
+    "tails_of",
+    "undeclared",
+    "undeclared_view",
+    "way_out",
+]
+
+
+_STAYS = (Phase.SEALED, Phase.HELD, Phase.LIVE)
+"""What no rebuild and no tail of other code ever removes."""
+
+
+def tails_of(store: ViewStore, view: str, hash_: str) -> tuple[str, ...]:
+    """The tails at work on the generations of a hash. Readers and streams on Spark do not show themselves."""
+    group = names.tails(view, hash_)
+    return tuple(map(name_of, store.attend([group], "", 0.0)[group]))
+
+
+def leftovers(store: ViewStore, view: View[Any, Any]) -> list[Generation]:
+    """The generations of other code that no tail attends any more, oldest first."""
+    found = [
+        generation
+        for generation in store.registry(view.name).generations.values()
+        if generation.hash != view.hash and generation.phase in _STAYS
+    ]
+    idle = {hash_ for hash_ in {g.hash for g in found} if not tails_of(store, view.name, hash_)}
+    return sorted((g for g in found if g.hash in idle), key=lambda g: g.created)
+
+
+def way_out(generation: Generation) -> str:
+    """What it is, and what to type when it is not wanted any more."""
+    return (
+        f"view {generation.view}: generation {generation.id} ({generation.phase.value}) was made by code of another "
+        f"version, of which no tail is at work; once none of that code runs or reads any more: "
+        f"leftfold drop {generation.view} {generation.id} --yes"
+    )
+
+
+class Orphans(NamedTuple):
+    """Generations that no registry lists, as far as they can be told by their keys."""
+
+    found: tuple[Generation, ...]
+    whole: bool
+    """Whether the store was looked through to its end."""
+
+
+def orphans(store: BulkStore, views: Collection[str], seconds: float = math.inf) -> Orphans:
+    """The generations of some views that have keys and are in no registry.
+
+    One that is being made or removed at this moment may be among them.
+    """
+    there = store.stored(views, seconds)
+    # The registries are read last: what was registered while the keys were looked through is no orphan.
+    listed = {view: store.registry(view).generations for view in {view for view, _ in there.buckets}}
+    lost = sorted((view, id_, count) for (view, id_), count in there.buckets.items() if id_ not in listed[view])
+    return Orphans(tuple(_nameless(*one) for one in lost), there.whole)
+
+
+def remove_orphans(store: BulkStore, view: str) -> list[Generation]:
+    """Removes what of a view no registry lists, while no rebuild of it runs; returns what is gone.
+
+    Each is registered first, as a bulk load of nobody's code: whoever was making it finds the registry changed and
+    makes another one, and if this process is killed the next rebuild removes the rest.
+
+    Raises:
+        InfrastructureError: the view is being rebuilt, or the store is not there.
+    """
+    with at_work(store, names.rebuilds(view), f"view {view} is being rebuilt or tidied"):
+        return [orphan for orphan in orphans(store, [view]).found if _is_removed(store, orphan)]
+
+
+def _is_removed(store: BulkStore, orphan: Generation) -> bool:
+    def adopted(registry: Registry) -> Registry:
+        return registry if orphan.id in registry.generations else registry.with_generation(orphan)
+
+    if change(store, orphan.view, adopted).generations[orphan.id] != orphan:
+        return False
+    store.unlink(orphan)
+    change(store, orphan.view, lambda registry: registry.without(orphan.id))
+    return True
+
+
+def _nameless(view: str, id_: str, buckets: int) -> Generation:
+    return Generation(view, id_, "", False, buckets, {}, Phase.BULK)
+
+
+def remove(store: ViewStore, generation: Generation) -> None:
+    """Removes a generation and everything in it, unless another rebuild has taken it over since it was read."""
+    left = change(store, generation.view, lambda r: r.without(generation.id) if is_of_attempt(r, generation) else r)
+    if generation.id not in left.generations:
+        store.unlink(generation)
+
+
+def remove_ended(store: ViewStore, generation: Generation) -> None:
+    """Removes a kept generation that is past its time, unless it has been made live or prolonged meanwhile."""
+
+    def without(registry: Registry) -> Registry:
+        now = registry.generations.get(generation.id)
+        return registry.without(generation.id) if now is not None and has_ended(now) else registry
+
+    if generation.id not in change(store, generation.view, without).generations:
+        store.unlink(generation)
+
+
+def abandon(store: BulkStore, generation: Generation, error: BaseException, *, resumable: bool) -> None:
+    """Removes a generation that failed before it was live, unless it became so or can be gone on with.
+
+    That can be done after an interruption or a lost server, but not after a fold that failed.
+    """
+    try:
+        registry = store.registry(generation.view)
+        if registry.live.get(generation.pointer) == generation.id or generation.id not in registry.generations:
+            return
+        if not is_of_attempt(registry, generation):
+            error.add_note(f"generation {generation.id} is left to {registry.generations[generation.id].attempt}")
+            return
+        if (
+            resumable
+            and isinstance(error, KeyboardInterrupt | InfrastructureError)
+            and _has_something(store, registry, generation)
+        ):
+            error.add_note(f"what is done of it is kept: leftfold rebuild {generation.view} goes on there")
+            return
+        remove(store, generation)
+    except LeftfoldError as failure:
+        error.add_note(
+            f"generation {generation.id} of view {generation.view} could not be removed either ({failure}); "
+            f"the next rebuild removes it or goes on with it"
+        )
+
+
+def _has_something(store: BulkStore, registry: Registry, generation: Generation) -> bool:
+    now = registry.generations[generation.id]
+    return now.phase is Phase.SEALED or bool(store.finished(now))
+
+
+def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generation | None = None) -> list[Generation]:
+    """Removes predecessors whose time is over, and what rebuilds left that no rebuild continues.
+
+    What a rebuild that is at work fills stays.
+
+    Args:
+        keep: seconds for which a predecessor stays that does not say when it ends. but: stays whatever it is.
+    """
+    registry, now = store.registry(view.name), datetime.fromtimestamp(time.time(), UTC)
+    # Asked behind the registry: a rebuild shows itself before it makes a generation.
+    at_work = members(store, names.rebuilds(view.name))
+    gone = [
+        g
+        for g in registry.generations.values()
+        if _is_over(g, registry, now, keep) and g.attempt not in at_work and (but is None or g.id != but.id)
+    ]
+    for generation in gone:
+        remove(store, generation)
+    return gone
+
+
+def _is_over(generation: Generation, registry: Registry, now: datetime, keep: float) -> bool:
+    match generation.phase:
+        case Phase.BULK:
+            return True
+        case Phase.SEALED:
+            # What a tail begins has no ends; it goes live when it has caught up.
+            return bool(generation.ends.offsets) and generation.id not in registry.live.values()
+        case Phase.KEPT:
+            return has_ended(generation) if generation.until else _age(generation.since, now) > keep
+    return False
+
+
+def _age(since: str, now: datetime) -> float:
+    return (now - datetime.fromisoformat(since)).total_seconds() if since else float("inf")
+
+
+class Undeclared(NamedTuple):
+    """A view that the code at hand does not know; another App may declare it."""
+
+    view: str
+    generations: tuple[Generation, ...]
+    """Oldest first."""
+    tails: tuple[str, ...]
+    """Who is at work on any of them. Readers and streams on Spark do not show themselves."""
+
+    def way_out(self, app: str) -> str:
+        """What it is, and what to type when it is not wanted any more."""
+        count = len(self.generations)
+        return (
+            f"view {self.view}: app {app} does not declare it, and no tail is at work on its {count} "
+            f"generation{'' if count == 1 else 's'}; if no other App declares it: leftfold drop {self.view}"
+        )
+
+
+def undeclared(store: BulkStore, declared: Collection[str], seconds: float = math.inf) -> list[Undeclared]:
+    """The views beside those that are declared, by name, as far as so many seconds are enough to find them."""
+    others = sorted(store.registered(seconds).views.difference(declared))
+    return [found for name in others if (found := undeclared_view(store, name)) is not None]
+
+
+def undeclared_view(store: BulkStore, name: str) -> Undeclared | None:
+    """What the store holds of a view; None when it has no registry of it."""
+    generations = sorted(store.registry(name).generations.values(), key=birth)
+    tails = {tail for hash_ in {g.hash for g in generations} for tail in tails_of(store, name, hash_)}
+    return Undeclared(name, tuple(generations), tuple(sorted(tails))) if generations else None
+
+
+def remove_undeclared(store: BulkStore, view: Undeclared) -> None:
+    """Removes every generation of a view, while no rebuild of it runs.
+
+    They first become bulk loads of nobody's code, which no reader finds and no tail follows: if this process is killed,
+    the registry still names them, and it can be done again.
+
+    Raises:
+        InfrastructureError: the view is being rebuilt, or a tail has begun to work on it.
+    """
+    with at_work(store, names.rebuilds(view.view), f"view {view.view} is being rebuilt or removed"):
+        now = undeclared_view(store, view.view)
+        if now is not None and now.tails:
+            raise InfrastructureError(f"tails are at work on view {view.view}: {', '.join(now.tails)}; stop them first")
+        change(store, view.view, lambda registry: _withdrawn(registry, view.generations))
+        for generation in view.generations:
+            store.unlink(generation)
+        change(store, view.view, lambda registry: reduce(Registry.without, (g.id for g in view.generations), registry))
+
+
+def _withdrawn(registry: Registry, gone: Collection[Generation]) -> Registry:
+    ids = {generation.id for generation in gone}
+    generations = {
+        id_: replace(generation, hash="", phase=Phase.BULK) if id_ in ids else generation
+        for id_, generation in registry.generations.items()
+    }
+    return Registry(generations, {pointer: id_ for pointer, id_ in registry.live.items() if id_ not in ids})

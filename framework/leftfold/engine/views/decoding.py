@@ -1,0 +1,147 @@
+"""Events as folds see them: decoded once for all views that read them, with the trouble kept beside the event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from leftfold.errors import ContractError
+from leftfold.model.messages import Event
+from leftfold.model.view import View
+from leftfold.ports.codec import UNREADABLE, MessageCodec, header
+from leftfold.ports.protocols import RawRecord
+
+__all__ = ["Decoded", "EventDecoder", "wanted_by", "whole_decisions"]
+
+# The named constructor costs twice as much.
+_new: Any = tuple.__new__
+_ends_decision = attrgetter("last")
+_WRITTEN_BY_LANES = ("ce_type", "ce_time", "ce_sequence", "ce_decision")
+
+
+class Decoded(NamedTuple):
+    """One record: `event` is None for a type no view reads, `error` says why it cannot be read, `last` whether it
+    ends its decision (k = n), `type` is its wire type.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    event: Event | None
+    error: ContractError | None
+    version: int
+    last: bool
+    time: str
+    type: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """The wire type without its version."""
+        return _name_of(self.type)
+
+
+class EventDecoder:
+    """Decodes the events of several views, each class once; what none of them reads is passed over, broken or not."""
+
+    def __init__(self, views: Iterable[View[Any, Any]]) -> None:
+        classes = dict.fromkeys(cls for view in views for cls in view.events)
+        self._codec: MessageCodec[Any] = MessageCodec(classes)
+        self._names = _names_of(classes)
+
+    def decode(self, record: RawRecord) -> Decoded:
+        """The record, whatever is in it; a broken one carries its error."""
+        return self.decode_all((record,))[0]
+
+    def decode_all(self, records: Iterable[RawRecord]) -> list[Decoded]:
+        """Records, whatever is in them.
+
+        Nearly all are what `engine.lane` writes, with headers in their order; a dictionary of these costs as much as
+        reading the event.
+        """
+        wanted, found = self._codec.wanted, []
+        for record in records:
+            topic, partition, offset, key, value, headers, _ = record
+            try:
+                (a, type_), (b, time), (c, sequence), (d, decision) = headers[3], headers[5], headers[6], headers[7]
+                if (a, b, c, d) != _WRITTEN_BY_LANES or not sequence.isdigit():
+                    found.append(self._decode_any(record))
+                    continue
+                last = decision == b"1/1" or _is_last(decision)
+                decoded = _new(Decoded, (
+                    topic, partition, offset, key.decode(), wanted(type_, value), None, int(sequence), last,  # type: ignore[union-attr]
+                    time.decode(), type_,
+                ))  # fmt: skip
+            except Exception:  # noqa: BLE001  # the long way meets the same trouble and says what it is
+                decoded = self._decode_any(record)
+            found.append(decoded)
+        return found
+
+    def _decode_any(self, record: RawRecord) -> Decoded:
+        found = dict(record.headers)
+        event, error, version, last = None, None, 0, True
+        type_ = found.get("ce_type") or b""
+        try:
+            last = _is_last(found.get("ce_decision") or b"1/1")
+            version = int(found.get("ce_sequence") or b"0")
+            event = self._codec.wanted(type_, record.value)
+        except ContractError as failure:
+            why = header(record.headers, UNREADABLE).decode(errors="replace")
+            error = ContractError(why) if why else failure
+        except ValueError as failure:
+            error = ContractError(f"broken headers: {failure}")
+        try:
+            key = (record.key or b"").decode()
+            time = (found.get("ce_time") or b"").decode()
+        except UnicodeDecodeError as failure:
+            key, time, error = repr(record.key), "", ContractError(f"the record's key is no UTF-8: {failure}")
+        name = _name_of(type_)
+        if name and name not in self._names:
+            error = None
+        return Decoded(record.topic, record.partition, record.offset, key, event, error, version, last, time, type_)
+
+
+def _is_last(decision: bytes) -> bool:
+    k, _, n = decision.partition(b"/")
+    return k == n
+
+
+@lru_cache(maxsize=1024)
+def _name_of(type_: bytes) -> str:
+    return type_.decode(errors="replace").rpartition(".v")[0]
+
+
+def wanted_by(view: View[Any, Any]) -> Callable[[Decoded], bool]:
+    """Tells whether a view folds a record that was decoded for several; broken ones that may be its own are."""
+    events, names = view.events, _names_of(view.events)
+
+    def is_wanted(record: Decoded) -> bool:
+        if record.error is None:
+            return isinstance(record.event, events)
+        return not record.name or record.name in names
+
+    return is_wanted
+
+
+def _names_of(classes: Iterable[type[Event]]) -> set[str]:
+    return {f"{cls.__leftfold__.category}.{cls.__leftfold__.name}" for cls in classes}
+
+
+def whole_decisions(records: list[Decoded]) -> tuple[list[Decoded], list[Decoded]]:
+    """The records up to each partition's last whole decision, and the rest to be kept for the next batch."""
+    if all(map(_ends_decision, records)):
+        return records, []
+    latest = {(record.topic, record.partition): record.last for record in records}
+    if all(latest.values()):
+        return records, []
+    ends: dict[tuple[str, int], int] = {}
+    for record in records:
+        if record.last:
+            ends[record.topic, record.partition] = record.offset
+    whole: list[Decoded] = []
+    rest: list[Decoded] = []
+    for record in records:
+        (whole if record.offset <= ends.get((record.topic, record.partition), -1) else rest).append(record)
+    return whole, rest

@@ -1,0 +1,230 @@
+"""The generations of a view in its registry: created, sealed, promoted, and checked against their topics."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from leftfold.engine.views.claims import may_fold
+from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.flush import Generation, Mark, Phase, Registry
+from leftfold.ports.protocols import ViewStore
+
+__all__ = [
+    "BUCKETS",
+    "Identities",
+    "birth",
+    "change",
+    "check_log",
+    "empty_marks",
+    "followed",
+    "has_ended",
+    "known_ids",
+    "moment",
+    "new_generation",
+    "now",
+    "open_generation",
+    "other_log",
+    "resolve",
+    "topics_of",
+]
+
+
+BUCKETS = 16
+_HOW = {
+    "live": "; build it: leftfold rebuild {view}, or start a tail: leftfold run {view}",
+    "held": "; make one: leftfold rebuild {view} --hold",
+    "kept": "; there is one after a rebuild or a promote, for as long as --keep says",
+}
+"""How one comes by a generation of a kind."""
+
+
+def topics_of(view: View[Any, Any], count: Callable[[str], int]) -> dict[str, int]:
+    """The event topics a view reads, with their partition counts."""
+    return {topic: count(topic) for topic in map(names.events, view.categories)}
+
+
+def new_generation(
+    view: View[Any, Any], registry: Registry, topics: Mapping[str, int], phase: Phase, buckets: int = BUCKETS
+) -> Generation:
+    """The next generation of a view; ids are 1-xxxx, 2-xxxx, …, with a random suffix so that two makers differ."""
+    number = 1 + max(map(_number, registry.generations), default=0)
+    count = next(iter(topics.values())) if view.stream_keyed else buckets
+    return Generation(
+        view.name, f"{number}-{secrets.token_hex(2)}", view.hash, view.stream_keyed, count, dict(topics), phase, now()
+    )
+
+
+def now() -> str:
+    """This second, as registries write it."""
+    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def birth(generation: Generation) -> tuple[str, int]:
+    """What orders the generations of a view by their age."""
+    return generation.created, _number(generation.id)
+
+
+def empty_marks(generation: Generation) -> dict[int, Mark]:
+    """Marks at the start of the log."""
+    return {bucket: Mark(Position(), phase=generation.phase) for bucket in range(generation.buckets)}
+
+
+def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> Registry:
+    """Applies a change to the registry as it is when the change lands.
+
+    Raises:
+        InfrastructureError: others changed it a hundred times in between.
+    """
+    for _ in range(100):
+        before = store.registry(view)
+        after = how(before)
+        if after == before or store.change_registry(view, before, after):
+            return after
+    raise InfrastructureError(f"the registry of view {view} changes too often; are two rebuilds running?")
+
+
+def open_generation(
+    store: ViewStore,
+    view: View[Any, Any],
+    topics: Mapping[str, int],
+    phase: Phase,
+    buckets: int = BUCKETS,
+    *,
+    unless_followed: bool = False,
+    **told: Any,
+) -> Generation:
+    """Makes and registers a new, empty generation, its marks first.
+
+    Args:
+        unless_followed: returns one that tails of this code follow already, if somebody was faster.
+        told: what else is known of it: `ends`, `name`, `folds`.
+    """
+    while True:
+        registry = store.registry(view.name)
+        if unless_followed and (there := followed(registry, view, told.get("folds", ("",))[-1])):
+            return next(iter(there.values()))
+        generation = replace(new_generation(view, registry, topics, phase, buckets), **told)
+        if not store.create_marks(generation, empty_marks(generation)):
+            continue
+        if store.change_registry(view.name, registry, registry.with_generation(generation)):
+            return generation
+        store.unlink(generation)
+
+
+def followed(registry: Registry, view: View[Any, Any], fold: str = "") -> dict[str, Generation]:
+    """The generations that a tail of this code follows: those of its hash that are past bulk, not pinned, not kept
+    beyond their time, and not folded by another code.
+    """
+    still = (Phase.BULK, Phase.PINNED)
+    mine = {i: g for i, g in registry.generations.items() if g.hash == view.hash and g.phase not in still}
+    return {i: g for i, g in mine.items() if may_fold(g, fold) and not has_ended(g)}
+
+
+def has_ended(generation: Generation) -> bool:
+    """Whether a kept generation is past its time."""
+    until = generation.until if generation.phase is Phase.KEPT else ""
+    return bool(until) and datetime.fromisoformat(until) <= datetime.fromtimestamp(time.time(), UTC)
+
+
+def moment(seconds: float) -> str:
+    """So many seconds from now, as registries write it."""
+    return datetime.fromtimestamp(time.time() + seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def resolve(registry: Registry, view: View[Any, Any], named: str) -> Generation:
+    """The generation that somebody means by `live`, `held`, `kept`, an id, or the name of a pinned one.
+
+    Of several held or kept ones it is the newest of this code's schema.
+
+    Raises:
+        ViewNotBuilt: there is none; the message lists those that there are.
+    """
+    generations = sorted(registry.generations.values(), key=lambda g: _number(g.id), reverse=True)
+    mine = [generation for generation in generations if generation.hash == view.hash]
+    found = (
+        [generation for generation in (registry.live_of(view.hash),) if named == "live" and generation is not None]
+        or [generation for generation in mine if named in ("held", "kept") and generation.phase == named]
+        or [generation for generation in generations if generation.id == named]
+        or [generation for generation in mine if generation.name == named and generation.phase is Phase.PINNED]
+    )
+    if not found:
+        there = ", ".join(f"{g.id} ({g.name or g.phase.value})" for g in reversed(generations)) or "none at all"
+        how = _HOW.get(named, "").format(view=view.name)
+        raise ViewNotBuilt(f"view {view.name} has no generation {named!r}; it has {there}{how}")
+    return found[0]
+
+
+def _number(id_: str) -> int:
+    return int(id_.partition("-")[0])
+
+
+_FRESH_SECONDS = 5.0
+"""How often a process that follows a log asks for the ids of its topics."""
+_AGAIN_SECONDS = 30.0
+"""How long it goes by what it knows when the log did not answer, since each question may take seconds then."""
+
+
+class _Log(Protocol):
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]: ...
+
+
+def known_ids(log: _Log, topics: Iterable[str]) -> dict[str, str]:
+    """The ids of topics; those that have none are left out."""
+    return {topic: id_ for topic, id_ in log.identities(topics).items() if id_}
+
+
+def other_log(generation: Generation, ids: Mapping[str, str]) -> str:
+    """Why a generation does not belong to topics of these ids, and what to type; '' when it does, or is unknown to."""
+    for topic, before in generation.ids.items():
+        if ids.get(topic, before) != before:
+            return (
+                f"generation {generation.id} of view {generation.view} was folded from another {topic} (its id was "
+                f"{before}, and is {ids[topic]}): it was deleted and made again, or is in another cluster; build it "
+                f"from this one: leftfold rebuild {generation.view}"
+            )
+    return ""
+
+
+def check_log(generation: Generation, ids: Mapping[str, str]) -> None:
+    """Checks that a generation belongs to topics of these ids.
+
+    Raises:
+        ConfigurationError: it was folded from others.
+    """
+    if why := other_log(generation, ids):
+        raise ConfigurationError(why)
+
+
+class Identities:
+    """The ids of a log's topics, asked for again every few seconds."""
+
+    def __init__(self, log: _Log) -> None:
+        self._log, self._found, self._due = log, dict[str, str](), float("-inf")
+        self._known: set[str] = set()
+
+    def of(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of some topics; those of before while the log does not answer.
+
+        Raises:
+            InfrastructureError: the log does not answer, and some of these topics were never asked for.
+        """
+        wanted = set(topics)
+        is_known = wanted <= self._known
+        if not is_known or time.monotonic() > self._due:
+            try:
+                self._found = known_ids(self._log, sorted(self._known | wanted))
+                self._known |= wanted
+                self._due = time.monotonic() + _FRESH_SECONDS
+            except InfrastructureError:
+                if not is_known:
+                    raise
+                self._due = time.monotonic() + _AGAIN_SECONDS
+        return {topic: id_ for topic, id_ in self._found.items() if topic in wanted}

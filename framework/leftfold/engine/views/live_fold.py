@@ -1,0 +1,225 @@
+"""The fold of a tail: events into rows that stay in memory, from some marks on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from math import inf
+from typing import Any
+
+from leftfold.engine.views.decoding import Decoded, wanted_by
+from leftfold.engine.views.row_folding import (
+    NO_KEY,
+    FoldedBucket,
+    FoldedRow,
+    Place,
+    Tracked,
+    Unstorable,
+    bucket_of,
+    evolver,
+    stored_row,
+)
+from leftfold.model.view import View
+from leftfold.ports.flush import Generation, Mark, Parked, RowChange, Snapshot
+from leftfold.safety import shown
+
+__all__ = ["RowFold"]
+
+
+class RowFold:
+    """Folds records into the rows of one generation; what its marks have folded in already is passed over.
+
+    `stopped` says why it cannot go on ('' = it can), `is_ahead` whether some mark may be ahead of the next record.
+
+    Args:
+        marks: of the buckets to fold into; what concerns others is left out.
+        tracked: the rows to be looked at after every event, because they could not be stored where a flush had to be.
+    """
+
+    def __init__(
+        self, view: View[Any, Any], generation: Generation, marks: Mapping[int, Mark], tracked: Collection[Place] = ()
+    ) -> None:
+        self._view, self._generation, self.stopped = view, generation, ""
+        self._is_mine = wanted_by(view)
+        self.buckets = {number: FoldedBucket.of(mark) for number, mark in marks.items()}
+        self.pass_over(marks)
+        self.step = evolver(view)
+        self._take = self._take_streams if generation.stream_keyed else self._take_others
+        # By bucket and what records call a row: of a stream-keyed view the key of its stream, else its own, encoded.
+        self.rows: dict[Place, FoldedRow] = {}
+        self.unsent: dict[Place, FoldedRow] = {}
+        self._to_track = frozenset(tracked)
+        self._tracked: dict[Place, tuple[FoldedRow, Tracked[Decoded]]] = {}
+        self._unread: dict[Place, tuple[str, list[tuple[Any, Decoded]]]] = {}
+
+    def pass_over(self, marks: Mapping[int, Mark]) -> None:
+        """Leaves out from now on what these marks have folded in: the log is read again from somewhere before them."""
+        self._done, self.is_ahead = _Done(marks), True
+
+    def take(self, records: Sequence[Decoded]) -> list[Place]:
+        """Folds records; names the rows, by bucket and key, that `enter` must be given before anything else.
+
+        Records of rows that are not known yet wait for it.
+        """
+        if not self.stopped:
+            self._take(records)
+        return self.missing()
+
+    def missing(self) -> list[Place]:
+        """The rows, by bucket and key, that `enter` must be given."""
+        return [(bucket, key) for (bucket, _), (key, _) in self._unread.items()]
+
+    def enter(self, read: Snapshot) -> None:
+        """Takes the rows that `take` named and folds what waited for them."""
+        unread, self._unread = self._unread, {}
+        for (place, (key, items)), fields in zip(unread.items(), read.rows, strict=True):
+            self._enter(place, stored_row(self._view, self.buckets[place[0]], key, fields))
+            for item, record in items:
+                self.give(place, key, item, record)
+
+    def give(self, place: Place, key: str, item: Any, record: Decoded) -> None:
+        """Folds one item into its row, or keeps it until the row has been read."""
+        row = self.rows.get(place)
+        if row is None:
+            if place in self._tracked:
+                self._tracked[place][1].fold(item, record, record.time)
+                return
+            bucket = self.buckets[place[0]]
+            if key in bucket.parked:
+                bucket.parked[key] = replace(bucket.parked[key], waiting=bucket.parked[key].waiting + 1)
+                return
+            if not bucket.is_whole:
+                self._unread.setdefault(place, (key, []))[1].append((item, record))
+                return
+            self._enter(place, FoldedRow(bucket, key, None))
+            self.give(place, key, item, record)
+            return
+        try:
+            for trouble in (row.row, item):
+                if isinstance(trouble, Exception):
+                    raise trouble
+            row.row = self.step(row.row, item)
+        except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
+            self._park(self.rows.pop(place), record, f"{type(error).__name__}: {shown(error, str)}")
+            return
+        row.version = record.version if self._generation.stream_keyed else None
+        row.bucket.time = max(row.bucket.time, record.time)
+        self.unsent[place] = row
+
+    def changes(self) -> dict[int, list[RowChange]]:
+        """What is to be sent, by bucket; it is taken for sent from now on.
+
+        Raises:
+            Unstorable: some rows cannot be encoded; nobody can go on with this.
+        """
+        unsent, self.unsent = self.unsent, {}
+        changes: dict[int, list[RowChange]] = {number: [] for number in self.buckets}
+        view, wrong = self._view, dict[Place, Exception]()
+        for place, row in unsent.items():
+            try:
+                changes[place[0]].append(row.change(view))
+            except Exception as error:  # noqa: BLE001  # whatever it is, the row cannot be stored
+                wrong[place] = error
+        if wrong:
+            raise Unstorable(wrong, next(iter(wrong.values())))
+        for folded in self.buckets.values():
+            folded.settle()
+        return changes
+
+    def settle(self) -> None:
+        """Parks the tracked rows that cannot be stored now; no row is tracked any further."""
+        keyed = self._generation.stream_keyed
+        for place, (row, found) in self._tracked.items():
+            if found.good_at is not None:
+                row.row, row.version = found.good, found.good_at.version if keyed else None
+                row.bucket.time, self.unsent[place] = max(row.bucket.time, found.time), row
+            if found.trouble_at is None:
+                self.rows[place] = row
+            else:
+                self._park(row, found.trouble_at, found.error, found.waiting)
+        self._tracked, self._to_track = {}, frozenset()
+
+    def evict(self, most: int) -> None:
+        """Forgets rows that were sent and have landed, the oldest first, until so many are left."""
+        over = len(self.rows) - most
+        for place in list(islice((place for place in self.rows if place not in self.unsent), max(0, over))):
+            self.rows.pop(place).bucket.is_whole = False
+
+    def _take_streams(self, records: Sequence[Decoded]) -> None:
+        """Folds records of a stream-keyed view: nearly all are of rows that are known, and take the short way."""
+        rows, unsent, step, events, ahead = self.rows, self.unsent, self.step, self._view.events, self.is_ahead
+        (topic,) = self._generation.topics
+        for record in records:
+            of, partition, _, name, event, error, version, _, time, _ = record
+            place = partition, name
+            row = rows.get(place)
+            if row is None or ahead or error is not None or of != topic or not isinstance(event, events):
+                self._take_stream(record)
+                continue
+            try:
+                row.row = step(row.row, event)
+            except Exception as trouble:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
+                self._park(rows.pop(place), record, f"{type(trouble).__name__}: {trouble}")
+                continue
+            row.version, unsent[place], bucket = version, row, row.bucket
+            if time > bucket.time:  # noqa: PLR1730  # max() costs three times as much
+                bucket.time = time
+
+    def _take_stream(self, record: Decoded) -> None:
+        """A record of a stream-keyed view, whatever is in it."""
+        if not self._is_wanted(record) or record.offset < self._done[record.partition, record.topic, record.partition]:
+            return
+        name = record.key
+        try:
+            key = self._view.keys.encode(name)
+        except Exception as error:  # noqa: BLE001  # it has no key: what stands in for one is parked
+            name, trouble = name or NO_KEY, record.error or error
+            self.give((record.partition, name), self._view.keys.encode(name), trouble, record)
+        else:
+            self.give((record.partition, name), key, record.error or record.event, record)
+
+    def _take_others(self, records: Sequence[Decoded]) -> None:
+        """Folds records of a view whose events name the rows."""
+        done, generation, touches = self._done, self._generation, self._view.touches
+        for record in records:
+            if not self._is_wanted(record):
+                continue
+            try:
+                if record.error is not None:
+                    raise record.error
+                pairs = tuple(touches(record.event, record.key))  # type: ignore[arg-type]  # an event that is wanted
+            except Exception as error:  # noqa: BLE001  # user code and broken records alike
+                self.stopped = f"{record.topic}[{record.partition}]@{record.offset}: {shown(error, str)}"
+                return
+            for key, item in pairs:
+                bucket = bucket_of(generation, key, record.partition)
+                if record.offset >= done[bucket, record.topic, record.partition]:
+                    self.give((bucket, key), key, item, record)
+
+    def _is_wanted(self, record: Decoded) -> bool:
+        return record.topic in self._generation.topics and self._is_mine(record)
+
+    def _enter(self, place: Place, row: FoldedRow) -> None:
+        if place in self._to_track and not isinstance(row.row, Exception):
+            self._tracked[place] = row, Tracked(self._view, row.row)
+        else:
+            self.rows[place] = row
+
+    def _park(self, row: FoldedRow, record: Decoded, why: str, waiting: int = 1) -> None:
+        row.bucket.parked[row.key] = Parked(record.topic, record.partition, record.offset, why, waiting)
+        row.bucket.stuck.append(row)
+
+
+class _Done(dict[tuple[int, str, int], float]):
+    """The offset from which on a bucket folds a partition's records; infinite in buckets of others."""
+
+    def __init__(self, marks: Mapping[int, Mark]) -> None:
+        super().__init__()
+        self._marks = {bucket: mark.position for bucket, mark in marks.items()}
+
+    def __missing__(self, place: tuple[int, str, int]) -> float:
+        bucket, topic, partition = place
+        position = self._marks.get(bucket)
+        found = self[place] = inf if position is None else position.next_offset(topic, partition)
+        return found

@@ -1,0 +1,211 @@
+"""Folds one generation of one view: events in, flushes out; what the store did not confirm is forgotten in doubt."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from leftfold.engine.views.live_fold import RowFold
+from leftfold.engine.views.row_folding import Place, Unstorable
+from leftfold.errors import ViewNotBuilt
+from leftfold.model.position import Position
+from leftfold.model.rows import CHECKSUM_MODULUS
+from leftfold.model.view import View
+from leftfold.ports.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Landed, Mark, RowChange, Snapshot, covered
+from leftfold.ports.protocols import Flushing, ViewStore
+
+__all__ = ["Follower"]
+
+MAX_PARKED = 100
+
+
+class Follower:
+    """Folds events into some buckets of one generation; `marks` are what the store confirmed last.
+
+    `look` folds what it can and names the rows that must be read for the rest, `enter` takes these; so again and again
+    until `begin` sends one flush of everything, and `landed` waits for it. The next events may be folded meanwhile.
+
+    Args:
+        buckets: those it folds; all of them when nothing is said.
+        most: how many rows stay in memory. max_parked: how many keys may be parked before the view stops.
+    """
+
+    def __init__(
+        self,
+        view: View[Any, Any],
+        generation: Generation,
+        store: ViewStore,
+        *,
+        buckets: Collection[int] | None = None,
+        most: int = 100_000,
+        max_parked: int = MAX_PARKED,
+    ) -> None:
+        self.view, self.generation, self.stopped = view, generation, ""
+        self.buckets = frozenset(range(generation.buckets) if buckets is None else buckets)
+        self.marks: dict[int, Mark] = {}
+        self._store, self._most, self._max_parked = store, most, max_parked
+        self._flying: tuple[Flushing, dict[int, Mark]] | None = None
+        self._unstorable = frozenset[Place]()
+        """Rows that could not be stored at the flush that did not come off."""
+        self._dirty, self._fold = False, RowFold(view, generation, {})
+        self.reread()
+
+    def reread(self) -> None:
+        """Forgets everything and reads the marks again: after a conflict, or when the store went back in time.
+
+        Raises:
+            ViewNotBuilt: a mark is missing, so this generation is lost.
+        """
+        found = self._store.marks(self.generation)
+        missing = sorted(set(range(self.generation.buckets)) - set(found))
+        self._begin_at({bucket: mark for bucket, mark in found.items() if bucket in self.buckets})
+        if missing:
+            raise ViewNotBuilt(
+                f"generation {self.generation.id} of view {self.view.name} lost the marks of buckets {missing[:5]}; "
+                f"build it again: leftfold rebuild {self.view.name}"
+            )
+
+    def rewind(self) -> None:
+        """Forgets what has not landed; the log is to be read again from `position()`."""
+        if self._dirty or self._flying is not None:
+            self._begin_at(self.marks)
+        self._fold.pass_over(self.marks)
+
+    def is_confirmed(self) -> bool:
+        """Whether the store still has the marks that were written last, by their tokens."""
+        found = self._store.marks(self.generation)
+        return all(bucket in found and found[bucket].token == mark.token for bucket, mark in self.marks.items())
+
+    def position(self) -> Position:
+        """Where reading must start so that no bucket misses an event: per partition the least of the marks."""
+        return covered(self.generation, self.marks)
+
+    def checksum(self) -> int:
+        """The sum of its buckets' checksums."""
+        return sum(mark.checksum for mark in self.marks.values()) % CHECKSUM_MODULUS
+
+    def unsent(self) -> int:
+        """How many rows the next flush holds."""
+        return len(self._fold.unsent)
+
+    def fold(self, records: Sequence[Any], reached: Position) -> bool:
+        """`look`, `enter`, `begin` and `landed` at once."""
+        try:
+            self._sent(records, reached)
+        except Unstorable:
+            self.rewind()
+            self._sent(records, reached)
+        return self.landed()
+
+    def look(self, records: Sequence[Any]) -> list[Place]:
+        """Folds the next records; names the rows, by bucket and key, that `enter` must be given first."""
+        self._dirty = self._dirty or bool(records)
+        missing = self._take(records)
+        self.stopped = self.stopped or self._fold.stopped
+        return missing
+
+    def enter(self, read: Snapshot) -> None:
+        """Takes the rows that `look` named and folds what waited for them."""
+        self._fold.enter(read)
+
+    def begin(self, reached: Position) -> None:
+        """Sends one flush of everything folded; every bucket's mark moves to `reached`, touched or not.
+
+        Raises:
+            Unstorable: some rows cannot be encoded. After a `rewind` these are looked at after each event, which says
+                where to park them if they cannot be stored then either.
+        """
+        self._fold.settle()
+        if not self._may_go_on():
+            return
+        moved = self._moved(reached)
+        try:
+            changes = self._fold.changes()
+        except Unstorable as error:
+            if error.rows <= self._unstorable:
+                self.stopped = f"a row could be stored before and cannot now; mend its type and rebuild: {error}"
+                return
+            self._unstorable |= error.rows
+            raise
+        self._unstorable = frozenset()
+        flushes = [self._flush(number, moved[number], changes[number]) for number in self.marks]
+        sent = self._store.begin_flush(flushes) if flushes else NOTHING_TO_FLUSH
+        self._flying, self._dirty = (sent, {flush.bucket: flush.mark for flush in flushes}), False
+
+    def landed(self) -> bool:
+        """Waits for the flush; True when there is nothing left to do for the records before it.
+
+        False: another writer was here or the store went back; `reread` and read the log again from `position()`.
+        """
+        if self._flying is None:
+            return True
+        flush, marks = self._flying
+        if not flush.landed():
+            return False
+        self._flying, self.marks = None, marks
+        for number, mark in marks.items():
+            if not mark.rows:
+                self._fold.buckets[number].is_whole = True
+        self._fold.evict(self._most)
+        return True
+
+    def _may_go_on(self) -> bool:
+        """Whether the view goes on; too many parked keys stop it, unless they came of rows that others have written."""
+        parked = sum(len(bucket.parked) for bucket in self._fold.buckets.values())
+        if parked > self._max_parked and not self.stopped:
+            if not self.is_confirmed():
+                self._flying = Landed(written=False), {}
+                return False
+            self.stopped = f"more than {self._max_parked} keys are parked; mend the fold and rebuild"
+        return not self.stopped
+
+    def _begin_at(self, marks: dict[int, Mark]) -> None:
+        self.marks, self._flying, self._dirty = marks, None, False
+        self._fold = RowFold(self.view, self.generation, marks, self._unstorable)
+
+    def _take(self, records: Sequence[Any]) -> list[Place]:
+        return self._fold.take(records)
+
+    def _sent(self, records: Sequence[Any], reached: Position) -> None:
+        missing = self.look(records)
+        if missing:
+            self.enter(self._read(missing))
+        self.begin(reached)
+
+    def _read(self, places: Sequence[Place]) -> Snapshot:
+        return self._store.read(self.generation, places)
+
+    def _flush(self, number: int, position: Position, changes: Sequence[RowChange]) -> BucketFlush:
+        bucket, before, rows = self._fold.buckets[number], self.marks[number], self.view.rows
+        moved = Mark(
+            position,
+            bucket.checksum % CHECKSUM_MODULUS,
+            self._token(),
+            before.phase,
+            bucket.rows,
+            dict(bucket.parked),
+            bucket.time,
+        )
+        return BucketFlush(self.generation, number, before.token, moved, rows.columns, rows.indexes, tuple(changes))
+
+    def _moved(self, reached: Position) -> dict[int, Position]:
+        """Where each bucket's mark moves to; buckets that are at one place share one Position, and its JSON."""
+        topics, keyed = self.generation.topics, self.generation.stream_keyed
+        here = Position() if keyed else reached.only(topics)
+        merged: dict[Any, Position] = {}
+        moved, ahead = {}, False
+        for number, mark in self.marks.items():
+            place = number if keyed else id(mark.position)
+            if place not in merged:
+                mine = reached.only(topics, number) if keyed else here
+                both = mark.position | mine
+                merged[place] = mine if both == mine else both
+                ahead = ahead or both != mine
+            moved[number] = merged[place]
+        self._fold.is_ahead = ahead
+        return moved
+
+    def _token(self) -> str:
+        """Names the next flush."""
+        return secrets.token_hex(8)

@@ -1,0 +1,423 @@
+"""The live projector: folds new events into every generation of an App's views, shared with other projectors."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+from leftfold.engine.archive.gaps import beginning
+from leftfold.engine.views.claims import (
+    Attendance,
+    attendance,
+    claimed,
+    is_claimable,
+    is_known,
+    member_of,
+    mend,
+    way_back,
+)
+from leftfold.engine.views.cleanup import remove_ended
+from leftfold.engine.views.generations import (
+    BUCKETS,
+    Identities,
+    change,
+    followed,
+    has_ended,
+    now,
+    open_generation,
+    other_log,
+    topics_of,
+)
+from leftfold.engine.views.projection_writer import MAX_PARKED, Follower
+from leftfold.engine.views.subscription import Group
+from leftfold.errors import LeftfoldError, LogHole, ViewNotBuilt
+from leftfold.model import keys as names
+from leftfold.model.position import Position
+from leftfold.model.view import View
+from leftfold.ports.flush import Generation, Phase, Registry, covered
+from leftfold.ports.protocols import LogReader, ViewStore
+
+__all__ = ["Tail", "shares_of"]
+
+
+def shares_of(members: Sequence[str], generation: Generation) -> dict[str, frozenset[int]]:
+    """Deals the buckets of a generation out to members, evenly and so that few move when one comes or goes.
+
+    This is rendezvous hashing (Thaler and Ravishankar, 1998) with the even share as a bound. Buckets of stream-keyed
+    views are source partitions, and all such views give one partition to one member, which then reads it once.
+    """
+    most = -(-generation.buckets // max(1, len(members)))
+    kind = "partition" if generation.stream_keyed else "bucket"
+    load: Counter[str] = Counter()
+    shares: dict[str, set[int]] = {member: set() for member in members}
+    for bucket in range(generation.buckets) if members else ():
+        ranked = sorted(members, key=lambda member: _rank(kind, bucket, member))
+        owner = next(member for member in ranked if load[member] < most)
+        load[owner] += 1
+        shares[owner].add(bucket)
+    return {member: frozenset(buckets) for member, buckets in shares.items()}
+
+
+def _rank(kind: str, bucket: int, member: str) -> bytes:
+    return blake2b(f"{kind} {bucket} {member}".encode(), digest_size=8).digest()
+
+
+Report = Callable[[str, dict[str, Any]], None]
+_Name: TypeAlias = tuple[str, str]
+
+
+class Tail:
+    """Follows the generations of some views; catching up and following are the same loop.
+
+    Several tails of a view share its buckets; one with nothing to fold stands by, and takes over within seconds what
+    a dead one leaves. A follower that is new, or that lost its place to another writer or to a store that went back in
+    time, reads in a group of its own and joins the main group when it has caught up with it. A view whose first events
+    are gone from the log waits for a rebuild; the others go on.
+
+    Args:
+        open_log: makes a reader; one per group.
+        batch, growth: how many events are read at a time, and how many times that one flush holds at most.
+        buckets: of generations that it begins, unless the view is stream-keyed.
+        look: seconds between looks at generations and other tails.
+        lease: seconds after which the others take a silent tail for dead.
+        member: this tail's name among them.
+        max_parked: how many keys of a view may be parked in its buckets before it stops.
+        folds: says by view which code folds. A generation is folded by the code that claimed it last: a rebuild, or a
+            tail that starts with code unknown so far. Tails of other code stand by for it.
+        takes_back: at its start it claims what readers see also if its code was superseded before: for a developer who
+            edits to and fro, and runs no other tail.
+        absence: seconds without any tail of the code that folds a generation until code that waits claims it.
+        started: the views at which this process has looked before, shared by the tails that it makes in turn:
+            only its first look counts as a start.
+        report: told what an operator should know: (what, details).
+    """
+
+    def __init__(
+        self,
+        views: Iterable[View[Any, Any]],
+        open_log: Callable[[], LogReader],
+        store: ViewStore,
+        *,
+        batch: int = 2000,
+        buckets: int = BUCKETS,
+        growth: int = 64,
+        look: float = 0.25,
+        lease: float = 3.0,
+        member: str = "",
+        max_parked: int = MAX_PARKED,
+        folds: Mapping[str, str] | None = None,
+        takes_back: bool = False,
+        absence: float = 30.0,
+        started: set[str] | None = None,
+        report: Report = lambda what, details: None,
+    ) -> None:
+        self.views = tuple(view for view in views if view.folded)
+        self.member = member or secrets.token_hex(8)
+        self._open, self._store, self._batch, self._look, self._report = open_log, store, batch, look, report
+        self._lease, self._growth, self._max_parked, self._buckets = lease, growth, max_parked, buckets
+        self._folds = dict(folds or {}) if all((folds or {}).get(view.name) for view in self.views) else {}
+        self._takes_back = takes_back
+        self._called = member_of(self.member) if self._folds else self.member
+        self._groups: list[Group] = []
+        self._targets: dict[_Name, Position] = {}
+        self._known: dict[_Name, Follower] = {}
+        self._parked: dict[_Name, set[str]] = {}
+        self._holes: set[str] = set()
+        self._started = set[str]() if started is None else started
+        self._absence, self._missed = absence, dict[tuple[str, str], float]()
+        self._idle: set[tuple[str, str, str]] = set()
+        self._looked = float("-inf")
+        self._waiting: list[tuple[float, Follower]] = []
+        self._admin = open_log()
+        self._ids = Identities(self._admin)
+        self._foreign: set[_Name] = set()
+
+    def step(self, timeout: float = 0.1) -> int:
+        """Looks for new generations now and then, folds what is there for each group; returns how many events."""
+        now = time.monotonic()
+        if now - self._looked >= self._look:
+            if now - self._looked > self._lease:
+                # A tail that stood still has seen nothing of the others, and they nothing of it.
+                self._missed.clear()
+            self._looked = now
+            self._look_around()
+        self._return_waiting(now)
+        count = 0
+        for group in list(self._groups):
+            alone = len(self._groups) == 1
+            events, left = group.step(self._batch, timeout if alone else 0.0, 1 / len(self._groups))
+            count += events
+            self._step_aside(left)
+        self._settle()
+        if not count and len(self._groups) != 1:
+            # Of several groups none waits for events, since the others would wait with it.
+            time.sleep(min(timeout, 0.02))
+        return count
+
+    def caught_up(self) -> bool:
+        """Whether every view of this code has a live generation and every follower that goes on is in one group."""
+        return (
+            len(self._groups) <= 1
+            and not self._waiting
+            and all(self._store.registry(view.name).live_of(view.hash) for view in self.views)
+        )
+
+    def followers(self) -> list[Follower]:
+        """Everything that is followed now."""
+        return list(self._known.values())
+
+    def close(self) -> None:
+        """Lands what is on its way, tells the others and closes every reader."""
+        with suppress(LeftfoldError):
+            for group in self._groups:
+                group.land()
+            self._attend(0.0)
+        for group in self._groups:
+            group.close()
+        self._admin.close()
+
+    def _attend(self, seconds: float) -> dict[str, Attendance]:
+        """Tells the other tails of the same schema that this one lives, and its code; the members by view."""
+        groups = {view.name: names.tails(view.name, view.hash) for view in self.views}
+        codes = {v.name: names.coders(v.name, v.hash, self._folds[v.name]) for v in self.views if self._folds}
+        found = self._store.attend([*groups.values(), *codes.values()], self._called, seconds) if groups else {}
+        return {
+            view: Attendance(found[group], {self._folds[view]: found[codes[view]]} if codes else {})
+            for view, group in groups.items()
+        }
+
+    def _look_around(self) -> None:
+        members = self._attend(self._lease)
+        for view in self.views:
+            registry = self._claim(view, self._store.registry(view.name))
+            for generation in filter(has_ended, registry.generations.values()):
+                remove_ended(self._store, generation)
+            mine = followed(registry, view, self._folds.get(view.name, ""))
+            if not mine and registry.live_of(view.hash) is None:
+                mine = self._begun(view)
+            mine = self._of_this_log(mine)
+            for name in [known for known in self._known if known[0] == view.name and known[1] not in mine]:
+                self._forget(name)
+            for id_, generation in mine.items():
+                fellows = members[view.name].of(generation.fold if self._folds else "")
+                share = shares_of(fellows, generation)[self._called]
+                known = self._known.get((view.name, id_))
+                if known is None or known.buckets != share:
+                    self._adopt(view, generation, share)
+            self._tell_idle(view, registry)
+        for follower in self._known.values():
+            self._tell_parked(follower)
+
+    def _of_this_log(self, found: Mapping[str, Generation]) -> dict[str, Generation]:
+        """Those that were folded from the topics that are there now; tells once of each other one."""
+        mine = {}
+        for id_, generation in found.items():
+            why, name = other_log(generation, self._ids.of(generation.topics)), (generation.view, id_)
+            if not why:
+                mine[id_] = generation
+            elif name not in self._foreign and generation.phase is not Phase.KEPT:
+                self._foreign.add(name)
+                self._report("view stopped", {"view": generation.view, "why": why})
+        return mine
+
+    def _claim(self, view: View[Any, Any], registry: Registry) -> Registry:
+        """Claims what this code may fold, at once if it is new, else when no tail of the code that folds it is left.
+
+        The flush that follows changes every token. So a tail of the code before writes no more, unless it reads the
+        marks again, and then it looks at the registry behind that.
+        """
+        fold, name = self._folds.get(view.name, ""), view.name
+        is_first = name not in self._started
+        is_new, again = is_first and not is_known(registry, view, fold), is_first and self._takes_back
+        self._started.add(name)
+        for generation in list(registry.generations.values()):
+            if generation.hash != view.hash or not is_claimable(generation, fold, again=again):
+                continue
+            before = generation.fold
+            if is_new or again or not before or self._is_missed(view, before):
+                registry = change(self._store, name, lambda r, g=generation: claimed(r, g, fold, again=again))  # type: ignore[misc]
+        return registry
+
+    def _is_missed(self, view: View[Any, Any], code: str) -> bool:
+        """Whether no tail of a code has shown itself for as long as a restart or an outage may take."""
+        if attendance(self._store, view.name, view.hash, [code]).of(code):
+            self._missed.pop((view.name, code), None)
+            return False
+        now = time.monotonic()
+        return now - self._missed.setdefault((view.name, code), now) >= self._absence
+
+    def _is_mine(self, follower: Follower) -> bool:
+        """Whether a generation is there and still for this code; asked behind each look at its marks."""
+        view = follower.view
+        return follower.generation.id in followed(self._store.registry(view.name), view, self._folds.get(view.name, ""))
+
+    def _tell_idle(self, view: View[Any, Any], registry: Registry) -> None:
+        """Tells once of each generation that another code folds."""
+        mine = followed(registry, view, self._folds.get(view.name, ""))
+        for generation in followed(registry, view).values():
+            told = view.name, generation.id, generation.fold
+            if generation.id not in mine and generation.phase is not Phase.KEPT and told not in self._idle:
+                self._idle.add(told)
+                details = {"view": view.name, "generation": generation.id, "folded by": generation.fold}
+                self._report("standing by", {**details, "do": way_back(generation, self._folds.get(view.name, ""))})
+
+    def _tell_parked(self, follower: Follower) -> None:
+        name, id_ = follower.view.name, follower.generation.id
+        parked = {key: why for mark in follower.marks.values() for key, why in mark.parked.items()}
+        told = self._parked.get((name, id_), set())
+        for key in parked.keys() - told:
+            why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"
+            self._report("parked", {"view": name, "generation": id_, "key": key, "at": place, "why": why.error})
+        self._parked[name, id_] = set(parked)
+
+    def _begun(self, view: View[Any, Any]) -> dict[str, Generation]:
+        """A new generation; none where the log has lost its first events, which is told once."""
+        if view.name in self._holes:
+            return {}
+        topics = topics_of(view, self._admin.partitions)
+        try:
+            self._admin.check(beginning(topics))
+        except LogHole as error:
+            self._holes.add(view.name)
+            self._report("view stopped", {"view": view.name, "why": str(error)})
+            return {}
+        options = {"ids": self._ids.of(topics), **self._code(view)}
+        generation = open_generation(
+            self._store, view, topics, Phase.SEALED, self._buckets, unless_followed=True, **options
+        )
+        self._targets[view.name, generation.id] = self._admin.ends(topics)
+        self._report("generation begun", {"view": view.name, "generation": generation.id})
+        return {generation.id: generation}
+
+    def _code(self, view: View[Any, Any]) -> dict[str, Any]:
+        return {"folds": (self._folds[view.name],)} if self._folds else {}
+
+    def _adopt(self, view: View[Any, Any], generation: Generation, share: frozenset[int]) -> None:
+        name = view.name, generation.id
+        self._forget(name)
+        try:
+            follower = Follower(view, generation, self._store, buckets=share, max_parked=self._max_parked)
+        except ViewNotBuilt as error:
+            self._discard(generation, error)
+            return
+        if not self._is_mine(follower):
+            return
+        self._tell_changed(view, generation)
+        if not generation.ids and (ids := self._ids.of(generation.topics)):
+            change(self._store, view.name, lambda r: r.known_by(generation.id, ids))
+        if self._store.registry(view.name).live_of(view.hash) is None:
+            self._targets.setdefault(name, self._admin.ends(generation.topics))
+        if share:
+            follower.fold((), follower.position())
+            self._groups.append(Group(self._open, [follower], self._store, self._growth))
+        self._known[name] = follower
+
+    def _tell_changed(self, view: View[Any, Any], generation: Generation) -> None:
+        """Tells when rows were folded by other code of the same version: they stay as they are, new ones do not."""
+        if generation.phase is Phase.LIVE and len(generation.folds) > 1:
+            self._report("fold changed", {"view": view.name, "generation": generation.id, "do": mend(view.name)})
+
+    def _discard(self, generation: Generation, error: ViewNotBuilt) -> None:
+        if generation.id not in self._store.registry(generation.view).generations:
+            return
+        self._report("generation lost", {"view": generation.view, "generation": generation.id, "why": str(error)})
+        change(self._store, generation.view, lambda r: r.without(generation.id))
+        self._store.unlink(generation)
+
+    def _forget(self, name: _Name) -> None:
+        """Stops following; what is on its way lands first."""
+        gone = self._known.pop(name, None)
+        for group in [group for group in self._groups if gone in group.followers]:
+            self._step_aside(group.land())
+            group.followers = [follower for follower in group.followers if follower is not gone]
+        self._waiting = [(at, follower) for at, follower in self._waiting if follower is not gone]
+
+    def _step_aside(self, left: Iterable[Follower]) -> None:
+        """Lets followers that met another writer wait for a moment, each another one, before they read their marks."""
+        for follower in left:
+            self._report("out of step", {"view": follower.view.name, "generation": follower.generation.id})
+            self._waiting.append((time.monotonic() + random.uniform(0.0, 0.2), follower))
+
+    def _return_waiting(self, now: float) -> None:
+        for waiting in [w for w in self._waiting if w[0] <= now]:
+            follower = waiting[1]
+            try:
+                follower.reread()  # may raise that the store is not there: then it goes on waiting
+            except ViewNotBuilt as error:
+                self._known.pop((follower.view.name, follower.generation.id), None)
+                self._discard(follower.generation, error)
+            else:
+                if self._is_mine(follower):
+                    self._groups.append(Group(self._open, [follower], self._store, self._growth))
+                else:
+                    self._known.pop((follower.view.name, follower.generation.id), None)
+            self._waiting.remove(waiting)
+
+    def _settle(self) -> None:
+        """Points at generations that reached their target, stops stopped ones and joins groups that caught up."""
+        for group in self._groups:
+            for follower in [f for f in group.followers if f.stopped]:
+                group.followers.remove(follower)
+                self._report("view stopped", {"view": follower.view.name, "why": follower.stopped})
+        for name, target in list(self._targets.items()):
+            known = self._known.get(name)
+            if known is None:
+                del self._targets[name]
+            elif self._is_past(known, target):
+                del self._targets[name]
+                self._point(known)
+        for group in [g for g in self._groups if not g.followers]:
+            group.close()
+            self._groups.remove(group)
+        self._join()
+
+    def _is_past(self, known: Follower, target: Position) -> bool:
+        """Whether the whole generation is past a position, the shares of other tails included."""
+        generation = known.generation
+        if known.buckets and not at_least(known.position(), target):
+            return False
+        marks = known.marks if len(known.buckets) == generation.buckets else self._store.marks(generation)
+        return len(marks) == generation.buckets and covered(generation, marks).covers(target)
+
+    def _point(self, follower: Follower) -> None:
+        generation = follower.generation
+        change(
+            self._store,
+            generation.view,
+            lambda r: (
+                r if r.live_of(generation.hash) or generation.id not in r.generations else r.pointed(generation, now())
+            ),
+        )
+        self._report("generation live", {"view": generation.view, "generation": generation.id})
+
+    def _join(self) -> None:
+        """Lets the main group feed what has caught up with it."""
+        if len(self._groups) < 2:
+            return
+        main, *others = self._groups
+        ready = [group for group in others if at_least(group.position(), main.position())]
+        if not ready:
+            return
+        for group in (main, *ready):
+            self._step_aside(group.land())
+        followers = [follower for group in (main, *ready) for follower in group.followers]
+        for group in ready:
+            group.close()
+            self._groups.remove(group)
+        main.seek(followers)
+
+
+def at_least(position: Position, other: Position) -> bool:
+    """Whether a position is as far as another on every partition that both name."""
+    return all(
+        offset >= other.offsets[topic][partition]
+        for topic, partitions in position.offsets.items()
+        for partition, offset in partitions.items()
+        if partition in other.offsets.get(topic, {})
+    )

@@ -1,0 +1,205 @@
+"""Folds events into rows in memory: where a row is stored, when its fold fails, whether it can be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Generic, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+from leftfold.errors import ContractError
+from leftfold.model.keys import partition_of
+from leftfold.model.view import FoldView, View
+from leftfold.ports.flush import Generation, Mark, Parked, RowChange
+from leftfold.safety import shown
+
+__all__ = [
+    "NO_KEY",
+    "FoldedBucket",
+    "FoldedRow",
+    "Place",
+    "Tracked",
+    "Unstorable",
+    "bucket_of",
+    "check_storable",
+    "evolver",
+    "place_of",
+    "stored_row",
+]
+
+
+class Unstorable(Exception):
+    """Rows cannot be encoded where they must be stored; folding these again step by step finds the events that made
+    them so.
+
+    Args:
+        rows: what the fold calls them.
+    """
+
+    def __init__(self, rows: Collection[Any], why: Exception) -> None:
+        super().__init__(repr(why))
+        self.rows = frozenset(rows)
+
+
+def check_storable(view: View[Any, Any], row: Any) -> None:
+    """Raises whatever encoding the row raises."""
+    view.rows.encode(row)
+    view.rows.index_entries(row)
+
+
+def evolver(view: View[Any, Any]) -> Callable[[Any, Any], Any]:
+    """The view's fold step."""
+    evolve: Callable[[Any, Any], Any] = view.evolve if isinstance(view, FoldView) else view.evolve_row
+    return evolve
+
+
+_change: Any = tuple.__new__
+
+
+@dataclass(slots=True)
+class FoldedBucket:
+    """One bucket: `checksum` and `rows` as sent last, `parked` and `time` with every event folded in since.
+
+    `is_whole` says whether all of its rows are in memory, so that none needs reading: it was empty, and none has been
+    forgotten since. Whoever has put some there meanwhile has changed the mark's token.
+    """
+
+    checksum: int
+    rows: int
+    parked: dict[str, Parked]
+    time: str
+    is_whole: bool
+    stuck: list[FoldedRow] = field(default_factory=list)
+    """The rows that were parked since the last flush, whose digests are still in the checksum."""
+
+    @classmethod
+    def of(cls, mark: Mark) -> FoldedBucket:
+        """The bucket as its mark tells it."""
+        return cls(mark.checksum, mark.rows, dict(mark.parked), mark.time, not mark.rows)
+
+    def settle(self) -> None:
+        """Takes rows that are parked out of the checksum."""
+        for row in self.stuck:
+            self.checksum -= row.digest
+            row.digest = 0
+        self.stuck.clear()
+
+
+@dataclass(slots=True)
+class FoldedRow:
+    """A row: `row` is None where there is none, and a ContractError where what is stored cannot be read.
+
+    `digest`, `indexed` and `there` say what the store was sent last, so that the next flush can take it back.
+    """
+
+    bucket: FoldedBucket
+    key: str
+    row: Any
+    digest: int = 0
+    indexed: tuple[str, ...] | None = None
+    there: bool = False
+    version: int | None = None
+
+    def change(self, view: View[Any, Any]) -> RowChange:
+        """What the next flush does to the row, which is taken for sent from now on; raises if it cannot be encoded."""
+        row, before, bucket = self.row, self.indexed, self.bucket
+        if row is None:
+            fields, now, digest = None, None, 0
+        else:
+            rows = view.rows
+            fields = rows.encode(row)
+            now = rows.index_entries(row) if rows.indexes else ()
+            digest = rows.digest(self.key, fields)
+        bucket.checksum += digest - self.digest
+        if self.there is (row is None):
+            self.there = row is not None
+            bucket.rows += 1 if self.there else -1
+        self.digest, self.indexed = digest, now
+        changed: RowChange = _change(RowChange, (self.key, fields, self.version, before, now))
+        return changed
+
+
+def stored_row(view: View[Any, Any], bucket: FoldedBucket, key: str, fields: Any) -> FoldedRow:
+    """The row as it was read; `fields` is None where there is none."""
+    if fields is None:
+        return FoldedRow(bucket, key, None)
+    rows = view.rows
+    try:
+        row = rows.decode(fields)
+        digest = rows.digest(key, tuple([fields[column] for column in rows.columns]))
+        return FoldedRow(bucket, key, row, digest, rows.index_entries(row), there=True)
+    except ContractError as error:
+        return FoldedRow(bucket, key, error, there=True)
+
+
+Place: TypeAlias = tuple[int, str]
+"""A bucket and an encoded row key in it."""
+NO_KEY = "\0"
+"""Stands in for the key of a record that has none, so that it has a row to park."""
+_HASHED = 1 << 16
+"""How many keys' buckets are remembered; murmur2 in Python costs as much as all the rest of folding an event in."""
+
+
+def bucket_of(generation: Generation, key: str, partition: int) -> int:
+    """The bucket of an encoded row key: its source partition when stream-keyed, else murmur2 of the key."""
+    return partition if generation.stream_keyed else _hashed(key, generation.buckets)
+
+
+def place_of(generation: Generation, key: str) -> Place:
+    """The bucket and the key of a row: of a stream-keyed view the partition of its stream, else murmur2 of the key."""
+    return _hashed(unquote(key) if generation.stream_keyed else key, generation.buckets), key
+
+
+@lru_cache(maxsize=_HASHED)
+def _hashed(key: str, buckets: int) -> int:
+    return partition_of(key.encode(), buckets)
+
+
+At = TypeVar("At")
+
+
+class Tracked(Generic[At]):
+    """A row in the making, which must be storable in the end: what is not so on the way parks nothing.
+
+    `row` is what was folded so far and `good` the last of it that can be stored, behind the event `good_at` (None =
+    that with which it began). `trouble_at` is the first event behind `good`, `error` why the row cannot be stored since
+    (or was not folded any further, if the fold itself failed), and `waiting` how many events came; None, '' and 0 = the
+    row can be stored as it is. `time` is the latest event time in `good`.
+    """
+
+    def __init__(self, view: View[Any, Any], row: Any = None) -> None:
+        self._view, self._evolve = view, evolver(view)
+        self.row = self.good = row
+        self.good_at: At | None = None
+        self.trouble_at: At | None = None
+        self.error, self.waiting, self.time = "", 0, ""
+        self._latest, self._failed = "", False
+
+    def fold(self, item: Any, at: At, time: str = "") -> None:
+        """Folds one more event in; `item` is an exception if it cannot be read."""
+        if self._failed:
+            self.waiting += 1
+            return
+        try:
+            if isinstance(item, Exception):
+                raise item
+            row = self._evolve(self.row, item)
+        except Exception as error:  # noqa: BLE001  # a fold that fails parks its row, whatever it raises
+            self._failed = True
+            self._met(error, at)
+            return
+        self.row, self._latest = row, max(self._latest, time)
+        try:
+            if row is not None:
+                check_storable(self._view, row)
+        except Exception as error:  # noqa: BLE001  # so does one whose row cannot be stored in the end
+            self._met(error, at)
+        else:
+            self.good, self.good_at, self.time = row, at, self._latest
+            self.trouble_at, self.error, self.waiting = None, "", 0
+
+    def _met(self, error: Exception, at: At) -> None:
+        if self.trouble_at is None:
+            self.trouble_at, self.error = at, f"{type(error).__name__}: {shown(error, str)}"
+        self.waiting += 1

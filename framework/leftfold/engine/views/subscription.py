@@ -1,0 +1,240 @@
+"""Followers that read the log together, at one place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from leftfold.engine.views.decoding import Decoded, EventDecoder, whole_decisions
+from leftfold.engine.views.generations import birth
+from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.row_folding import Unstorable
+from leftfold.errors import LeftfoldError
+from leftfold.model.position import Position
+from leftfold.ports.protocols import LogReader, ViewStore
+
+__all__ = ["Group"]
+
+T = TypeVar("T")
+
+IDLE_SECONDS = 0.1
+"""How often marks move when only transaction markers went by."""
+CONFIRM_SECONDS = 1.0
+"""How often a group without anything to flush sees whether what it flushed is still there."""
+FLUSH_SECONDS = 1.0
+"""How long a tail folds events before it sends the rows, while more events are waiting."""
+FLUSH_ROWS = 25_000
+"""How many rows a tail sends at once, more or less; a store answers nobody else meanwhile."""
+FLUSH_EVENTS = 128
+"""How many events the first flush after a quiet moment holds; while more wait, each next one has twice as many."""
+_AT_ONCE = 250
+
+
+class Group:
+    """One reader of the log and the followers it feeds, all of which have seen everything up to `position`.
+
+    The next events are read and folded while the store works on the flushes of those before. What comes after a quiet
+    moment is sent in parts that grow, so that the first of a burst are not kept waiting for the last.
+
+    Args:
+        growth: how many batches are folded into one flush, at most, while there are more events waiting.
+    """
+
+    def __init__(
+        self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore, growth: int = 64
+    ) -> None:
+        self.log, self._store = open_log(), store
+        self.followers: list[Follower] = []
+        self._early: list[Follower] = []
+        self._left: list[Follower] = []
+        self._rest: list[Decoded] = []
+        self._flushed, self._flying, self._at = Position(), False, 0.0
+        self._growth, self._folded, self._again, self._lost = growth, 0, False, False
+        self._part = FLUSH_EVENTS
+        self._confirmed = time.monotonic()
+        self.seek(followers)
+
+    def seek(self, followers: Sequence[Follower]) -> None:
+        """Starts over with these followers at the least of their positions.
+
+        Of one view the newest generation comes first: the next to go live is never behind the one that is live.
+        """
+        self._lost = True
+        self.followers = sorted(followers, key=lambda follower: birth(follower.generation), reverse=True)
+        for follower in self.followers:
+            follower.rewind()
+        self._decoder = EventDecoder([f.view for f in self.followers])
+        self._rest, self._flying, self._folded = [], False, 0
+        start = Position()
+        for follower in self.followers:
+            start = _least(start, follower.position())
+        self._flushed = self._target = start
+        self.log.seek(start)
+        self._lost = False
+
+    def position(self) -> Position:
+        """Everything below is folded and flushed by every follower."""
+        return self._flushed
+
+    def step(self, batch: int, timeout: float, share: float = 1.0) -> tuple[int, list[Follower]]:
+        """Reads and folds what is there and sends it; returns how many events, and the followers that are out of step
+        and left.
+
+        What it sends to the store lands at the next step, or at `land`.
+
+        Args:
+            batch: how many events are read at a time.
+            share: of the time and the rows that a step may take, where several groups take turns.
+        """
+        if self._lost:
+            self.seek(self.followers)
+        self._fold(batch, timeout, share)
+        self._land()
+        reached, now, count = self._reached(), time.monotonic(), self._folded
+        if not count and (reached == self._flushed or now - self._at < IDLE_SECONDS):
+            self._leave_unconfirmed(now)
+            return 0, self._gone()
+        self._at = self._confirmed = now
+        self._reread_if_it_fails(self._send, reached)
+        self._folded = 0
+        if self._again:
+            self._land()
+            self.seek(self.followers)
+        return count, self._gone()
+
+    def _fold(self, batch: int, timeout: float, share: float) -> None:
+        """Folds until nothing more is there, or until there is enough for a flush."""
+        until = time.monotonic() + FLUSH_SECONDS * share
+        read, most = 0, self._growth * batch
+        self._part = min(self._part, most)
+        while read < (self._part if self._folded else most):  # a decision may have more events than a part
+            limit = min(batch, self._part - read) if read < self._part else batch
+            full = self._read(limit, 0.0 if self._flying or self._folded else timeout)
+            read += limit
+            whole, self._rest = whole_decisions(self._rest)
+            if whole:
+                self._reread_if_it_fails(self._take, whole)
+                self._folded += len(whole)
+            if not full:
+                self._part = FLUSH_EVENTS
+                return
+            rows = sum(follower.unsent() for follower in self.followers)
+            if rows >= FLUSH_ROWS * share or time.monotonic() >= until:
+                return
+        self._part *= 2
+
+    def _take(self, whole: list[Decoded]) -> None:
+        going = [follower for follower in self.followers if not follower.stopped]
+        asked = [(follower, missing) for follower in going if (missing := follower.look(whole))]
+        if asked:
+            found = self._store.read_all([(follower.generation, missing) for follower, missing in asked])
+            for (follower, _), read in zip(asked, found, strict=True):
+                follower.enter(read)
+
+    def _reread_if_it_fails(self, work: Callable[[T], None], what: T) -> None:
+        """Does something with records that are out of the log and not in the store: if it fails, they are read again,
+        since nobody may go on behind them.
+        """
+        try:
+            work(what)
+        except Exception:
+            with suppress(LeftfoldError):
+                self._land()
+            self.seek(self.followers)
+            raise
+        except BaseException:
+            self.seek(self.followers)
+            raise
+
+    def _read(self, limit: int, timeout: float) -> bool:
+        """Reads and decodes until the limit, or until there is nothing more; whether the limit was reached.
+
+        A few hundred at a time: the client's messages then end before they have left the processor's cache.
+        """
+        read = 0
+        while read < limit:
+            records = self.log.poll(min(_AT_ONCE, limit - read), 0.0 if read else timeout)
+            if not records:
+                return False
+            self._rest += self._decoder.decode_all(records)
+            read += len(records)
+        return True
+
+    def land(self) -> list[Follower]:
+        """Waits for what is on its way to the store; returns the followers that are out of step and left."""
+        self._land()
+        return self._gone()
+
+    def _gone(self) -> list[Follower]:
+        """Those that left and that nobody has been told of."""
+        left, self._left = self._left, []
+        return left
+
+    def _land(self) -> None:
+        if not self._flying:
+            return
+        self._flying = False
+        try:
+            left = [f for f in self.followers if not f.landed() or f in self._early]
+        except BaseException:
+            self.seek(self.followers)
+            raise
+        self._leave(left)
+        self._flushed = self._target
+
+    def _leave(self, left: Sequence[Follower]) -> None:
+        self.followers = [follower for follower in self.followers if follower not in left]
+        self._left += left
+
+    def _send(self, reached: Position) -> None:
+        self._early, self._again = [], False
+        self._target, self._flying = reached, True
+        going = [follower for follower in self.followers if not follower.stopped]
+        unsent: list[Follower] = []
+        for number, follower in enumerate(going):
+            # The newer generation of a view lands first: the one that is live must not be ahead of the next.
+            newer = [f for f in going[:number] if f.view is follower.view]
+            self._early += [f for f in newer if not f.landed()]
+            if any(f in unsent for f in newer):
+                continue
+            try:
+                follower.begin(reached)
+            except Unstorable:
+                unsent.append(follower)
+        self._again = bool(unsent)
+
+    def _leave_unconfirmed(self, now: float) -> None:
+        """Lets followers leave whose marks are not those they wrote any more.
+
+        Who flushes finds that out by flushing. A store that went back in time while nothing happens would otherwise
+        keep its older rows until the next event.
+        """
+        if now - self._confirmed >= CONFIRM_SECONDS:
+            self._confirmed = now
+            self._leave([f for f in self.followers if not f.stopped and not f.is_confirmed()])
+
+    def _reached(self) -> Position:
+        """Where the log goes on, or the first record held back where a decision is not whole yet."""
+        position = self.log.position()
+        if not self._rest:
+            return position
+        offsets = {t: dict(ps) for t, ps in position.offsets.items()}
+        for record in reversed(self._rest):
+            offsets[record.topic][record.partition] = record.offset
+        return Position(offsets)
+
+    def close(self) -> None:
+        """Closes the reader."""
+        self.log.close()
+
+
+def _least(one: Position, other: Position) -> Position:
+    """Per partition the lesser where both name it, else the one that does."""
+    offsets = {t: dict(ps) for t, ps in one.offsets.items()}
+    for topic, partitions in other.offsets.items():
+        mine = offsets.setdefault(topic, {})
+        for partition, offset in partitions.items():
+            mine[partition] = min(mine.get(partition, offset), offset)
+    return Position(offsets)

@@ -1,0 +1,133 @@
+"""The rows that a stream keeps: taken over, checked, written, and shown once they are whole."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import aiokafka
+from faust.types import TP
+
+from leftfold.engine.archive.gaps import hole, unreachable
+from leftfold.engine.streaming.external_rows import StreamedRows
+from leftfold.errors import Fenced
+from leftfold.model.position import Position
+
+__all__ = ["KeptRows"]
+
+_LOOK_SECONDS = 2.0
+
+
+class KeptRows:
+    """Rows of views that one process keeps, for as long as it is not closed.
+
+    Raises:
+        InfrastructureError: another process keeps one of them. Fenced: it took it over just now.
+    """
+
+    def __init__(self, rows: Sequence[StreamedRows[Any, Any]]) -> None:
+        self._rows, self._stack = tuple(rows), ExitStack()
+        self._ends = Position()
+        self._passed_live = False
+        self._looked = 0.0
+        try:
+            for one in self._rows:
+                self._stack.enter_context(one.alone())
+            self.ids = [one.open().id for one in self._rows]
+        except BaseException:
+            self.close()
+            raise
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def close(self) -> None:
+        """Lets another process keep them."""
+        self._stack.close()
+
+    async def check(self, dialect: Mapping[str, Any], group: str) -> None:
+        """Compares what the group has committed with what the rows hold, and asks where the log ends now.
+
+        Raises:
+            Fenced: rows lack events that are committed: Redis went back in time, and the next run begins anew.
+            LogHole: the topic was trimmed past what comes next, and no archive is read here.
+        """
+        client = aiokafka.AIOKafkaConsumer(**dialect, group_id=group, enable_auto_commit=False)
+        await client.start()
+        try:
+            topics = {topic: count for rows in self._rows for topic, count in rows.topics.items()}
+            places = [aiokafka.TopicPartition(topic, p) for topic, count in topics.items() for p in range(count)]
+            ends = await client.end_offsets(places)
+            committed = {place: await client.committed(place) or 0 for place in places}
+            starts = await client.beginning_offsets(places)
+        finally:
+            await client.stop()
+        self._ends = _position(ends)
+        if gone := unreachable(_position(starts), _position(committed)):
+            raise hole(*gone[0])
+        for rows in self._rows:
+            if not rows.position().covers(_position(committed).only(rows.topics)):
+                rows.discard()
+                raise Fenced(
+                    f"view {rows.view.name} lacks events that are committed: its store went back in time; it begins "
+                    f"anew"
+                )
+
+    async def write(self, position: Position, shown: Callable[[str], None]) -> None:
+        """Writes what was put since, with all events before a position in it; `shown` hears of views that go live.
+
+        A view that is further than that waits: after a start, or while a view beside it is made from the first event,
+        its readers would see rows as they were.
+
+        Raises:
+            Fenced: another process has taken over, or a rebuild has made a generation that readers see now.
+        """
+        for rows in self._rows:
+            if self._is_behind(rows, position):
+                continue
+            taken = rows.take()
+            if any(taken) or not rows.position().covers(position.only(rows.topics)):
+                await asyncio.to_thread(rows.write, taken, position)
+            if not rows.is_live and not rows.anew and self._is_through(rows):
+                await asyncio.to_thread(rows.show)
+                shown(rows.view.name)
+        if time.monotonic() >= self._looked + _LOOK_SECONDS:
+            self._looked = time.monotonic()
+            for rows in self._rows:
+                await asyncio.to_thread(rows.check_current)
+
+    async def has_caught_up(self) -> bool:
+        """Whether they hold what the log held at the start, and then what readers see of the views by now."""
+        if not all(map(self._is_through, self._rows)):
+            return False
+        if not self._passed_live:
+            self._passed_live = True
+            for rows in self._rows:
+                self._ends |= await asyncio.to_thread(rows.seen)
+        return all(map(self._is_through, self._rows))
+
+    def lacking(self, events: Iterable[tuple[TP, int]]) -> list[tuple[TP, int]]:
+        """Those of some events that are not in all rows yet; after a start from there they would be in none."""
+        held = [(rows.topics, rows.position()) for rows in self._rows]
+        return [
+            (tp, offset)
+            for tp, offset in events
+            if any(tp.topic in topics and reached.next_offset(*tp) <= offset for topics, reached in held)
+        ]
+
+    @staticmethod
+    def _is_behind(rows: StreamedRows[Any, Any], position: Position) -> bool:
+        return not position.covers(rows.position())
+
+    def _is_through(self, rows: StreamedRows[Any, Any]) -> bool:
+        return rows.position().covers(self._ends.only(rows.topics))
+
+
+def _position(offsets: Mapping[Any, int]) -> Position:
+    found: dict[str, dict[int, int]] = {}
+    for place, offset in offsets.items():
+        found.setdefault(place.topic, {})[place.partition] = offset
+    return Position(found)

@@ -1,0 +1,1 @@
+"""Administration of a cluster: topics, groups, ACLs, state topics and dead letters."""

@@ -1,0 +1,341 @@
+"""What a Kafka cluster says about itself: topics, partition counts, ends, configurations and groups."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-kafka exports these implicitly
+    AclOperation,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
+from leftfold.kafka.errors import UNREACHABLE, QuietLog, Unreachable, kafka_error, translated
+from leftfold.kafka.reachability import trouble
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model.position import Position
+
+__all__ = ["Cluster"]
+
+T = TypeVar("T")
+# librdkafka keeps to its own deadlines; this one is for when it does not.
+_PATIENCE = 4
+_SPEC: Any = OffsetSpec  # its methods are untyped
+_LOADING = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError._PARTIAL,
+    }
+)
+_NOT_LET_IN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
+_PAUSE = 0.05
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+
+class Cluster:
+    """Asks the brokers, on behalf of any thread; nothing is remembered between two questions.
+
+    Every method raises InfrastructureError when no broker answers within `settings.request_timeout`.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings, self._timeout = settings, settings.request_timeout
+        # Not a method: the client would hold us, and end only when Python looks for cycles.
+        self._told: deque[KafkaError] = deque(maxlen=8)
+        config: dict[str, Any] = {**settings.librdkafka(), "error_cb": self._told.append}
+        self._admin = AdminClient(config, logger=QuietLog("admin"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self._admin.poll(0)
+
+    def brokers(self) -> int:
+        """How many brokers there are."""
+        return len(self._asked("counting brokers", lambda: self._admin.list_topics(timeout=self._timeout)).brokers)
+
+    def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """The number of partitions of each of these topics; one that does not exist is left out."""
+        return {name: len(topic.partitions) for name, topic in self._described(topics).items()}
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has.
+
+        Raises:
+            InfrastructureError: it does not exist.
+        """
+        counts = self.partition_counts([topic])
+        if topic not in counts:
+            raise InfrastructureError(
+                f"topic {topic} does not exist at {self._settings.bootstrap_servers}; "
+                f"run the App that owns its category, or make its topics: leftfold topics ensure"
+            )
+        return counts[topic]
+
+    def topics(self) -> dict[str, int]:
+        """Every topic with its number of partitions."""
+        found = self._asked("listing topics", lambda: self._admin.list_topics(timeout=self._timeout)).topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    def ends(self, topics: Iterable[str]) -> Position:
+        """The high watermark of every partition: behind transactions that are still open, too.
+
+        Raises:
+            InfrastructureError: a topic does not exist.
+        """
+        return Position({topic: self._offsets(topic, _SPEC.latest()) for topic in dict.fromkeys(topics)})
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offset that every partition still holds.
+
+        Raises:
+            InfrastructureError: a topic does not exist.
+        """
+        return Position({topic: self._offsets(topic, _SPEC.earliest()) for topic in dict.fromkeys(topics)})
+
+    def starts_at(self, topic: str, time: int) -> Position:
+        """The offset of the first record of every partition at or after a time in ms since 1970, else its end.
+
+        What has been deleted counts as if it had never been: `leftfold.engine.archive.gaps` asks the archive, too.
+        """
+        found = self._offsets(topic, _SPEC.for_timestamp(time))
+        ends = self.ends([topic]).offsets[topic] if min(found.values(), default=0) < 0 else {}
+        return Position({topic: {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}})
+
+    def identity(self, topic: str) -> str:
+        """The id that the cluster gave the topic; one that is made anew has another.
+
+        Raises:
+            InfrastructureError: it does not exist.
+        """
+        found = self.identities([topic])
+        if topic not in found:
+            raise InfrastructureError(f"topic {topic} does not exist at {self._settings.bootstrap_servers}")
+        return found[topic]
+
+    def identities(self, topics: Iterable[str]) -> dict[str, str]:
+        """The id of each of these topics, '' from a cluster without ids; one that does not exist is left out."""
+        found = {name: str(topic.topic_id) for name, topic in self._described(topics).items()}
+        return {name: "" if id_ == _NO_ID else id_ for name, id_ in found.items()}
+
+    def unwritable(self, topics: Iterable[str]) -> list[str]:
+        """Those of these topics that the login may not write; one that does not exist is left out."""
+        return [name for name in dict.fromkeys(topics) if not self._is_writable(name)]
+
+    def _is_writable(self, topic: str) -> bool:
+        asked = self._asked(
+            f"asking for the rights to {topic}",
+            lambda: self._admin.describe_topics(
+                TopicCollection([topic]), include_authorized_operations=True, request_timeout=self._timeout
+            ),
+        )
+        try:
+            found = self._found(topic, asked[topic])
+        except ConfigurationError:
+            return False
+        return found is None or AclOperation.WRITE in (found.authorized_operations or [AclOperation.WRITE])
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> Position:
+        """Deletes what lies before these offsets, for ever; where each of the partitions begins then."""
+        doing = f"deleting records of {topic}"
+        places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+        asked = self._asked(
+            doing,
+            lambda: self._admin.delete_records(
+                places, operation_timeout=self._timeout, request_timeout=2 * self._timeout
+            ),
+        )
+        return Position({topic: {p.partition: self._answer(doing, f).low_watermark for p, f in asked.items()}})
+
+    def configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The whole configuration of each of these topics, which must exist."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(topics)]
+        if not resources:
+            return {}
+        asked = self._asked(
+            "reading topic configurations",
+            lambda: self._admin.describe_configs(resources, request_timeout=self._timeout),
+        )
+        found = {r.name: self._answer(f"reading the configuration of {r.name}", f) for r, f in asked.items()}
+        return {name: {key: str(entry.value) for key, entry in entries.items()} for name, entries in found.items()}
+
+    def set_configs(self, topic: str, config: Mapping[str, str]) -> None:
+        """Changes these settings of a topic, and no others."""
+        doing = f"setting {', '.join(config)} of {topic}"
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        asked = self._asked(
+            doing, lambda: self._admin.incremental_alter_configs([resource], request_timeout=self._timeout)
+        )
+        for future in asked.values():
+            self._answer(doing, future)
+
+    def max_batch_bytes(self, topics: Iterable[str]) -> int:
+        """What a batch of records may weigh at most in any of these topics (the least `max.message.bytes`)."""
+        return min(int(config["max.message.bytes"]) for config in self.configs(topics).values())
+
+    def create(self, topic: str, partitions: int, replication: int, config: Mapping[str, str]) -> bool:
+        """Makes a topic; False when it is there already, perhaps made by somebody else just now."""
+        new = NewTopic(topic, partitions, replication, config=dict(config))
+        asked = self._asked(
+            f"making {topic}",
+            lambda: self._admin.create_topics(
+                [new], operation_timeout=self._timeout, request_timeout=2 * self._timeout
+            ),
+        )
+        try:
+            self._answer(f"making {topic}", asked[topic])
+        except InfrastructureError as error:
+            if _code(error) == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise
+        return True
+
+    def delete(self, topic: str) -> None:
+        """Deletes a topic with all that it holds, and waits until the brokers have forgotten it.
+
+        Raises:
+            InfrastructureError: it does not exist, or is still there after `settings.request_timeout`.
+        """
+        doing = f"deleting {topic}"
+        asked = self._asked(
+            doing,
+            lambda: self._admin.delete_topics(
+                [topic], operation_timeout=self._timeout, request_timeout=2 * self._timeout
+            ),
+        )
+        self._answer(doing, asked[topic])
+        deadline = time.monotonic() + self._timeout
+        while self.partition_counts([topic]):
+            if time.monotonic() > deadline:
+                raise self._translated(KafkaError(KafkaError._TIMED_OUT), doing)
+            time.sleep(_PAUSE)
+
+    def owners(self, category: str, *, timeout: float | None = None) -> dict[str, int]:
+        """The groups of workers of a category and how many members each has; `timeout` in seconds."""
+        pattern = re.compile(rf"leftfold\.[^.]+\.{re.escape(category)}")
+        return {name: count for name, count in self.groups(timeout=timeout).items() if pattern.fullmatch(name)}
+
+    def groups(self, *, timeout: float | None = None) -> dict[str, int]:
+        """Every consumer group with its number of members; `timeout` in seconds.
+
+        A broker that has just started is given that time to load its groups. This uses the older `list_groups`, since
+        `list_consumer_groups` and `describe_consumer_groups` abort the process when a broker restarts
+        (librdkafka#4605).
+        """
+        seconds = timeout or self._timeout
+        doing, deadline = "listing groups", time.monotonic() + seconds
+        while True:
+            self._admin.poll(0)
+            try:
+                found = self._listed(seconds)
+                loading = next((group.error for group in found if group.error is not None), None)
+                if loading is None:
+                    return {group.id: len(group.members) for group in found}
+                raise KafkaException(loading)
+            except KafkaException as error:
+                if kafka_error(error).code() not in _LOADING or time.monotonic() > deadline:
+                    raise self._translated(error, doing) from error
+            time.sleep(_PAUSE)
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
+        names = list(dict.fromkeys(topics))
+        if not names:
+            return {}
+        asked = self._asked(
+            f"describing {', '.join(names)}",
+            lambda: self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout),
+        )
+        found = {name: self._found(name, future) for name, future in asked.items()}
+        return {name: topic for name, topic in found.items() if topic is not None}
+
+    def _listed(self, seconds: float) -> list[Any]:
+        # Threads may leave this filter behind; it hides one message that concerns us alone.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"list_groups\(\) is deprecated", DeprecationWarning)
+            return self._admin.list_groups(timeout=seconds)
+
+    def _offsets(self, topic: str, spec: Any) -> dict[int, int]:
+        doing = f"asking for offsets of {topic}"
+        count = self.partitions(topic)
+        asked = self._asked(
+            doing,
+            lambda: self._admin.list_offsets(
+                {TopicPartition(topic, p): spec for p in range(count)},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=self._timeout,
+            ),
+        )
+        return {place.partition: self._answer(doing, future).offset for place, future in asked.items()}
+
+    def _found(self, topic: str, future: Future[Any]) -> Any | None:
+        try:
+            return self._answer(f"describing {topic}", future)
+        except InfrastructureError as error:
+            if _code(error) in _ABSENT:
+                return None
+            raise
+
+    def _asked(self, doing: str, ask: Callable[[], T]) -> T:
+        # Log lines queue up in the client until somebody polls it.
+        self._admin.poll(0)
+        try:
+            return ask()
+        except KafkaException as error:
+            raise self._translated(error, doing) from error
+
+    def _answer(self, doing: str, future: Future[T]) -> T:
+        try:
+            return future.result(_PATIENCE * self._timeout)
+        except KafkaException as error:
+            raise self._translated(error, doing) from error
+        except TimeoutError as error:
+            raise self._translated(KafkaError(KafkaError._TIMED_OUT), doing) from error
+
+    def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
+        settings = self._settings
+        if kafka_error(error).code() in UNREACHABLE:
+            # Who is not let in is told so beside its questions, which time out.
+            self._admin.poll(0)
+            for told in self._told:
+                if told.code() in _NOT_LET_IN:
+                    return translated(told, doing=doing)
+        found = translated(
+            error, doing=doing, brokers=settings.bootstrap_servers, waited=self._timeout, advice=settings.advice
+        )
+        if isinstance(found, Unreachable) and (why := trouble(settings)):
+            return Unreachable(
+                f"no broker at {settings.bootstrap_servers} answered within {self._timeout:g} s: {doing}: {why}; "
+                f"{settings.advice}"
+            )
+        return found
+
+
+def _code(error: LeftfoldError) -> int | None:
+    """The broker's code behind a translated error."""
+    cause = error.__cause__
+    return kafka_error(cause).code() if isinstance(cause, KafkaException) else None

@@ -1,0 +1,181 @@
+"""The dead letters of a category or process: read, sent again, discarded; and single records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from leftfold.errors import ContractError, LeftfoldError
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.topic_configs import STATE
+from leftfold.kafka.administration.topics import Topic, make
+from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.records import KafkaMessage, place
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.model.encoding import number_in
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Position
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import (
+    DISCARDED,
+    SENDING,
+    SENT,
+    Letter,
+    Outgoing,
+    letters_in,
+    mark,
+    passed_over,
+    sent_again,
+)
+from leftfold.ports.protocols import RawRecord
+
+__all__ = ["record_at", "write_record"]
+
+
+_SECONDS, _PAUSE = 20, 0.1
+
+
+def record_at(settings: KafkaSettings, topic: str, partition: int, offset: int) -> RawRecord:
+    """The committed record that stands there.
+
+    Raises:
+        ContractError: none does. InfrastructureError: no broker answers, or the topic does not exist.
+    """
+    log = KafkaLogReader(settings)
+    try:
+        place, behind = Position.at(topic, partition, offset), Position.at(topic, partition, offset + 1)
+        if log.ends([topic]).covers(behind) and log.starts([topic]).next_offset(topic, partition) <= offset:
+            log.seek(place)
+            deadline = time.monotonic() + _SECONDS
+            while not log.position().covers(behind) and time.monotonic() < deadline:
+                for record in log.poll(1, 1.0):
+                    if record.offset == offset:
+                        return record
+    finally:
+        log.close()
+    raise ContractError(f"{topic}[{partition}]@{offset}: no committed record stands there, or not any more")
+
+
+def write_record(settings: KafkaSettings, topic: str, out: Outgoing) -> int:
+    """Writes a record, waits until every replica in sync has it, and returns its offset.
+
+    Raises:
+        InfrastructureError: it was not seen to arrive within 20 s; it may be there.
+    """
+    config: dict[str, Any] = {
+        **settings.librdkafka(),
+        "enable.idempotence": True,
+        "acks": "all",
+        "message.timeout.ms": _SECONDS * 1000,
+    }
+    producer = Producer(config, logger=QuietLog("record"))
+    offsets: list[int] = []
+    failures: list[KafkaError] = []
+
+    def told(error: KafkaError | None, message: KafkaMessage) -> None:
+        if error is None:
+            offsets.append(place(message)[1])
+        else:
+            failures.append(error)
+
+    headers: Any = list(out.headers)
+    try:
+        producer.produce(topic, out.value, out.key, out.partition, headers=headers, on_delivery=told)
+    except KafkaException as error:
+        raise _failed(error, topic) from error
+    while not offsets and not failures:
+        producer.flush(_PAUSE)  # a signal is heard in between only
+    if failures:
+        raise _failed(failures[0], topic)
+    return offsets[0]
+
+
+def _failed(error: KafkaException | KafkaError, topic: str) -> LeftfoldError:
+    return translated(error, doing=f"writing to {topic}")
+
+
+_BATCH, _WAIT, _PATIENCE = 500, 0.1, 15.0
+
+
+class DeadLetters:
+    """All that is kept in `{category}.dead`. Nothing is deleted by hand: what was handled has a mark behind it."""
+
+    def __init__(self, category: str, settings: KafkaSettings) -> None:
+        self._category, self._topic, self._settings = category, names.dead(category), settings
+
+    def read(self) -> list[Letter]:
+        """Every letter that is there, with what was done with it."""
+        return letters_in(self._records())
+
+    def original(self, letter: Letter) -> RawRecord:
+        """The record as it was sent; one that was too heavy to be copied is read where it stood.
+
+        Raises:
+            ContractError: it is not there any more.
+        """
+        if not header(letter.record.headers, "dead_reference"):
+            return letter.record
+        topic, partition, offset = letter.source.rsplit("/", 2)
+        return record_at(self._settings, topic, number_in(partition) or 0, number_in(offset) or 0)
+
+    def resend(self, letter: Letter, why: str, *, id_: str = "") -> tuple[int, str]:
+        """Sends the bytes once more as a new record of `{category}.commands`; its offset, and its id.
+
+        An input of a process counts once by its origin. It gets that of a mark which is written first, so that one that
+        is sent twice, since this was killed between, counts once, too.
+
+        Raises:
+            ContractError: its original bytes are not to be had. InfrastructureError: it was not seen to arrive.
+        """
+        original, origin = self.original(letter), ""
+        if header(original.headers, "origin") and not header(original.headers, "reply_to"):
+            begun = letter.begun
+            if begun is None:
+                begun = write_record(self._settings, self._topic, mark(letter, SENDING, why))
+            origin = f"{self._topic}/{letter.record.partition}/{begun}/0"
+        topic = names.commands(self._category)
+        with Cluster(self._settings) as cluster:
+            home = partition_of(original.key or b"", cluster.partitions(topic))
+        offset = write_record(self._settings, topic, sent_again(original, home, id_=id_, origin=origin))
+        write_record(self._settings, self._topic, mark(letter, SENT, why))
+        return offset, id_ or header(original.headers, "ce_id").decode(errors="replace")
+
+    def discard(self, letter: Letter, why: str) -> None:
+        """Says that nothing is to be done with a letter."""
+        write_record(self._settings, self._topic, mark(letter, DISCARDED, why))
+
+    def pass_over(self, letter: Letter, why: str) -> None:
+        """Has restores pass over the event at which a worker stands still, as a letter of its says.
+
+        Letters leave one day, and their marks with them; that of an event stays for as long as the event.
+        """
+        told, topic = passed_over(letter, why), names.skipped(self._category)
+        with Cluster(self._settings) as cluster:
+            if not cluster.partition_counts([topic]):
+                count = cluster.partitions(self._topic)
+                make(cluster, self._settings, [Topic(topic, count, STATE)])
+        write_record(self._settings, topic, told._replace(key=letter.source.encode(), value=b"{}"))
+        write_record(self._settings, self._topic, told)
+
+    def _records(self) -> Iterator[RawRecord]:
+        with Cluster(self._settings) as cluster:
+            starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
+        log = KafkaLogReader(self._settings)
+        try:
+            log.seek(starts)
+            heard = time.monotonic()
+            while not log.position().covers(ends):
+                if records := log.poll(_BATCH, _WAIT):
+                    heard = time.monotonic()
+                    yield from records
+                elif time.monotonic() - heard > _PATIENCE:
+                    raise ContractError(
+                        f"{self._topic} cannot be read to its end, a transaction is open; see: leftfold doctor"
+                    )
+        finally:
+            log.close()

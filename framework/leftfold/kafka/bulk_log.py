@@ -1,0 +1,128 @@
+"""Ranges of the log for rebuilds: messages as librdkafka hands them out, opened no further than the fold asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from leftfold.engine.archive.gaps import hole
+from leftfold.errors import InfrastructureError
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.log_reader import reader_config
+from leftfold.kafka.records import KafkaMessage, unpacked
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model.position import Position
+from leftfold.ports.bulk import BulkRecord, Range
+
+__all__ = ["KafkaBulkLog"]
+
+# Larger lists of messages outgrow the processor's cache and cost up to four times as much a message.
+_MANY = 100
+_SILENCE = 60.0
+_error = Message.error
+
+
+class KafkaBulkLog:
+    """A BulkLog on Kafka: one consumer, one partition at a time, committed records only."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._consumer = Consumer(reader_config(settings), logger=QuietLog("rebuild"))
+        self._cluster: Cluster | None = None
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return self._admin().partitions(topic)
+
+    def stable_ends(self, topics: Iterable[str]) -> Position:
+        """The last stable offsets: a consumer of committed records takes them for the ends."""
+        return Position({t: {p: self._watermarks(t, p)[1] for p in range(self.partitions(t))} for t in topics})
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offsets that are still there."""
+        return Position({t: {p: self._watermarks(t, p)[0] for p in range(self.partitions(t))} for t in topics})
+
+    def identity(self, topic: str) -> str:
+        """The topic's id in its cluster."""
+        return self._admin().identity(topic)
+
+    def identities(self, topics: Iterable[str]) -> dict[str, str]:
+        """The topics' ids in their cluster; one that does not exist is left out."""
+        return self._admin().identities(topics)
+
+    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+        """The records of a range in order; it ends at the range's end, be that a record, a marker or an aborted one.
+
+        Raises:
+            InfrastructureError: a record of the range has been deleted, or nothing comes for a minute.
+        """
+        topic, partition, start, end = part
+        if start >= end:
+            return
+        self._consumer.assign([TopicPartition(topic, partition, start)])
+        heard = time.monotonic()
+        while True:
+            first = self._consumer.poll(1.0)
+            if first is None:
+                self._check_silence(part, heard)
+                continue
+            heard = time.monotonic()
+            messages: list[KafkaMessage] = [first, *self._consumer.consume(_MANY - 1, 0)]
+            has_errors = any(map(_error, messages))
+            if has_errors:
+                messages = unpacked(self._settings.librdkafka(), self._consumer, messages)
+            ended = self._ended(part, messages[-1])
+            if ended or has_errors:
+                messages = [m for m in messages if not self._is_end(part, m) and (m.offset() or 0) < end]
+            if messages:
+                yield messages  # type: ignore[misc]  # a message is a BulkRecord; its stubs say offset() may be None
+            if ended:
+                return
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self._consumer.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def _watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10.0)
+        except KafkaException as error:
+            raise translated(error, doing=f"asking for the ends of {topic}[{partition}]") from error
+        return low, high
+
+    def _admin(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._settings)
+        return self._cluster
+
+    def _ended(self, part: Range, last: KafkaMessage) -> bool:
+        """Whether nothing of the range can come behind this message: it is the last, or the partition's end is here."""
+        offset = last.offset() or 0
+        return offset >= part.end if last.error() else offset >= part.end - 1
+
+    def _is_end(self, part: Range, message: KafkaMessage) -> bool:
+        error = message.error()
+        if error is None:
+            return False
+        if error.code() == KafkaError._PARTITION_EOF:
+            return True
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            low, high = self._watermarks(part.topic, part.partition)
+            if part.start < low:
+                raise hole(part.topic, part.partition, part.start, min(low, part.end))
+            raise InfrastructureError(
+                f"{part.topic}[{part.partition}] is to be read from {part.start}, but holds {low} to {high}; it is "
+                f"shorter than it was: somebody has made the topic anew, or lost records"
+            )
+        raise translated(error, doing=f"reading {part.topic}[{part.partition}]")
+
+    def _check_silence(self, part: Range, heard: float) -> None:
+        if time.monotonic() - heard > _SILENCE:
+            raise InfrastructureError(
+                f"nothing came from {part.topic}[{part.partition}] for {_SILENCE:.0f} s; see leftfold status"
+            )

@@ -1,0 +1,205 @@
+"""Puts commands on their way: encodes them, writes them to their topics, and hears of those that did not arrive."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from leftfold.engine.processing.command_wire import (
+    DELIVERY_SECONDS,
+    command_headers,
+    command_id,
+    deadline_header,
+    now_text,
+)
+from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, kafka_error, translated
+from leftfold.kafka.records import KafkaMessage
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.model.messages import Command
+from leftfold.ports.codec import utc_text
+
+__all__ = ["Outbox", "Parcel", "no_room"]
+
+_FULL_WAIT = 0.05
+_DEFINITE = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_RECORD,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+
+
+class Parcel(NamedTuple):
+    """A command ready to be written."""
+
+    topic: str
+    id: bytes
+    key: bytes
+    value: bytes
+    headers: Any
+    body: tuple[object, ...]
+
+
+def no_room(parcel: Parcel, seconds: float) -> InfrastructureError:
+    """What is raised when the queue of unsent commands stayed full."""
+    return InfrastructureError(
+        f"command {parcel.id.decode()} was not sent: for {seconds:g} s there was no room for it behind the ones "
+        f"before it; is the broker there? leftfold doctor"
+    )
+
+
+class Outbox:
+    """An idempotent producer of commands.
+
+    Args:
+        source: the App on whose behalf commands are sent. undelivered: told the id and the reason of each command
+            that did not arrive, in the thread that calls `poll`. delivery: seconds that one may be under way.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        source: str,
+        undelivered: Callable[[bytes, LeftfoldError], None],
+        delivery: float = DELIVERY_SECONDS,
+    ) -> None:
+        self._delivery = delivery
+        self._settings, self._source, self._undelivered = settings, source, undelivered
+        self._lock = threading.Lock()
+        self._told: deque[KafkaError] = deque(maxlen=8)
+        self._types: dict[type[Command], tuple[str, str, bytes]] = {}
+        self._producer = self._new()
+
+    def pack(
+        self,
+        command: Command,
+        id_: str | None,
+        expected_version: int | None,
+        at: datetime | None,
+        reply_to: bytes,
+    ) -> Parcel:
+        """The command as it will be written.
+
+        Raises:
+            ContractError: its key is empty or reserved, or `at` has no zone.
+        """
+        topic, key_field, type_ = self._types.get(type(command)) or self._learn(type(command))
+        key, id_ = getattr(command, key_field), command_id() if id_ is None else id_
+        if not key or key == "@" or not id_:
+            raise ContractError(f"{key_field}={key!r}, id={id_!r}: neither may be empty, and '@' is reserved")
+        value = command.__pydantic_serializer__.to_json(command)
+        headers = command_headers(
+            command,
+            id=id_,
+            source=self._source,
+            at=now_text() if at is None else utc_text(at).encode(),
+            type_=type_,
+            expected_version=expected_version,
+            reply_to=reply_to,
+        )
+        return Parcel(topic, id_.encode(), key.encode(), value, headers, (type_, value, expected_version))
+
+    def put(self, parcel: Parcel) -> bool:
+        """Hands it to the network thread; False when its queue is full and must drain first.
+
+        Raises:
+            ContractError: it is larger than records may be.
+            InfrastructureError: the producer cannot take it; nothing was sent.
+        """
+        topic, id_, key, value, headers, _ = parcel
+        headers = [*headers, deadline_header(time.time(), self._delivery)]
+        try:
+            self._producer.produce(topic, value, key, on_delivery=partial(self._lost, id_), headers=headers)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            # `produce` tells of a fatal error by its code alone.
+            if kafka_error(error).fatal() or kafka_error(error).code() == KafkaError._FATAL:
+                self._replace()
+            raise self._translated(error, f"sending command {id_.decode()}") from error
+        return True
+
+    def put_by(self, parcel: Parcel, deadline: float) -> bool:
+        """`put`, waiting for room until a point of `time.monotonic()`; False when there was none."""
+        while not self.put(parcel):
+            if time.monotonic() > deadline:
+                return False
+            self._heard(self._producer.poll, _FULL_WAIT)
+        return True
+
+    def poll(self) -> None:
+        """Hears of deliveries."""
+        self._heard(self._producer.poll, 0.0)
+
+    def close(self, timeout: float) -> None:
+        """Waits for what is under way, `timeout` seconds at most."""
+        self._heard(self._producer.flush, timeout)
+
+    def _heard(self, serve: Callable[[float], object], seconds: float) -> None:
+        """Serves what the producer has to tell; a fatal error is raised there, too, and the next `put` mends it."""
+        try:
+            serve(seconds)
+        except KafkaException as error:
+            self._told.append(kafka_error(error))
+        except (AttributeError, SystemError):
+            # With a fatal error pending, confluent-kafka may fail at its last log line instead.
+            pass
+
+    def _learn(self, cls: type[Command]) -> tuple[str, str, bytes]:
+        spec = cls.__leftfold__
+        if not spec.category:
+            raise ConfigurationError(f"{cls.__name__} has no category; give it category= and key=, or send a subclass")
+        self._types[cls] = found = names.commands(spec.category), spec.key, spec.type.encode()
+        return found
+
+    def _lost(self, id_: bytes, error: KafkaError | None, message: KafkaMessage) -> None:
+        if error is None:
+            return
+        if error.code() in _DEFINITE:
+            self._undelivered(id_, self._translated(error, f"sending command {id_.decode()}"))
+        else:
+            why = self._refusal() or error.str()
+            self._undelivered(id_, OutcomeUnknown(id_.decode(), f"it was not seen to arrive: {why}"))
+
+    def _refusal(self) -> str:
+        """Why the brokers serve this producer no more; '' while they do."""
+        refused = next((error for error in self._told if error.code() in NOT_ALLOWED), None)
+        return "" if refused is None else str(self._translated(refused, "sending commands"))
+
+    def _translated(self, error: KafkaException | KafkaError, doing: str) -> LeftfoldError:
+        settings = self._settings
+        return translated(error, doing=doing, brokers=settings.bootstrap_servers, advice=settings.advice)
+
+    def _replace(self) -> None:
+        """An idempotent producer that met a fatal error stays broken; the next one starts its sequences anew."""
+        with self._lock:
+            self._producer = self._new()
+
+    def _new(self) -> Producer:
+        self._told.clear()
+        config: dict[str, Any] = {
+            **self._settings.librdkafka(),
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2_random",
+            "linger.ms": 0,
+            "message.timeout.ms": int(1000 * self._delivery),
+            "retry.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 1000,
+            "socket.nagle.disable": True,
+            "delivery.report.only.error": True,
+        }
+        return Producer(config, logger=QuietLog("commands"))

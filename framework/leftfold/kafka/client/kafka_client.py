@@ -1,0 +1,223 @@
+"""Sends commands to their topics and waits for the answers on the App's reply topic."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from leftfold.client.commands import Asked, asked
+from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, read_reply
+from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.client.command_producer import Outbox, Parcel, no_room
+from leftfold.kafka.client.in_flight import Answer, Answers, Burst, Pending, Silence
+from leftfold.kafka.reachability import check_reachable
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.model.messages import Command
+from leftfold.model.position import Receipt
+
+__all__ = ["KafkaClient"]
+
+_NAP = 0.002
+
+
+class KafkaClient:
+    """A Client on Kafka, for any number of threads and tasks; close it, or use it in a `with`.
+
+    Args:
+        app: the name of the App on whose reply topic the answers come. most: commands of one `send_many` that may
+            be under way at once. delivery: seconds after which a command that has not reached its topic never counts.
+
+    Raises:
+        InfrastructureError: no broker answers, or the App has no reply topic.
+    """
+
+    def __init__(
+        self, app: str, settings: KafkaSettings, *, most: int = 10_000, delivery: float = DELIVERY_SECONDS
+    ) -> None:
+        self._settings, self._most = settings, most
+        self._pending, self._topics = Pending(), dict[str, int]()
+        check_reachable(settings)
+        self._cluster = Cluster(settings)
+        self._silence = Silence(self._cluster)
+        partitions = self._cluster.partitions(names.replies(app))
+        self._outbox = Outbox(settings, app, self._pending.resolve, delivery)
+        self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._outbox.poll)
+        self._closed = False
+        atexit.register(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def send(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """Sends one command and waits for its answer, see `Client`; `at` is its `ce_time`, by default now."""
+        parcel = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
+        self._check_topic(parcel.topic)
+        (answer,) = self._burst(timeout, self._most).run([parcel])
+        return self._receipt(answer, command)
+
+    async def asend(
+        self,
+        command: Command,
+        /,
+        *,
+        id: str | None = None,
+        expected_version: int | None = None,
+        at: datetime | None = None,
+        timeout: float = 10.0,
+    ) -> Receipt:
+        """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
+        parcel = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
+        if parcel.topic not in self._topics:
+            await asyncio.to_thread(self._check_topic, parcel.topic)
+        waiter = _Task(asyncio.get_running_loop())
+        self._pending.add(parcel.id, parcel.body, waiter)
+        try:
+            return self._receipt(await self._awaited(parcel, waiter, timeout), command)
+        finally:
+            self._pending.remove(parcel.id, waiter)
+
+    def send_many(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        ids: Iterable[str | None] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime | None] | None = None,
+        timeout: float = 10.0,
+    ) -> list[Receipt | LeftfoldError]:
+        """Sends commands without waiting in between, see `Client`; `times` are their `ce_time`, by default now."""
+        return list(self._sent(asked(commands, ids, expected_versions, times), timeout, self._most))
+
+    def send_each(
+        self,
+        commands: Iterable[Command],
+        /,
+        *,
+        window: int = 1000,
+        ids: Iterable[str | None] | None = None,
+        expected_versions: Iterable[int | None] | None = None,
+        times: Iterable[datetime | None] | None = None,
+        timeout: float = 10.0,
+    ) -> Iterator[Receipt | LeftfoldError]:
+        """`send_many` for any number of commands, see `Client`."""
+        if window < 1:
+            raise ValueError(f"window={window}: at least one command must be under way")
+        return self._sent(asked(commands, ids, expected_versions, times), timeout, window)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Waits for what is on its way out, `timeout` seconds at most, and lets go; whoever still waits is told."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._outbox.close(timeout)
+        self._answers.close()
+        self._pending.give_up("the client was closed")
+        self._cluster.close()
+
+    async def _awaited(self, parcel: Parcel, waiter: _Task, timeout: float) -> Answer:
+        deadline = time.monotonic() + timeout
+        while not self._outbox.put(parcel):
+            if time.monotonic() > deadline:
+                raise no_room(parcel, timeout)
+            await asyncio.sleep(_NAP)
+        await waiter.wait(deadline - time.monotonic())
+        if waiter.answer is None:
+            why = await asyncio.to_thread(self._why, parcel.topic)
+            # It may have come while the reason was looked for.
+            return waiter.answer or OutcomeUnknown(parcel.id.decode(), why)
+        return waiter.answer
+
+    def _burst(self, timeout: float, most: int) -> Burst:
+        return Burst(self._outbox, self._pending, self._why, timeout=timeout, most=most)
+
+    def _sent(self, rows: Iterable[Asked], timeout: float, most: int) -> Iterator[Receipt | LeftfoldError]:
+        classes: deque[type[Command]] = deque()
+        for answer in self._burst(timeout, most).run(self._packed(rows, classes)):
+            yield self._outcome(answer, classes.popleft())
+
+    def _packed(self, rows: Iterable[Asked], classes: deque[type[Command]]) -> Iterator[Parcel | LeftfoldError]:
+        for row in rows:
+            classes.append(type(row.command))
+            try:
+                parcel = self._outbox.pack(*row, self._answers.reply_to)
+            except ContractError as error:
+                yield error
+                continue
+            self._check_topic(parcel.topic)
+            yield parcel
+
+    def _check_topic(self, topic: str) -> None:
+        """Sending to a topic that is not there would only be noticed half a minute later."""
+        if self._closed:
+            raise InfrastructureError("this client is closed; nothing was sent")
+        if topic not in self._topics:
+            self._topics[topic] = self._cluster.partitions(topic)
+
+    def _outcome(self, answer: Answer, command: type[Command]) -> Receipt | LeftfoldError:
+        if isinstance(answer, LeftfoldError):
+            return answer
+        try:
+            return read_reply(answer, command, self._topics[names.commands(command.__leftfold__.category)])
+        except ContractError as error:
+            return error
+
+    def _receipt(self, answer: Answer, command: Command) -> Receipt:
+        outcome = self._outcome(answer, type(command))
+        if isinstance(outcome, LeftfoldError):
+            raise outcome
+        return outcome
+
+    def _why(self, topic: str) -> str:
+        return self._answers.refusal or self._silence.why(topic.rpartition(".")[0])
+
+
+class _Task:
+    """A waiter on an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._woken = loop, loop.create_future()
+        self.answer: Answer | None = None
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when the answer is there or the time is up."""
+        timer = self._loop.call_later(seconds, self._wake)
+        try:
+            await self._woken
+        finally:
+            timer.cancel()
+
+    def resolve(self, answer: Answer) -> None:
+        """Hands the answer over to the loop, unless it is closed by now."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._take, answer)
+
+    def _take(self, answer: Answer) -> None:
+        self.answer = answer
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)

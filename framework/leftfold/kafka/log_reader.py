@@ -1,0 +1,237 @@
+"""Reads committed records of topics from given offsets, without a consumer group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from leftfold.engine.archive.gaps import hole, unreachable
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.records import KafkaMessage, is_packed, raw, read_behind, split, stand_in
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model.position import Position
+from leftfold.ports.protocols import RawRecord
+
+__all__ = ["KafkaLogReader", "reader_config"]
+
+_HOLE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_LOOK_TROUBLED, _LOOK_IDLE, _GLANCE = 1.0, 5.0, 0.2
+
+
+def reader_config(settings: KafkaSettings) -> dict[str, Any]:
+    """The configuration of a consumer that reads by assignment, commits nothing and never skips anything."""
+    return {
+        **settings.librdkafka(),
+        "group.id": f"leftfold.reader.{uuid4()}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "check.crcs": True,
+        "enable.partition.eof": True,
+        # At the end of a partition a fetch waits this long, with everything that queues behind it.
+        "fetch.wait.max.ms": 10,
+        # The default, 1 s, is how long a partition pauses whenever the local queue is full: 4 times slower.
+        "fetch.queue.backoff.ms": 2,
+        # Half a second by default, which every seek to a partition whose leader has just moved would pay.
+        "fetch.error.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 1000,
+    }
+
+
+class KafkaLogReader:
+    """A LogReader on Kafka; one thread uses it.
+
+    A broker that goes away is waited for inside `poll`; `trouble` says so meanwhile. A few hundred records per poll
+    are fastest: larger lists outgrow the processor's cache (measured: 450,000/s with 200, 170,000/s with 2000).
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._trouble, self._looked = "", time.monotonic()
+        self._consumer = Consumer({**reader_config(settings), "error_cb": self._error}, logger=QuietLog("reader"))
+        self._cluster = Cluster(settings)
+        self._next: dict[tuple[str, int], int] = {}
+        self._known: set[str] = set()
+        self._failure: KafkaMessage | None = None
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be read right now, empty when all is well."""
+        return self._trouble
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has.
+
+        Raises:
+            InfrastructureError: it does not exist, or no broker answers.
+        """
+        return self._cluster.partitions(topic)
+
+    def ends(self, topics: Iterable[str]) -> Position:
+        """The high watermark of every partition: behind transactions that are still open, too."""
+        return self._cluster.ends(topics)
+
+    def starts(self, topics: Iterable[str]) -> Position:
+        """The first offset that each partition still holds."""
+        return self._cluster.starts(topics)
+
+    def identity(self, topic: str) -> str:
+        """The topic's id in its cluster."""
+        return self._cluster.identity(topic)
+
+    def identities(self, topics: Iterable[str]) -> dict[str, str]:
+        """The topics' ids in their cluster; one that does not exist is left out."""
+        return self._cluster.identities(topics)
+
+    def check(self, position: Position) -> None:
+        """Checks that the topics still hold what lies behind these offsets.
+
+        Raises:
+            LogHole: they do not. InfrastructureError: a topic does not exist, or no broker answers.
+        """
+        for gone in unreachable(self.starts(position.offsets), position):
+            raise hole(*gone)
+
+    def seek(self, position: Position) -> None:
+        """Reads on from these offsets, and only the partitions named here."""
+        self._next = {(t, p): o for t, offsets in position.offsets.items() for p, o in offsets.items()}
+        self._failure = None
+        try:
+            # A topic that this client has never asked about is fetched from only after its next refresh, 1 s later.
+            for topic in position.offsets.keys() - self._known:
+                self._consumer.list_topics(topic, timeout=self._settings.request_timeout)
+                self._known.add(topic)
+            self._consumer.assign([TopicPartition(t, p, o) for (t, p), o in self._next.items()])
+        except KafkaException as error:
+            raise translated(error, doing=f"reading from {position}") from error
+
+    def poll(self, limit: int, timeout: float) -> list[RawRecord]:
+        """Waits for the first record, then takes what is there; empty also when only the position has moved.
+
+        A batch that cannot be unpacked is one record without content, at its last offset.
+
+        Raises:
+            InfrastructureError: the next record has been deleted, or its topic is gone.
+        """
+        if met := self._met_failure():
+            return met
+        deadline = time.monotonic() + timeout
+        while True:
+            first = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+            if first is None:
+                self._look()
+                return []
+            rest = self._consumer.consume(limit - 1, 0) if limit > 1 else []
+            records, others = split([first, *rest])
+            moved = self._moved(records, others)
+            if records or moved:
+                return records
+            if met := self._met_failure():
+                return met
+
+    def position(self) -> Position:
+        """Where each partition goes on."""
+        position: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in self._next.items():
+            position.setdefault(topic, {})[partition] = offset
+        return Position(position)
+
+    def close(self) -> None:
+        """Lets go of connections."""
+        self._consumer.close()
+        self._cluster.close()
+
+    def _moved(self, records: list[RawRecord], others: list[KafkaMessage]) -> bool:
+        """Advances the position; whether the end of a partition lies behind its last record."""
+        going = self._next
+        for place, offset in {(record[0], record[1]): record[2] for record in records}.items():
+            going[place] = offset + 1
+        moved = False
+        for message in others:
+            error = message.error()
+            place = message.topic() or "", message.partition() or 0
+            if error is None or error.code() != KafkaError._PARTITION_EOF:
+                self._failure = message
+            elif place in going and (message.offset() or 0) > going[place]:
+                going[place] = message.offset() or 0
+                moved = True
+        if records or others:
+            self._trouble = ""
+        return moved
+
+    def _met_failure(self) -> list[RawRecord]:
+        """Raises what `poll` met behind the records that it has returned; only `seek` mends it.
+
+        Returns:
+            What stands for a batch that cannot be unpacked; empty where nothing was met.
+        """
+        message = self._failure
+        if message is None or (error := message.error()) is None:
+            return []
+        if is_packed(message):
+            return self._unpacked(message)
+        topic, partition = message.topic() or "", message.partition() or 0
+        if error.code() in _HOLE:
+            raise self._hole(topic, partition, error)
+        if error.code() == KafkaError._BAD_MSG:
+            raise ContractError(f"{topic}[{partition}] holds bytes that are no records: {error.str()}")
+        raise translated(error, doing=f"reading {topic}[{partition}]")
+
+    def _unpacked(self, message: KafkaMessage) -> list[RawRecord]:
+        """What stands for a batch, unless it was told of before; reads on behind it."""
+        self._failure = None
+        instead = stand_in(self._settings.librdkafka(), message)
+        found = raw(instead)
+        place = found.topic, found.partition
+        if place not in self._next:
+            return []
+        if found.offset < self._next[place]:
+            return []
+        read_behind(self._consumer, instead)
+        self._next[place] = found.offset + 1
+        return [found]
+
+    def _hole(self, topic: str, partition: int, error: KafkaError) -> InfrastructureError:
+        wanted = self._next.get((topic, partition))
+        try:
+            low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=self._settings.request_timeout
+            )
+        except KafkaException:
+            return InfrastructureError(f"a hole in the log: {topic}[{partition}]@{wanted} is not there: {error.str()}")
+        if wanted is not None and wanted < low:
+            return hole(topic, partition, wanted, low)
+        return InfrastructureError(
+            f"a hole in the log: {topic}[{partition}] is to be read from {wanted}, but holds {low} to {high}; it is "
+            f"shorter than it was: somebody has made the topic anew, or lost records"
+        )
+
+    def _error(self, error: KafkaError) -> None:
+        self._trouble = f"{error.str()} ({error.name()})"
+
+    def _look(self) -> None:
+        """Looks at the topics now and then while nothing comes.
+
+        librdkafka does not say that one has been deleted (tried for 45 s), nor that a lost broker is back.
+        """
+        now = time.monotonic()
+        if now - self._looked < (_LOOK_TROUBLED if self._trouble else _LOOK_IDLE):
+            return
+        self._looked = now
+        for topic in {topic for topic, _ in self._next}:
+            try:
+                found = self._consumer.list_topics(topic, timeout=_GLANCE).topics[topic]
+            except KafkaException:
+                return
+            if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise InfrastructureError(
+                    f"topic {topic} is gone: somebody has deleted it while it was read; a log is never deleted"
+                )
+        self._trouble = ""

@@ -1,0 +1,194 @@
+"""The events that a reaction has parked: written, listed, and tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from leftfold.engine.processing.command_wire import origin_of
+from leftfold.engine.reactions.delivery import DEAD_HEADERS, Pending, parked
+from leftfold.engine.reactions.executor import CLEAN
+from leftfold.engine.reactions.processor import Acting, Left
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.dead_letters import record_at
+from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.reactions.start_offsets import Place, RecordedPlaces
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.keys import partition_of
+from leftfold.model.position import Position
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import reason_of
+from leftfold.ports.protocols import RawRecord
+
+__all__ = ["ParkedEvents", "Parking", "Retry"]
+
+
+class ParkedEvents:
+    """What waits in `{reaction}.dead`: everything behind the place up to which it was tried again."""
+
+    def __init__(self, reaction: str, settings: KafkaSettings) -> None:
+        self._topic, self._settings = names.dead(reaction), settings
+        self._places = RecordedPlaces(names.begun(reaction), settings)
+
+    def count(self) -> int:
+        """How many wait. Nothing in this topic is in a transaction, so offsets count."""
+        start, end = self._range()
+        ends = end.offsets.get(self._topic, {})
+        return sum(max(0, offset - start.next_offset(self._topic, p)) for p, offset in ends.items())
+
+    def read(self) -> Iterator[RawRecord]:
+        """Those that wait now, partition by partition in their order."""
+        start, end = self._range()
+        log = KafkaLogReader(self._settings)
+        try:
+            log.seek(start)
+            while not log.position().covers(end):
+                for record in log.poll(200, 1.0):
+                    if record.offset < end.next_offset(record.topic, record.partition):
+                        yield record
+        finally:
+            log.close()
+
+    def passed(self, offsets: Mapping[Place, int]) -> None:
+        """These have been tried again, up to some offsets."""
+        self._places.write(offsets)
+
+    def original(self, parked: RawRecord) -> RawRecord:
+        """The event as it stands in the log; one that was too heavy to be copied is read there.
+
+        Raises:
+            ContractError: nobody of us has parked this.
+        """
+        source = header(parked.headers, "dead_source")
+        try:
+            place, offset, _ = origin_of(source + b"/0")
+        except (ValueError, UnicodeDecodeError) as error:
+            where = f"{parked.topic}[{parked.partition}]@{parked.offset}"
+            raise ContractError(f"{where}: dead_source is {source!r}, which is no topic/partition/offset") from error
+        topic, _, partition = place.rpartition("/")
+        if header(parked.headers, "dead_reference"):
+            return record_at(self._settings, topic, int(partition), offset)
+        headers = tuple(one for one in parked.headers if one[0] not in DEAD_HEADERS)
+        return RawRecord(topic, int(partition), offset, parked.key, parked.value, headers, parked.time)
+
+    def _range(self) -> tuple[Position, Position]:
+        with Cluster(self._settings) as cluster:
+            end, held = cluster.ends([self._topic]), cluster.starts([self._topic])
+        tried = {p: offset for (topic, p), offset in self._places.read().items() if topic == self._topic}
+        return held | Position({self._topic: tried}), end
+
+
+_SECONDS = 30.0
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+
+
+class Parking:
+    """An idempotent producer for `{reaction}.dead`."""
+
+    def __init__(self, reaction: str, settings: KafkaSettings, partitions: int) -> None:
+        self._topic, self._partitions = names.dead(reaction), partitions
+        self._producer = Producer(
+            {**settings.librdkafka(), "enable.idempotence": True, "delivery.timeout.ms": int(_SECONDS * 1000)},
+            logger=QuietLog("reaction"),
+        )
+
+    def park(self, pending: Pending, error: BaseException) -> None:
+        """Writes the event and why, and waits until that is written; too heavy a copy is left out.
+
+        Raises:
+            InfrastructureError: it is not written.
+        """
+        code = self._write(pending, error, whole=True)
+        if code is not None and code.code() in _TOO_LARGE:
+            code = self._write(pending, error, whole=False)
+        if code is not None:
+            raise translated(KafkaException(code), doing=f"parking an event in {self._topic}")
+
+    def _write(self, pending: Pending, error: BaseException, *, whole: bool) -> KafkaError | None:
+        out = parked(pending, error, partition_of(pending.record.key or b"", self._partitions), whole=whole)
+        failures: list[KafkaError] = []
+
+        def heard(failure: KafkaError | None, message: Any) -> None:
+            if failure is not None:
+                failures.append(failure)
+
+        try:
+            self._producer.produce(
+                self._topic, out.value, out.key, out.partition, headers=list(out.headers), on_delivery=heard
+            )
+        except KafkaException as failure:
+            return KafkaError(failure.args[0].code())
+        if self._producer.flush(_SECONDS + 1.0):
+            raise InfrastructureError(f"an event was not parked in {self._topic} within {_SECONDS:g} s; it is not done")
+        return failures[0] if failures else None
+
+
+_EVERY, _WAIT, _LEAVE_SECONDS = 100, 0.05, 10.0
+
+
+class Tried(NamedTuple):
+    """What came of it: how many were done, and why others are parked again, by where they are in the log."""
+
+    done: int
+    parked: dict[str, str]
+
+
+class Retry:
+    """One try for each event that is parked now, with the keys that they always had.
+
+    Streams are tried `at_once`, as the reaction itself does, and the events of one in their order. What fails is parked
+    again, behind the rest. Killed on the way, it tries again what was done behind the oldest that was not.
+    """
+
+    def __init__(self, app: App, name: str, settings: KafkaSettings) -> None:
+        once = copy(app.reaction(name))
+        once.attempts = 1
+        self._events = ParkedEvents(name, settings)
+        with Cluster(settings) as cluster:
+            parking = Parking(name, settings, cluster.partitions(names.dead(name)))
+        self._acting = Acting(once, parking.park, told=self._failed)
+        self._taken = self._passed = 0
+        self._parked: dict[str, str] = {}
+
+    def run(self, tell: Callable[[int], None] = lambda count: None) -> Tried:
+        """Tries them all; `tell` is told how many have been tried."""
+        try:
+            for record in self._events.read():
+                self._take(record)
+                self._step(0.0, tell)
+                while self._acting.frontier.is_full((record.topic, record.partition)):
+                    self._step(_WAIT, tell)
+            while self._step(_WAIT, tell):
+                pass
+        finally:
+            self._acting.settle(None, _LEAVE_SECONDS)
+            self._events.passed(self._acting.frontier.offsets())
+        return Tried(self._taken - len(self._parked), self._parked)
+
+    def _take(self, record: RawRecord) -> None:
+        place = record.topic, record.partition
+        if not self._acting.frontier.holds(place):
+            self._acting.hold(place, Left(record.offset, CLEAN))
+        self._acting.take(self._events.original(record), (place, record.offset))
+        self._taken += 1
+
+    def _step(self, wait: float, tell: Callable[[int], None]) -> bool:
+        """Acts a little further; whether anything was under way."""
+        busy = self._acting.step(wait)
+        tried = self._taken - self._acting.frontier.open
+        if tried >= self._passed + _EVERY:
+            self._events.passed(self._acting.frontier.offsets())
+            self._passed = tried
+        tell(tried)
+        return busy
+
+    def _failed(self, pending: Pending, error: BaseException, is_parked: bool) -> None:
+        at = f"{pending.record.topic}[{pending.record.partition}]@{pending.record.offset}"
+        self._parked[at] = reason_of(error)

@@ -1,0 +1,149 @@
+"""One process of a reaction: reads committed events, acts on them, and commits what is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer
+
+from leftfold.engine.reactions.delivery import Pending, Place
+from leftfold.engine.reactions.processor import Acting, Left
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.reactions.group_consumer import SharedLog
+from leftfold.kafka.reactions.parked import Parking
+from leftfold.kafka.reactions.start_offsets import Beginnings
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.ports.outgoing import reason_of
+
+__all__ = ["Reacting"]
+
+Report = Callable[[str, Mapping[str, Any]], None]
+_LIMIT, _COMMIT_SECONDS, _IDLE, _BUSY = 500, 0.5, 0.2, 0.02
+_LEAVE_SECONDS = 10.0
+
+
+class Reacting:
+    """Acts for a reaction until `stop` is set; several processes share the partitions.
+
+    An offset is committed when everything before it is done or parked. So whoever is killed at any point loses
+    nothing, and what it had done beyond that is done again, with the same keys.
+    """
+
+    def __init__(self, app: App, name: str, settings: KafkaSettings, *, stop: threading.Event, report: Report) -> None:
+        self._reaction, self._stop, self._report = app.reaction(name), stop, report
+        with Cluster(settings) as cluster:
+            parking = Parking(name, settings, cluster.partitions(names.dead(name)))
+        self._acting = Acting(self._reaction, parking.park, note=self._noted, told=self._told)
+        self._beginnings = Beginnings(app, self._reaction, settings)
+        self._committed: dict[Place, Left] = {}
+        self._paused: set[Place] = set()
+        self._due, self._is_settled = 0.0, False
+        topics = [names.events(category) for category in self._reaction.categories]
+        self._log = SharedLog(settings, names.reacting(app.name, name), topics, begin=self._begin, leave=self._leave)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be read right now, empty when all is well."""
+        return self._log.trouble
+
+    @property
+    def held(self) -> frozenset[Place]:
+        """The partitions that this process acts for."""
+        return self._log.held
+
+    def run(self, told: Callable[[str], None] = lambda trouble: None) -> None:
+        """Works until told to stop, then finishes what is under way, for ten seconds at the most.
+
+        Args:
+            told: told of trouble at each turn, '' = none.
+
+        Raises:
+            ContractError: an event is of a newer version than this code knows. InfrastructureError: a broker, or the
+                place of the reaction is gone. Fenced: this process must end.
+        """
+        try:
+            busy = False
+            while not self._stop.is_set():
+                self._take(0.0 if busy else _IDLE)
+                busy = self._acting.step(_BUSY)
+                self._commit()
+                told(self._log.trouble)
+            self._acting.settle(None, _LEAVE_SECONDS)
+            self._is_settled = True
+        finally:
+            self._log.close()
+
+    def _take(self, wait: float) -> None:
+        fetched = self._log.fetch(_LIMIT, wait)
+        frontier = self._acting.frontier
+        for record in fetched.records:
+            if record.offset >= frontier.reached((record.topic, record.partition)):
+                self._acting.take(record)
+        for place, offset in fetched.ends.items():
+            frontier.reach(place, offset)
+        full = {place for place in self._log.held if frontier.is_full(place)}
+        if full != self._paused & self._log.held:
+            self._log.pause(full - self._paused)
+            self._log.resume((self._paused - full) & self._log.held)
+        self._paused = full
+
+    def _commit(self) -> None:
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + _COMMIT_SECONDS
+        if self._log.is_unsure:
+            self._committed, self._log.is_unsure = {}, False
+        moved = self._moved()
+        if self._log.commit(moved, wait=False):
+            self._committed |= moved
+
+    def _noted(self) -> bool:
+        """Whether a successor finds what is to be known of the tries that begin now; offsets are for later."""
+        moved = self._moved()
+        if all(place in self._committed and left.note == self._committed[place].note for place, left in moved.items()):
+            return True
+        if not self._log.commit(moved, wait=True):
+            return False
+        self._committed |= moved
+        return True
+
+    def _moved(self) -> dict[Place, Left]:
+        return {place: left for place, left in self._acting.left().items() if left != self._committed.get(place)}
+
+    def _begin(self, consumer: Consumer, places: Collection[Place]) -> Mapping[Place, int]:
+        stands = self._beginnings.stands(consumer, places)
+        for place, left in stands.items():
+            self._acting.hold(place, left)
+            self._committed[place] = left
+        held = {place: left.offset for place, left in stands.items() if place in set(places)}
+        self._report("reacting", {"reaction": self._reaction.name, "partitions": len(self._log.held | held.keys())})
+        return held
+
+    def _leave(self, places: Collection[Place], ours: bool) -> None:
+        if ours:
+            if not self._is_settled:
+                self._acting.settle(places, min(_LEAVE_SECONDS, self._reaction.timeout))
+            self._log.commit(self._acting.farewell(places), wait=True)
+        self._acting.drop(places)
+        self._paused.difference_update(places)
+        for place in places:
+            self._committed.pop(place, None)
+
+    def _told(self, pending: Pending, error: BaseException, is_parked: bool) -> None:
+        record = pending.record
+        what = "parked" if is_parked else "trying again"
+        self._report(
+            what,
+            {
+                "reaction": self._reaction.name,
+                "at": f"{record.topic}[{record.partition}]@{record.offset}",
+                "attempt": pending.tries,
+                "why": reason_of(error)[:500],
+            },
+        )

@@ -1,0 +1,288 @@
+"""The offsets at which reactions began: a reaction that lost its position stops instead of skipping events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from leftfold.engine.archive.gaps import place_at
+from leftfold.engine.processing.command_wire import now_text
+from leftfold.engine.reactions.executor import CLEAN
+from leftfold.engine.reactions.processor import Left
+from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.errors import QuietLog, kafka_error, translated
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.reactions.group_consumer import member_config
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.position import Position
+from leftfold.model.reaction import Reaction, Since
+
+__all__ = ["Beginnings", "Place", "RecordedPlaces"]
+
+
+Place: TypeAlias = tuple[str, int]
+_SECONDS = 20.0
+
+
+class RecordedPlaces:
+    """The compacted topic `{reaction}.begun`: an offset for each partition of some topics.
+
+    Offsets of a group will not do alone: brokers forget them when nobody uses the group for a week.
+    """
+
+    def __init__(self, topic: str, settings: KafkaSettings) -> None:
+        self._topic, self._settings = topic, settings
+        self.ids: dict[Place, str] = {}
+        """The ids of the topics of what was read; older records have none."""
+
+    def read(self) -> dict[Place, int]:
+        """Everything that was written, the last of each partition.
+
+        Raises:
+            ContractError: somebody else has written there. InfrastructureError: no broker answers.
+        """
+        log, found = KafkaLogReader(self._settings), dict[Place, int]()
+        try:
+            ends = log.ends([self._topic])
+            log.seek(log.starts([self._topic]))
+            while not log.position().covers(ends):
+                for record in log.poll(500, 1.0):
+                    try:
+                        topic, _, partition = (record.key or b"").decode().rpartition("/")
+                        fields = json.loads(record.value or b"")
+                        found[topic, int(partition)] = int(fields["offset"])
+                        self.ids[topic, int(partition)] = str(fields.get("topic_id", ""))
+                    except (ValueError, KeyError, TypeError, RecursionError) as error:
+                        where = f"{self._topic}[0]@{record.offset}"
+                        raise ContractError(f"{where} is no place of a reaction: {error!r}") from error
+        finally:
+            log.close()
+        return found
+
+    def write(self, offsets: Mapping[Place, int], ids: Mapping[str, str] | None = None) -> None:
+        """Writes these, with the ids of their topics where they are known, and waits for it.
+
+        Raises:
+            InfrastructureError: they are not written. ConfigurationError: this login may not.
+        """
+        if not offsets:
+            return
+        failures: list[KafkaError] = []
+        producer = Producer(
+            {
+                **self._settings.librdkafka(),
+                "enable.idempotence": True,
+                "delivery.timeout.ms": int(_SECONDS * 1000),
+            },
+            logger=QuietLog("reaction"),
+        )
+        for (topic, partition), offset in offsets.items():
+            fields: dict[str, Any] = {"offset": offset, "at": now_text().decode()}
+            if id_ := (ids or {}).get(topic, ""):
+                fields["topic_id"] = self.ids[topic, partition] = id_
+            value = json.dumps(fields, separators=(",", ":"))
+            producer.produce(
+                self._topic,
+                value.encode(),
+                f"{topic}/{partition}".encode(),
+                0,
+                on_delivery=lambda error, _: failures.append(error) if error is not None else None,
+            )
+        left = producer.flush(_SECONDS + 1.0)
+        if failures:
+            raise translated(failures[0], doing=f"writing a place of the reaction to {self._topic}")
+        if left:
+            raise InfrastructureError(f"{self._topic}: a place of the reaction is not written: no answer")
+
+
+_OCCUPIED = frozenset(
+    {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS,
+     KafkaError.NON_EMPTY_GROUP}
+)  # fmt: skip
+
+
+class Beginnings:
+    """Says where each partition of a reaction goes on: at its group's offset, which is set once, and recorded."""
+
+    def __init__(self, app: App, reaction: Reaction[Any], settings: KafkaSettings) -> None:
+        self._app, self._reaction, self._settings = app, reaction, settings
+        self._places = RecordedPlaces(names.begun(reaction.name), settings)
+        self._known: dict[Place, int] = {}
+
+    def stands(self, consumer: Consumer, places: Collection[Place]) -> dict[Place, Left]:
+        """Where to go on, and what was left there; a partition that nobody has read yet begins where the reaction says.
+
+        Raises:
+            ConfigurationError: a topic is not the one that was read, or ends before what was done.
+            InfrastructureError: the group has no offset where the reaction has begun; or no broker answers.
+        """
+        doing = f"asking where reaction {self._reaction.name} stands"
+        try:
+            committed = consumer.committed([TopicPartition(*place) for place in places], timeout=_SECONDS)
+        except KafkaException as error:
+            raise translated(error, doing=doing) from error
+        for tp in committed:
+            if tp.error is not None:
+                raise translated(tp.error, doing=doing)
+        found = {(tp.topic, tp.partition): Left(tp.offset, tp.metadata or CLEAN) for tp in committed if tp.offset >= 0}
+        is_known = set(places) <= found.keys() & self._known.keys()
+        if not is_known:
+            self._known |= self._places.read()
+        self._check_same(consumer, places, found)
+        if is_known:
+            return found
+        missing = [place for place in places if place not in found]
+        if lost := sorted(self._known.keys() & set(missing)):
+            raise InfrastructureError(self._is_lost(lost[0]))
+        starts = self.starts(consumer, missing, self._reaction.since)
+        if starts:
+            self._commit(consumer, starts)
+        found |= {place: Left(offset, CLEAN) for place, offset in starts.items()}
+        self.record({place: left.offset for place, left in found.items() if place not in self._known})
+        return found
+
+    def starts(self, consumer: Consumer, places: Iterable[Place], since: Since) -> dict[Place, int]:
+        """Where partitions begin: behind what is committed now, at 0, or behind what was appended before a time.
+
+        Raises:
+            LogHole: the topic has lost what would tell. InfrastructureError: no broker answers.
+        """
+        places = list(places)
+        if since == "start":
+            return dict.fromkeys(places, 0)
+        if not isinstance(since, datetime):
+            return {place: self._end(consumer, place) for place in places}
+        moment, topics = int(since.timestamp() * 1000), sorted({topic for topic, _ in places})
+        with Cluster(self._settings) as cluster:
+            position = Position.union(place_at(cluster, topic, moment) for topic in topics)
+        return {(topic, partition): position.next_offset(topic, partition) for topic, partition in places}
+
+    def record(self, offsets: Mapping[Place, int]) -> None:
+        """Writes down that these partitions have begun, before anything is done in them.
+
+        Raises:
+            InfrastructureError: it is not written.
+        """
+        self._places.write(offsets, self._identities(offsets))
+        self._known |= offsets
+
+    def again(self, since: Since) -> dict[Place, int]:
+        """Has the reaction go on elsewhere, whatever it has done; nobody may be acting.
+
+        Raises:
+            ConfigurationError: somebody is. LogHole: the topic has lost what would tell where that is.
+        """
+        with self._bystander() as consumer:
+            starts = self.starts(consumer, self.everywhere(), since)
+            try:
+                self._commit(consumer, starts)
+            except InfrastructureError as error:
+                if is_occupied(error):
+                    name = self._reaction.name
+                    raise ConfigurationError(
+                        f"reaction {name} is running; stop it first, then begin it again"
+                    ) from error
+                raise
+        self.record(starts)
+        return starts
+
+    def begin(self) -> None:
+        """Begins it if it has never run, before anybody can write what it is to act on.
+
+        Raises:
+            InfrastructureError: its place is lost; or no broker answers.
+        """
+        with self._bystander() as consumer:
+            try:
+                self.stands(consumer, self.everywhere())
+            except InfrastructureError as error:
+                # Where somebody acts already, whoever gets a partition begins it.
+                if not is_occupied(error):
+                    raise
+
+    def everywhere(self) -> list[Place]:
+        """Every partition that it reads."""
+        with Cluster(self._settings) as cluster:
+            counts = cluster.partition_counts(names.events(category) for category in self._reaction.categories)
+        return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
+
+    @contextmanager
+    def _bystander(self) -> Iterator[Consumer]:
+        """A consumer that knows the group and does not join it."""
+        group = names.reacting(self._app.name, self._reaction.name)
+        consumer = Consumer(member_config(self._settings, group), logger=QuietLog("reaction"))
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def _check_same(self, consumer: Consumer, places: Collection[Place], found: Mapping[Place, Left]) -> None:
+        """Checks that these are the topics that were read, and reach to where they were; offsets mean nothing else.
+
+        Ids that are not recorded yet are.
+        """
+        name, ids = self._reaction.name, self._identities(places)
+        advice = f"Say where it begins: leftfold reactions begin {name} --since TIME"
+        for topic, partition in sorted(places):
+            known, now = self._places.ids.get((topic, partition), ""), ids.get(topic, "")
+            if known and now and known != now:
+                raise ConfigurationError(
+                    f"reaction {name} has read a topic {topic} with id {known}, and the one that is there has id "
+                    f"{now}: its offsets mean nothing in this one. {advice}"
+                )
+            left = found.get((topic, partition))
+            if left is not None and left.offset > (end := self._end(consumer, (topic, partition))):
+                raise ConfigurationError(
+                    f"{topic}[{partition}] ends at {end}, but reaction {name} has read it up to offset {left.offset}: "
+                    f"it was cut, copied or restored. {advice}"
+                )
+        older = {
+            place: self._known[place] for place in places if place in self._known and not self._places.ids.get(place)
+        }
+        if older and any(ids.get(topic) for topic, _ in older):
+            self._places.write(older, ids)
+
+    def _identities(self, places: Iterable[Place]) -> dict[str, str]:
+        with Cluster(self._settings) as cluster:
+            return cluster.identities(topic for topic, _ in places)
+
+    def _end(self, consumer: Consumer, place: Place) -> int:
+        """The last stable offset: what is in a transaction that is still open happens after the beginning."""
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(*place), timeout=_SECONDS)[1])
+        except KafkaException as error:
+            raise translated(error, doing=f"asking for the end of {place[0]}[{place[1]}]") from error
+
+    def _commit(self, consumer: Consumer, starts: Mapping[Place, int]) -> None:
+        doing = f"beginning reaction {self._reaction.name} on {', '.join(sorted({topic for topic, _ in starts}))}"
+        try:
+            done = consumer.commit(
+                offsets=[TopicPartition(t, p, offset) for (t, p), offset in starts.items()], asynchronous=False
+            )
+        except KafkaException as error:
+            raise translated(error, doing=doing) from error
+        for tp in done or ():
+            if tp.error is not None:
+                raise translated(KafkaException(tp.error), doing=doing) from KafkaException(tp.error)
+
+    def _is_lost(self, place: Place) -> str:
+        name = self._reaction.name
+        return (
+            f"reaction {name} has begun, but its group {names.reacting(self._app.name, name)} has no offset for "
+            f"{place[0]}[{place[1]}]: Kafka forgets those of a group that nobody used for offsets.retention.minutes. "
+            f"It does not begin anew by itself; say where: leftfold reactions begin {name} --since TIME"
+        )
+
+
+def is_occupied(error: InfrastructureError) -> bool:
+    """Whether an offset was refused since a group has members."""
+    cause = error.__cause__
+    return isinstance(cause, KafkaException) and kafka_error(cause).code() in _OCCUPIED

@@ -1,0 +1,1 @@
+"""The worker of commands and process managers: membership, restore, transactions, replies."""

@@ -1,0 +1,148 @@
+"""The partitions assigned to a worker: their restores under way, and what each is doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from typing import ClassVar
+
+from leftfold.engine.processing.recovery import duty_of
+from leftfold.engine.processing.stream_state import StateMark
+from leftfold.errors import LeftfoldError
+from leftfold.kafka.administration.dead_letters import write_record
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.log_identity import Restored, Stopped
+from leftfold.kafka.worker.membership import CLEAN, Left, Member
+from leftfold.kafka.worker.state_restore import Report, Restoration
+from leftfold.model.app import App
+from leftfold.model.position import Place
+from leftfold.ports.outgoing import dead_letter
+
+__all__ = ["Restorations", "Served"]
+
+
+_PAUSE, _LONGEST_PAUSE, _OVERHEAD = 5.0, 60.0, 4096
+
+
+class Restorations:
+    """Restores new partitions a little further at each step, while others are served.
+
+    One that stopped at an event which cannot be folded is tried again from time to time, and told of each time.
+    """
+
+    def __init__(self, app: App, name: str, workshop: Workshop, member: Member, report: Report) -> None:
+        self._app, self._name, self._shop, self._member, self._report = app, name, workshop, member, report
+        self._going: list[Restoration] = []
+        self._complete: dict[int, Restored] = {}
+        self._stopped: dict[int, tuple[float, float]] = {}
+
+    def step(self) -> list[Restored]:
+        """Begins what is new and goes on; the partitions that are complete, until they are dropped as served."""
+        waiting = {p for p, (until, _) in self._stopped.items() if time.monotonic() < until}
+        new = self._member.new - {p for going in self._going for p in going.found} - self._complete.keys() - waiting
+        if new:
+            ports = self._shop.restore_ports(self._member)
+            self._going.append(
+                Restoration(self._app, self._name, sorted(new), self._shop.new_store, ports, report=self._report)
+            )
+        for restoration in [going for going in self._going if going.step()]:
+            self._going.remove(restoration)
+            restoration.close()
+            self._complete |= restoration.found
+            for partition in restoration.found:
+                self._stopped.pop(partition, None)
+            for partition in restoration.stopped.keys() & self._member.new:
+                self._stop(partition, restoration.stopped[partition])
+            if refused := sum(restored.refold.refused for restored in restoration.found.values()):
+                self._report("refused in folding", {"of": self._name, "records": refused})
+        return list(self._complete.values())
+
+    def drop(self, partitions: Collection[int]) -> None:
+        """These are not ours any more."""
+        for restoration in self._going:
+            for partition in partitions:
+                restoration.drop(partition)
+        for partition in partitions:
+            self._complete.pop(partition, None)
+            self._stopped.pop(partition, None)
+
+    def _stop(self, partition: int, stopped: Stopped) -> None:
+        """Tells of a partition that is not served, notes it where status looks, and puts the next try off."""
+        _, pause = self._stopped.get(partition, (0.0, _PAUSE))
+        until = time.monotonic() + max(pause, 2 * stopped.seconds)
+        self._stopped[partition] = until, min(_LONGEST_PAUSE, 2 * pause)
+        record, duty = stopped.record, duty_of(self._app, self._name)
+        place = Place(record.topic, record.partition, record.offset)
+        way_out = f"leftfold log skip {self._name} '{place}' --reason WHY"
+        self._report("a partition stands still", {"at": str(place), "why": stopped.why, "do": way_out})
+        if not stopped.is_noted:
+            letter = dead_letter(record, stopped.why, partition, self._shop.room(duty) - _OVERHEAD)
+            try:
+                write_record(self._shop.settings, duty.refusals, letter)
+            except LeftfoldError as error:
+                self._report("not noted", {"at": str(place), "why": str(error)})
+
+    def close(self) -> None:
+        """Lets go of readers."""
+        for restoration in self._going:
+            restoration.close()
+
+    def __bool__(self) -> bool:
+        return bool(self._going or self._complete)
+
+
+class Served:
+    """The next command of a partition, the metadata committed last, and how careful its next commands are decided.
+
+    After an unclean death batches stay small for a while, so that a command that kills the process is found within
+    one small batch; when the last owner died before it committed anything, commands are decided one by one.
+
+    `refused` is why the broker refused what the next command makes, decided alone.
+
+    Args:
+        state_start: the first offset of the state partition, which a restore found complete from there.
+        known: the last `@` of the state partition, which knows ids of topics and what commands cost.
+    """
+
+    SMALL: ClassVar[int] = 100
+    _SHARE: ClassVar[float] = 0.1
+    _FOR: ClassVar[int] = 2000
+
+    def __init__(self, next_offset: int, left: Left, *, state_start: int = 0, known: StateMark | None = None) -> None:
+        self.next, self.metadata, self.attempts, self.state_start = next_offset, left.token, left.attempts, state_start
+        self._known = known or StateMark()
+        self._per_command, self._dropped = float(self._known.per_command), self._known.answers_dropped
+        self.begun, self.refused = False, ""
+        self.lonely = self.SMALL if left.suspect else 0
+        self.small = 0 if left.token in ("", CLEAN) else self._FOR
+
+    def begin(self, metadata: str) -> None:
+        """A commit without progress said that work begins."""
+        self.begun, self.metadata = True, metadata
+
+    def move(self, next_offset: int, metadata: str) -> None:
+        """A batch is committed."""
+        self.next, self.metadata, self.attempts, self.begun, self.refused = next_offset, metadata, 0, True, ""
+
+    @property
+    def known(self) -> StateMark:
+        """What the next `@` goes on with: ids of topics, and what commands have cost in the last ten transactions."""
+        return replace(self._known, per_command=round(self._per_command), answers_dropped=self._dropped)
+
+    def spent(self, state_bytes: int, commands: int, answers_dropped: int) -> None:
+        """Counts what a transaction has written for its commands."""
+        self._per_command += self._SHARE * (state_bytes / commands - self._per_command)
+        self._dropped += answers_dropped
+
+    def suspect(self) -> None:
+        """One of the next commands outlived a transaction, or what it makes is refused: they are decided one by one."""
+        self.lonely = self.SMALL
+
+    def spend(self) -> None:
+        """One command less to be decided alone."""
+        self.lonely = max(0, self.lonely - 1)
+
+    def calm(self, decided: int) -> None:
+        """The process has survived some commands, of whatever partition: a quiet one must not keep batches small."""
+        self.small = max(0, self.small - decided)

@@ -1,0 +1,336 @@
+"""Creates the Kafka clients of a worker from one set of settings, and reads the watermarks of routers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from leftfold.engine.archive.archived_log import ArchivedReader
+from leftfold.engine.processing.event_time import TimeMark
+from leftfold.engine.processing.partition_processor import BatchLane
+from leftfold.engine.processing.recovery import Duty, duty_of
+from leftfold.engine.processing.stream_state import MemoryStates
+from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, refused
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.errors import QuietLog, translated
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.kafka.worker.membership import Member
+from leftfold.kafka.worker.replies import Replies
+from leftfold.kafka.worker.state_restore import TRANSACTION_SECONDS, Report, RestorePorts
+from leftfold.kafka.worker.transactions import Transactions, Watchdog
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.ports.bulk import OpenArchive
+from leftfold.ports.protocols import LogReader, RawRecord, StateStore
+
+__all__ = ["Workshop"]
+
+
+class TimeMarks:
+    """The marks in `{process}.time` from now on; without that topic nobody knows what time it is.
+
+    Args:
+        partitions: how many partitions a topic has, 0 = it does not exist.
+    """
+
+    def __init__(self, topic: str, open_log: Callable[[], LogReader], partitions: Callable[[str], int]) -> None:
+        self._topic, self._open, self._partitions = topic, open_log, partitions
+        self._log: LogReader | None = None
+
+    def poll(self) -> list[TimeMark]:
+        """What was told since."""
+        if self._log is None:
+            if not self._partitions(self._topic):
+                return []
+            self._log = self._open()
+            # Marks of the past are worth nothing, and the topic forgets them.
+            self._log.seek(self._log.ends([self._topic]))
+        return [mark for record in self._log.poll(1000, 0.0) if (mark := _mark(record)) is not None]
+
+    def close(self) -> None:
+        """Lets go of the reader."""
+        if self._log is not None:
+            self._log.close()
+
+
+def _mark(record: RawRecord) -> TimeMark | None:
+    """The mark; None when it is one of newer code: the next one may be readable, and until then time stands still."""
+    try:
+        return TimeMark.of(record)
+    except ContractError:
+        return None
+
+
+CHECK_SECONDS = 10.0
+
+
+class Workshop:
+    """The making of a lane's clients. One per lane; its process id part makes transactional ids unique.
+
+    Args:
+        process: a uuid of this process start. lane: the lane's number in it.
+        new_store: makes the state store of one partition.
+        max_bytes: what a record may weigh, headers included, where the topics allow it.
+        check_seconds: how often partition counts are compared with the App's.
+        archive: of events that their topic has lost; restores that need them read them there.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        *,
+        process: str = "",
+        lane: int = 0,
+        new_store: Callable[[], StateStore] = MemoryStates,
+        max_bytes: int = 1_000_000,
+        check_seconds: float = CHECK_SECONDS,
+        archive: OpenArchive | None = None,
+    ) -> None:
+        self._archive = archive
+        self.settings, self.new_store, self._max_bytes = settings, new_store, max_bytes
+        self._check_seconds = check_seconds
+        self._suffix = f"{process or uuid4().hex}.{lane}"
+        self._config: dict[str, Any] = {**settings.librdkafka()}
+        self._watchdog = Watchdog()
+        self._checked = float("-inf")
+        self._rooms: dict[str, int] = {}
+        self._counts: dict[str, tuple[int, float]] = {}
+        self._watching: list[Consumer] = []
+        self._marks: TimeMarks | None = None
+        self._cluster: Cluster | None = None
+        self.ids: Mapping[str, str] = {}
+        """The ids of the topics that are worked at, by name."""
+
+    def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
+        """The lane of a category or a process."""
+        return duty.lane(app, self.partitions, self.end, self.room(duty), time.time)
+
+    def times(self, duty: Duty) -> TimeMarks | None:
+        """What says what time it is, where somebody must know."""
+        if duty.time:
+            self._marks = TimeMarks(duty.time, lambda: KafkaLogReader(self.settings), self.partitions)
+        return self._marks
+
+    def transactions(self, app: App, duty: Duty) -> Transactions:
+        """Transactions under this process's own id, `{app}.{category}.{uuid of this process start}.{lane}`."""
+        config = {**self._config, "batch.size": self.room(duty)}
+        return Transactions(config, f"{app.name}.{duty.name}.{self._suffix}", self._watchdog)
+
+    def within(self, seconds: float, what: str) -> AbstractContextManager[None]:
+        """A block that must end within `seconds`, or this process ends."""
+        return self._watchdog.within(seconds, what)
+
+    def replies(self, app: App, counts: Counter[str], report: Report) -> Replies:
+        """The sender of answers."""
+        return Replies(self._config, self._partitions, counts, report, own=names.replies(app.name))
+
+    def denied(self, doing: str, why: str, topics: Iterable[str]) -> ConfigurationError:
+        """The error for a write that the brokers refuse to this login: which of these topics it may not write.
+
+        A transaction's own error does not say which; all of them are named where nobody can be asked.
+        """
+        topics = list(topics)
+        try:
+            with Cluster(self.settings) as cluster:
+                lacking = cluster.unwritable(topics) or topics
+        except InfrastructureError:
+            lacking = topics
+        return refused(f"{doing}: {why}; this login may not write {', '.join(lacking)}")
+
+    def member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
+        """A membership in a group, and beside it two consumers that only watch."""
+        watching = {
+            **self._config,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            # They are polled only during a restore; the worker's own consumer tells of lost brokers.
+            "log_level": 2,
+        }
+        log = QuietLog("restore")
+        self._stable = Consumer({**watching, "isolation.level": "read_committed"}, logger=log)
+        self._uncommitted = Consumer({**watching, "isolation.level": "read_uncommitted"}, logger=log)
+        self._watching += [self._stable, self._uncommitted]
+        return self._member(group, topic, leave)
+
+    def _member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
+        return Member(self._config, group, topic, leave)
+
+    def restore_ports(self, member: Member) -> RestorePorts:
+        """What a restoration reads with."""
+        return RestorePorts(
+            member.consumer,
+            self._stable,
+            self._uncommitted,
+            self.open_log,
+            self._topics,
+            self._producer,
+            self.identities,
+        )
+
+    def identities(self, duty: Duty) -> Mapping[str, str]:
+        """The ids of the topics that a worker reads and writes, as the brokers say now.
+
+        Raises:
+            InfrastructureError: one was made again since it is worked at; or no broker answers.
+        """
+        if self._cluster is None:
+            self._cluster = Cluster(self.settings)
+        topics = (names.commands(duty.name), names.state(duty.name, duty.version), *duty.rests)
+        try:
+            found = self._cluster.identities(topics)
+        except ConfigurationError:
+            # Not allowed to ask; then only the ends are compared.
+            found = {}
+        for topic, known in self.ids.items():
+            if known and (now := found.get(topic, known)) != known:
+                raise InfrastructureError(
+                    f"topic {topic} was deleted and made again while it was worked at (its id was {known} and is "
+                    f"{now}); this worker ends, and the next one looks what the states have to do with it"
+                )
+        self.ids = {**self.ids, **found}
+        return self.ids
+
+    def open_log(self) -> LogReader:
+        """A reader of committed records."""
+        reader = KafkaLogReader(self.settings)
+        return reader if self._archive is None else ArchivedReader(reader, self._archive)
+
+    def stable(self, member: Member, partitions: list[int]) -> list[TopicPartition]:
+        """The stable committed offsets, waited for.
+
+        Raises:
+            Fenced: the broker answers, but they stay unstable; whoever restores these partitions ends what hangs.
+            InfrastructureError: no broker answered within 60 s.
+        """
+        wanted = [TopicPartition(member.topic, p) for p in partitions]
+        deadline, unstable = time.monotonic() + 60.0, 0
+        while time.monotonic() < deadline:
+            try:
+                found = self._stable.committed(wanted, timeout=4.0)
+            except KafkaException:
+                unstable += self._answers(wanted)
+            else:
+                if not any(tp.error for tp in found):
+                    return found
+            if unstable > 1:
+                raise Fenced(f"a transaction on {member.topic}{sorted(partitions)} hangs; this process ends")
+        raise InfrastructureError(f"the offsets of {member.topic} did not become stable within 60 s")
+
+    def check_counts(self, app: App, category: str) -> None:
+        """Compares partition counts with the App's, and topics with those of before, every `check_seconds`.
+
+        Raises:
+            ConfigurationError: they differ; deciding on would put one key into two partitions.
+            InfrastructureError: a topic was made again.
+        """
+        if time.monotonic() - self._checked < self._check_seconds:
+            return
+        duty = duty_of(app, category)
+        for topic in (names.commands(category), *duty.writes, names.state(category, duty.version)):
+            count = self._partitions(topic)
+            if count and count != app.partitions:
+                raise ConfigurationError(
+                    f"{topic} has {count} partitions, but app {app.name} declares {app.partitions}; keys would move "
+                    f"to other partitions. Say partitions={count} in the App, or take the added partitions away: "
+                    f"moving streams to another count is a migration, which this version does not have"
+                )
+        if self.ids:
+            self._check_same(duty)
+        self._checked = time.monotonic()
+
+    def _check_same(self, duty: Duty) -> None:
+        try:
+            self.identities(duty)
+        except InfrastructureError as error:
+            # A broker that does not answer says nothing about topics.
+            if error.__cause__ is None:
+                raise
+
+    def close(self) -> None:
+        """Lets go of what is shared; again changes nothing."""
+        for consumer in self._watching:
+            consumer.close()
+        self._watching.clear()
+        if self._marks is not None:
+            self._marks.close()
+        if self._cluster is not None:
+            self._cluster.close()
+        self._watchdog.close()
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has, 0 when it does not exist; asked again after `check_seconds` only.
+
+        Raises:
+            InfrastructureError: no broker answers, and none has before.
+        """
+        now = time.monotonic()
+        count, until = self._counts.get(topic, (0, 0.0))
+        if count and now <= until:
+            return count
+        try:
+            count = self._counted(topic)
+        except KafkaException as error:
+            if count:
+                return count
+            raise translated(error, doing=f"asking for the partitions of {topic}") from error
+        self._counts[topic] = count, now + self._check_seconds
+        return count
+
+    def end(self, topic: str, partition: int) -> int:
+        """Where a partition ends now, records that are not committed included.
+
+        Raises:
+            KafkaException: no broker answers; whoever decides tries the same commands again.
+        """
+        _, end = self._uncommitted.get_watermark_offsets(TopicPartition(topic, partition), timeout=5.0)
+        return int(end)
+
+    def _partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 when it does not exist or no broker answers."""
+        try:
+            return self._counted(topic)
+        except KafkaException:
+            return 0
+
+    def _counted(self, topic: str) -> int:
+        found = self._uncommitted.list_topics(topic, timeout=5.0).topics[topic]
+        return 0 if found.error else len(found.partitions)
+
+    def room(self, duty: Duty) -> int:
+        """What a batch of records may weigh: a broker that refuses one aborts the transaction, again and again."""
+        if self._rooms.get(duty.name) is None:
+            topics = (*duty.writes, names.state(duty.name, duty.version))
+            try:
+                with Cluster(self.settings) as cluster:
+                    self._rooms[duty.name] = min(self._max_bytes, cluster.max_batch_bytes(topics))
+            except ConfigurationError:
+                # Not allowed to ask; what brokers allow by default is more than this.
+                self._rooms[duty.name] = self._max_bytes
+        return self._rooms[duty.name]
+
+    def _answers(self, wanted: list[TopicPartition]) -> bool:
+        try:
+            self._uncommitted.committed(wanted, timeout=1.0)
+        except KafkaException:
+            return False
+        return True
+
+    def _topics(self) -> Mapping[str, int]:
+        topics = self._uncommitted.list_topics(timeout=10.0).topics
+        return {name: len(topic.partitions) for name, topic in topics.items()}
+
+    def _producer(self, transactional_id: str) -> Producer:
+        config = {
+            **self._config,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": int(TRANSACTION_SECONDS * 1000),
+        }
+        return Producer(config, logger=QuietLog("restore"))

@@ -1,0 +1,416 @@
+"""Ends transactions whose writer is dead, as their coordinator decided them, so that readers can go on."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from leftfold.engine.processing.process_wire import NO_INPUT
+from leftfold.engine.processing.stream_state import MARK, SETTLED, StateMark
+from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
+from leftfold.kafka.errors import UNREACHABLE, translated
+from leftfold.kafka.records import KafkaMessage
+from leftfold.kafka.worker.membership import new_token
+
+__all__ = ["Hanging", "Outcome", "last_mark", "outcomes_of"]
+
+
+_FIRST_STEP = 200
+_MARK_SECONDS = 5.0
+
+
+def mark_at(consumer: Consumer, place: TopicPartition, offset: int) -> bytes:
+    """The first `@` at an offset or behind it; b"" when there is none.
+
+    Raises:
+        KafkaException: no answer in time, among others; as `last_mark`.
+    """
+    return next(iter(_marks(consumer, place, offset, _end(consumer, place), first=True)), b"")
+
+
+def last_mark(consumer: Consumer, place: TopicPartition) -> bytes:
+    """The last `@` that the consumer sees; b"" when there is none."""
+    low, end = consumer.get_watermark_offsets(place, timeout=5.0)
+    step = _FIRST_STEP
+    while True:
+        start = max(low, end - step)
+        if found := _marks(consumer, place, start, end, first=False):
+            return found[-1]
+        if start <= low:
+            return b""
+        step *= 10
+
+
+def is_written_by(consumer: Consumer, place: TopicPartition, start: int, source: bytes) -> bool:
+    """Whether a record from an offset on has this `ce_source`."""
+    with closing(_records(consumer, place, start, _end(consumer, place))) as records:
+        return any(dict(message.headers() or ()).get("ce_source") == source for message in records)
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
+
+
+def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, first: bool) -> list[bytes]:
+    """The marks between two offsets, or only the first one."""
+    found: list[bytes] = []
+    with closing(_records(consumer, place, start, end)) as records:
+        for message in records:
+            if message.key() == MARK and (value := message.value()) and StateMark.read(value) is not None:
+                found.append(value)
+                if first:
+                    break
+    return found
+
+
+def _records(consumer: Consumer, place: TopicPartition, start: int, end: int) -> Generator[KafkaMessage]:
+    """What lies between two offsets; the last ones may be markers of transactions, which end in PARTITION_EOF."""
+    here = TopicPartition(place.topic, place.partition, start)
+    consumer.assign([here])
+    try:
+        while consumer.position([here])[0].offset < end and start < end:
+            message = consumer.poll(_MARK_SECONDS)
+            if message is None:
+                raise KafkaException(
+                    KafkaError(KafkaError._TIMED_OUT, f"{place.topic}[{place.partition}] tells nothing")
+                )
+            if (error := message.error()) is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    break
+                raise KafkaException(error)
+            if (message.offset() or 0) >= end:
+                break
+            yield message
+    finally:
+        consumer.unassign()
+
+
+TOPIC = "__transaction_state"
+_OUTCOME_SECONDS = 20.0
+# Kafka's TransactionLogKey 0 is `version int16, id string`; TransactionLogValue 0 and 1 both begin with `version int16,
+# producer id int64, epoch int16, timeout int32, status int8`, behind which its partitions stand.
+_KEY_HEAD, _STATUS, _PARTITIONS = 4, 16, 17
+
+
+class Outcome(IntEnum):
+    """How a transaction was decided to end."""
+
+    COMMIT = 0
+    ABORT = 1
+
+
+_PREPARED = {2: Outcome.COMMIT, 3: Outcome.ABORT}
+_COMPLETE = {4: Outcome.COMMIT, 5: Outcome.ABORT}
+
+
+def outcomes_of(
+    consumer: Consumer, transactional_id: str, places: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], Outcome]:
+    """How the last transaction of this id that wrote to each of these partitions was decided to end.
+
+    A later transaction of the same id says nothing of partitions that it did not touch. Where the log has been
+    compacted behind the decision, the last one of the id counts; none at all = nobody knows any more.
+
+    Args:
+        consumer: of uncommitted records, assigned to nothing.
+
+    Raises:
+        KafkaException: the broker does not answer, or does not let us read its transaction log.
+    """
+    last: Outcome | None = None
+    found: dict[tuple[str, int], Outcome] = {}
+    for value in _log(consumer, transactional_id):
+        status = value[_STATUS]
+        last = _PREPARED.get(status, _COMPLETE.get(status, last))
+        if status in _PREPARED:
+            found.update(dict.fromkeys(_partitions(value) & set(places), _PREPARED[status]))
+    return found if last is None else dict.fromkeys(places, last) | found
+
+
+def _log(consumer: Consumer, transactional_id: str) -> Iterator[bytes]:
+    """What the coordinator wrote about an id, in its order."""
+    known = consumer.list_topics(TOPIC, timeout=10.0).topics[TOPIC]
+    if known.error is not None:
+        raise KafkaException(known.error)
+    place = TopicPartition(TOPIC, _partition(transactional_id, len(known.partitions)), 0)
+    place.offset, end = consumer.get_watermark_offsets(place, timeout=10.0)
+    deadline = time.monotonic() + _OUTCOME_SECONDS
+    consumer.assign([place])
+    try:
+        while consumer.position([place])[0].offset < end and place.offset < end:
+            if time.monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{TOPIC} was not read to its end"))
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            if (error := message.error()) is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    break
+                raise KafkaException(error)
+            key, value = message.key() or b"", message.value()
+            if value and key[_KEY_HEAD:] == transactional_id.encode():
+                yield value
+    finally:
+        consumer.unassign()
+
+
+def _partitions(value: bytes) -> set[tuple[str, int]]:
+    """The partitions of a transaction; version 1 writes lengths as varints, one more than they are (KIP-482)."""
+    is_flexible = value[1] > 0
+    at = _PARTITIONS
+
+    def length(fixed: str) -> int:
+        nonlocal at
+        if not is_flexible:
+            (count,) = struct.unpack_from(fixed, value, at)
+            at += struct.calcsize(fixed)
+            return int(count)
+        count = shift = 0
+        while True:
+            byte = value[at]
+            at += 1
+            count |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return count - 1
+
+    found = set[tuple[str, int]]()
+    for _ in range(length(">i")):
+        size = length(">h")
+        topic = value[at : at + size].decode()
+        at += size
+        count = length(">i")
+        found.update((topic, number) for (number,) in struct.iter_unpack(">i", value[at : at + 4 * count]))
+        at += 4 * count
+        if is_flexible:
+            length("")  # tags, of which there are none
+    return found
+
+
+def _partition(transactional_id: str, count: int) -> int:
+    """Where a coordinator keeps an id: Java's String.hashCode without its sign (Kafka's Utils.abs)."""
+    hashed = 0
+    raw = transactional_id.encode("utf-16-be")
+    for high, low in zip(raw[::2], raw[1::2], strict=True):
+        hashed = (31 * hashed + (high << 8 | low)) & 0xFFFFFFFF
+    signed = hashed - (1 << 32) if hashed >> 31 else hashed
+    return (0 if signed == -(1 << 31) else abs(signed)) % count
+
+
+_GRACE = 1.0
+_SECONDS = 10.0
+
+
+@dataclass
+class _Hung:
+    """One writer's open ends: where, and the `@` of each partition concerned."""
+
+    places: list[TopicPartition] = field(default_factory=list)
+    marks: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Hanging:
+    """Looks for open transactions that hold back partitions of a category, and ends them.
+
+    Every worker's transaction writes `@` first into each state partition it touches, so the record at the last stable
+    offset of a state partition names the writer in question. Of several workers that meet the same hanging transaction,
+    the owner of its first partition ends it for all of them: a second takeover would cut the first short.
+
+    Args:
+        stable, uncommitted: consumers of committed and of all records, with the workers' group id but no members of
+            the group: neither waits for a rebalance. The first takes the last stable offset for a partition's end.
+        commands: the topic whose offsets are committed. states: every version's state topic, the worker's own first.
+        others: the other topics that a worker writes, events first.
+        partitions: how many each of them has.
+        sent: topics into which a worker may have sent commands and answers, and how many partitions each has.
+        source: the `ce_source` of what it sends.
+    """
+
+    stable: Consumer
+    uncommitted: Consumer
+    new_producer: Callable[[str], Producer]
+    commands: str
+    states: tuple[str, ...]
+    others: tuple[str, ...]
+    partitions: int
+    sent: Mapping[str, int] = field(default_factory=dict)
+    source: bytes = b""
+
+    def end(self, mine: Collection[int], *, alone: bool = False, overdue: bool = True) -> list[str]:
+        """Ends what hangs on these partitions; returns the transactional ids that were taken over.
+
+        `alone` says that nobody else seems to do it: then it is not left to the owner of the first partition.
+        `overdue` says that a transaction would have timed out by now. Until then an offset that is not stable counts
+        only beside open records: a coordinator that is slow to answer looks the same, and its owner is well.
+
+        Raises:
+            InfrastructureError: nobody knows any more how a transaction was decided to end.
+        """
+        ended = []
+        try:
+            for writer in sorted(self._hung(mine, overdue=overdue)):
+                hung = self._whole(writer, mine)
+                if hung.marks and (alone or min(hung.marks) in mine):
+                    self._end(writer, hung)
+                    ended.append(writer)
+        except KafkaException as error:
+            # A broker that is slow or away is asked again at the next look.
+            if not (error.args[0].retriable() or error.args[0].code() in UNREACHABLE):
+                raise
+        return ended
+
+    def holds(self, partitions: Collection[int]) -> bool:
+        """Whether a transaction is open on any of these partitions."""
+        return not self._is_stable(partitions) or any(self._open(p) for p in partitions)
+
+    def await_none(self, mine: Collection[int], lost: Collection[int], writer: str, seconds: float) -> None:
+        """Waits until no transaction is open on these partitions, and none of `writer` on those that it has lost.
+
+        Raises:
+            Fenced: one still is after so many seconds; this process must end, and whoever restores them ends it.
+        """
+        deadline = time.monotonic() + seconds
+        while self.holds(mine) or writer in self._hung(lost):
+            if time.monotonic() > deadline:
+                raise Fenced(f"a transaction hangs on {self.commands}{sorted(mine)}; this process ends")
+            time.sleep(0.05)
+
+    def _end(self, writer: str, hung: _Hung) -> None:
+        """Takes over, which ends what the coordinator knows to be open; and what it has forgotten, by hand.
+
+        A coordinator whose broker was killed between deciding and writing the markers can skip them when it is back
+        ("couldn't find leader endpoint", seen on 4.3.1): then one more transaction of the same producer writes them.
+        """
+        producer = self.new_producer(writer)
+        producer.init_transactions(_SECONDS)
+        deadline = time.monotonic() + _GRACE
+        while self.holds(hung.marks):
+            if time.monotonic() > deadline:
+                self._settle(producer, writer, self._whole(writer, hung.marks))
+                return
+            time.sleep(0.05)
+
+    def _settle(self, producer: Producer, writer: str, hung: _Hung) -> None:
+        if not hung.marks:
+            return
+        places = [*hung.places, *self._sent()]
+        outcomes = self._outcomes(writer, hung, places)
+        for outcome in sorted(set(outcomes.values())):
+            self._decide(producer, writer, hung, [p for p in places if outcomes[_key(p)] is outcome], outcome)
+
+    def _decide(
+        self, producer: Producer, writer: str, hung: _Hung, places: Iterable[TopicPartition], outcome: Outcome
+    ) -> None:
+        """One more transaction of the same producer, which ends what is open at these places in the same way."""
+        producer.begin_transaction()
+        # First what may fail, then what shows.
+        offsets = [
+            TopicPartition(self.commands, p, StateMark.decode(mark).commands, new_token())
+            for p, mark in hung.marks.items()
+        ]
+        producer.send_offsets_to_transaction(offsets, self.uncommitted.consumer_group_metadata(), _SECONDS)
+        for place in places:
+            told: Any = SETTLED if place.topic in self.others else NO_INPUT
+            is_state = place.topic in self.states
+            value, headers = (hung.marks[place.partition], None) if is_state else (b"{}", told)
+            producer.produce(place.topic, value, MARK, place.partition, headers=headers)
+        if producer.flush(_SECONDS):
+            raise InfrastructureError(f"what ends a transaction of {writer} was not delivered within {_SECONDS:.0f} s")
+        if outcome is Outcome.COMMIT:
+            producer.commit_transaction(_SECONDS)
+        else:
+            producer.abort_transaction(_SECONDS)
+
+    def _sent(self) -> list[TopicPartition]:
+        """Where commands and answers of this category's workers wait; those of another transaction wait on."""
+        places = [TopicPartition(topic, p) for topic, count in self.sent.items() for p in range(count)]
+        found = []
+        for place in places:
+            stable = self._end_of(place, stable=True)
+            if stable < self._end_of(place, stable=False) and is_written_by(
+                self.uncommitted, place, stable, self.source
+            ):
+                found.append(place)
+        return found
+
+    def _outcomes(self, writer: str, hung: _Hung, places: Iterable[TopicPartition]) -> dict[tuple[str, int], Outcome]:
+        """How it was decided to end at each place; where only offsets are open, at the events that go with them."""
+        wanted = [*map(_key, places)] or [(self.others[0], p) for p in hung.marks]
+        what = f"a transaction of {writer} hangs on partitions {sorted(hung.marks)} of {self.commands}"
+        try:
+            outcomes = outcomes_of(self.uncommitted, writer, wanted)
+        except KafkaException as error:
+            why: LeftfoldError = translated(error, doing="reading __transaction_state")
+            raise InfrastructureError(f"{what}, and how it was decided to end cannot be read: {why}") from error
+        if len(outcomes) < len(set(wanted)):
+            raise InfrastructureError(
+                f"{what}, and the brokers have forgotten how it was decided to end; see kafka-transactions.sh --help"
+            )
+        return outcomes
+
+    def _hung(self, partitions: Iterable[int], *, overdue: bool = True) -> dict[str, _Hung]:
+        """What hangs on these partitions, by writer; what no worker has written is left to time out."""
+        found: dict[str, _Hung] = {}
+        for partition in partitions:
+            places = self._open(partition)
+            if not places and (not overdue or self._is_stable([partition])):
+                continue
+            mark = self._mark(partition, places)
+            if mark:
+                hung = found.setdefault(StateMark.decode(mark).writer, _Hung())
+                hung.places += places
+                hung.marks[partition] = mark
+        return found
+
+    def _whole(self, writer: str, known: Collection[int]) -> _Hung:
+        """All that a writer has open, on partitions that are known to hang and on any other."""
+        found = self._hung(known).get(writer, _Hung())
+        for partition in set(range(self.partitions)) - set(known):
+            places = self._open(partition)
+            mark = self._mark(partition, places) if any(p.topic in self.states for p in places) else b""
+            if mark and StateMark.decode(mark).writer == writer:
+                found.places += places
+                found.marks[partition] = mark
+        return found
+
+    def _mark(self, partition: int, places: Iterable[TopicPartition]) -> bytes:
+        """The `@` at the hang or, where no state partition hangs, the last one that is committed."""
+        for place in places:
+            if place.topic in self.states and (
+                mark := mark_at(self.uncommitted, place, self._end_of(place, stable=True))
+            ):
+                return mark
+        marks = [last_mark(self.stable, TopicPartition(topic, partition)) for topic in self.states]
+        return max(filter(None, marks), key=lambda mark: StateMark.decode(mark).commands, default=b"")
+
+    def _open(self, partition: int) -> list[TopicPartition]:
+        places = [TopicPartition(topic, partition) for topic in (*self.states, *self.others)]
+        return [p for p in places if self._end_of(p, stable=True) < self._end_of(p, stable=False)]
+
+    def _end_of(self, place: TopicPartition, *, stable: bool) -> int:
+        consumer = self.stable if stable else self.uncommitted
+        return int(consumer.get_watermark_offsets(place, timeout=5.0)[1])
+
+    def _is_stable(self, partitions: Collection[int]) -> bool:
+        """Whether no committed offset of these waits for the end of a transaction: then a question does, too."""
+        wanted = [TopicPartition(self.commands, p) for p in partitions]
+        if not wanted:
+            return True
+        try:
+            return not any(tp.error for tp in self.stable.committed(wanted, timeout=1.0))
+        except KafkaException:
+            # Not so if nobody answers at all: this raises.
+            self.uncommitted.committed(wanted, timeout=1.0)
+            return False
+
+
+def _key(place: TopicPartition) -> tuple[str, int]:
+    return place.topic, place.partition

@@ -1,0 +1,120 @@
+"""Whether topics are those that a state partition was made from, and what a restore knows of its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from leftfold.engine.processing.recovery import Duty, Refolding
+from leftfold.engine.processing.stream_state import StateMark
+from leftfold.errors import ConfigurationError
+from leftfold.kafka.worker.membership import Left, read_metadata
+from leftfold.model import keys as names
+from leftfold.ports.protocols import RawRecord
+
+__all__ = ["KnownLogs", "Restored", "Stopped", "cut_commands"]
+
+
+@dataclass(frozen=True)
+class KnownLogs:
+    """The topics as one state partition knows them.
+
+    Offsets mean something in one topic only: in a copy, a restored or a shorter one they name other records. Versions
+    would be written twice if a state met a log that it was not made from.
+
+    Args:
+        ids: of the topics that are there now, by name.
+    """
+
+    duty: Duty
+    partition: int
+    mark: StateMark
+    ids: Mapping[str, str]
+
+    def check_same(self, end: int) -> None:
+        """Checks that the topics which the state rests on are the same ones; `end` is where the log ends.
+
+        Raises:
+            ConfigurationError: one is another topic of the same name.
+        """
+        name = self.duty.name
+        for topic in self.duty.rests:
+            if self.mark.is_of(topic, self.ids):
+                continue
+            known, now = self.mark.topics[topic], self.ids[topic]
+            if topic != self.duty.log:
+                raise ConfigurationError(
+                    f"process {name} has taken events of a topic {topic} with id {known}, and the one that is there "
+                    f"has id {now}: its events would count as those that were taken. Bring the former topic back, or "
+                    f"give the process another name, so that it begins with this one"
+                )
+            raise ConfigurationError(
+                f"the states of {name}[{self.partition}] were made from a topic {topic} with id {known}, which they "
+                f"know up to offset {self._known}; the one that is there has id {now} and ends at {end}. It is another "
+                f"log; to fold the states from it: leftfold state rebuild {name}"
+            )
+
+    def check_events(self, end: int) -> None:
+        """Checks that the log still reaches to where the state knows it.
+
+        Raises:
+            ConfigurationError: it ends before.
+        """
+        if self.mark.events > end:
+            raise ConfigurationError(
+                f"{self.duty.log}[{self.partition}] ends at {end}, but the states of {self.duty.name} know it up to "
+                f"offset {self.mark.events}: it was cut, copied or restored, and deciding on would write versions "
+                f"twice. To fold the states from what is there: leftfold state rebuild {self.duty.name}"
+            )
+
+    @property
+    def _known(self) -> int:
+        return max(self.mark.events, self.mark.commands) if self.duty.time else self.mark.events
+
+
+def cut_commands(name: str, partition: int, start: int, end: int) -> ConfigurationError:
+    """The error for commands that end before the first one that is to be decided."""
+    return ConfigurationError(
+        f"{names.commands(name)}[{partition}] ends at {end}, but commands up to offset {start} were taken: it was cut, "
+        f"copied or restored. To pass over what is there: leftfold state rebuild {name} --commands end; to take all "
+        f"of it: --commands start"
+    )
+
+
+@dataclass
+class Restored:
+    """A partition on its way to being served."""
+
+    partition: int
+    refold: Refolding
+    committed: int = 0
+    left: Left = field(default_factory=lambda: read_metadata(None))
+    mark: StateMark | None = None
+    overwritten: set[str] = field(default_factory=set)
+    state_start: int = 0
+    state_end: int = 0
+    events_end: int = 0
+    span: tuple[int, int] = (0, 0)
+    commands: tuple[int, int] = (0, 0)
+
+    @property
+    def known(self) -> StateMark:
+        """What `@` knows."""
+        return self.mark or StateMark()
+
+    @property
+    def start(self) -> int:
+        """The first command to decide."""
+        return max(self.committed, self.known.commands)
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A partition whose events cannot be folded beyond a record, whether a letter says so already, and how many
+    seconds it took to find that out.
+    """
+
+    record: RawRecord
+    why: str
+    is_noted: bool
+    seconds: float

@@ -1,0 +1,284 @@
+"""The consumer-group membership of a worker: its partitions, what it fetched, and the metadata of committed offsets."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
+from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, translated
+from leftfold.kafka.records import KafkaMessage, is_packed, place, unpacked
+from leftfold.model.encoding import number_in
+
+__all__ = ["CLEAN", "Left", "Member", "attempt", "new_token", "read_metadata", "started"]
+
+
+_NEVER = 1 << 63
+_HOLE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_error = Message.error
+_log = logging.getLogger(__name__)
+_METADATA = b"CGMDv2:"
+"""How librdkafka begins the metadata of a group; the generation follows in the machine's byte order."""
+
+
+class Member:
+    """One consumer, cooperative and read_committed; new partitions stay paused until they are served.
+
+    Args:
+        leave: called inside the rebalance with partitions that are going: (partitions, still ours to commit).
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], group: str, topic: str, leave: Callable[[list[int], bool], None]
+    ) -> None:
+        self.topic, self._group, self._leave = topic, group, leave
+        self.new: set[int] = set()
+        self._served: dict[int, int] = {}
+        self._assigned_at: dict[int, int] = {}
+        self._hole = ""
+        self._touched: set[int] = set()
+        self._kept: list[KafkaMessage] = []
+        self._config = {name: value for name, value in config.items() if name != "group.instance.id"}
+        self.consumer = Consumer(
+            {
+                "group.id": group,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                # What retention took of a partition that is served is reported, never read over.
+                "auto.offset.reset": "error",
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 1000,
+                "fetch.wait.max.ms": 100,
+                "queued.min.messages": 20_000,
+                "fetch.queue.backoff.ms": 2,
+                "check.crcs": True,
+                **config,
+            },
+            logger=QuietLog("worker"),
+        )
+        self.consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+
+    def fetch(self, limit: int, wait: float) -> list[KafkaMessage]:
+        """Waits up to `wait` seconds for a command, then takes what is there, what was put back first: only of
+        partitions that were served all the while. They stay messages until they are decided, since many records at
+        once outgrow the processor's cache.
+
+        Raises:
+            InfrastructureError: the topic was deleted, or holds no more what comes next; what was fetched before that
+                is given out first. Fenced: this member must end.
+        """
+        self._touched.clear()
+        if self._hole:
+            return self._fetched_before(limit)
+        first = self.consumer.poll(0 if self._kept else wait)
+        messages = [first] if first is not None else []
+        if first is not None and (room := limit - 1 - len(self._kept)) > 0:
+            messages += self.consumer.consume(room, 0)
+        if any(map(_error, messages)):
+            messages = self._unpacked(messages)
+        # Read only now: what a rebalance took during the calls above has left the kept ones.
+        self._kept += [m for m in messages if self._usable(m)]
+        return self._fetched_before(limit)
+
+    def _fetched_before(self, limit: int) -> list[KafkaMessage]:
+        found, self._kept = self._kept[:limit], self._kept[limit:]
+        if self._hole and not found:
+            raise InfrastructureError(self._hole)
+        return found
+
+    def put_back(self, messages: Iterable[KafkaMessage]) -> None:
+        """Keeps messages of the last fetch that were not decided; the next one begins with them."""
+        self._kept = [*messages, *self._kept]
+
+    def serve(self, partition: int, offset: int) -> bool:
+        """Starts fetching a new partition at an offset; False when it cannot be started yet."""
+        try:
+            self.consumer.seek(TopicPartition(self.topic, partition, offset))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise
+            self._assign_at(partition, offset)
+            return False
+        self.new.discard(partition)
+        self._forget([partition])
+        self._served[partition] = offset
+        self._assigned_at.pop(partition, None)
+        self.consumer.resume([TopicPartition(self.topic, partition)])
+        return True
+
+    def rewind(self, offsets: Mapping[int, int]) -> None:
+        """Goes back to these offsets."""
+        self._forget(offsets)
+        for partition, offset in offsets.items():
+            self.consumer.seek(TopicPartition(self.topic, partition, offset))
+            self._served[partition] = offset
+
+    def forsake(self, partition: int) -> None:
+        """Stops serving a partition that is still ours; it counts as new again."""
+        self._served.pop(partition, None)
+        self._forget([partition])
+        self.consumer.pause([TopicPartition(self.topic, partition)])
+        self.new.add(partition)
+
+    def commit(self, offsets: Mapping[int, tuple[int, str]]) -> None:
+        """Commits offsets with metadata, outside any transaction."""
+        wanted = [TopicPartition(self.topic, p, offset, metadata) for p, (offset, metadata) in offsets.items()]
+        if wanted:
+            self.consumer.commit(offsets=wanted, asynchronous=False)
+
+    def metadata(self) -> Any | None:
+        """What a transaction commits offsets with; None while this is no member, when a broker would refuse none.
+
+        librdkafka leaves a group behind its user's back, and its metadata then says generation -1, which a broker takes
+        for an offset that belongs to no member. What is returned here is what is sent.
+        """
+        found: Any = self.consumer.consumer_group_metadata()
+        return None if _generation(found) < 0 or not self.consumer.memberid() else found
+
+    def committed(self, partitions: Iterable[int], timeout: float) -> list[TopicPartition]:
+        """The stable committed offsets with their metadata."""
+        return self.consumer.committed([TopicPartition(self.topic, p) for p in partitions], timeout=timeout)
+
+    def close(self) -> None:
+        """Leaves the group; what is still owned goes through `leave`."""
+        self.consumer.close()
+
+    def _forget(self, partitions: Collection[int]) -> None:
+        """Drops the kept messages of partitions."""
+        self._kept = [m for m in self._kept if m.partition() not in partitions]
+
+    def _unpacked(self, messages: list[KafkaMessage]) -> list[KafkaMessage]:
+        """The messages with one for each batch that cannot be unpacked, as far as it is read here."""
+        here = self._served.keys() - self._touched
+        try:
+            return unpacked(
+                self._config, self.consumer, [m for m in messages if not is_packed(m) or m.partition() in here]
+            )
+        except LeftfoldError as error:
+            # The batch is fetched again, and met again.
+            _log.warning("%s cannot be read: %s", self.topic, error)
+            return messages
+
+    def _usable(self, message: Message) -> bool:
+        error = message.error()
+        if error is None:
+            partition, offset = place(message)
+            return partition not in self._touched and offset >= self._served.get(partition, _NEVER)
+        if error.fatal():
+            raise Fenced(f"the consumer of {self.topic} cannot go on: {error}")
+        if error.code() == KafkaError._BAD_MSG:
+            _log.warning("%s[%d]@%d holds bytes that are no records: %s", self.topic, *place(message), error.str())
+        if error.code() in _HOLE:
+            self._note_hole(*place(message))
+        if error.code() in NOT_ALLOWED:
+            raise translated(error, doing=f"reading {self.topic} in group {self._group}")
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise InfrastructureError(f"{self.topic}: {error.str()}; was the topic deleted? see: leftfold check")
+        return False
+
+    def _note_hole(self, partition: int, offset: int) -> None:
+        """Has `fetch` raise where a served partition does not hold what comes next.
+
+        New partitions are assigned at 0 before it is known where they go on, and topics need not begin there.
+        """
+        if partition not in self._touched and offset >= self._served.get(partition, _NEVER):
+            self._hole = (
+                f"{self.topic}[{partition}] does not hold offset {offset}, which comes next: retention took it, or the "
+                f"topic was cut or made again. This worker ends, and the next one counts what was lost"
+            )
+
+    def _assign_at(self, partition: int, offset: int) -> None:
+        """Assigns a new partition once more, at the offset that it is to be served from.
+
+        One that was fetched at 0 before it was paused, and does not hold 0, takes no `seek` any more: librdkafka has
+        given it up (rd_kafka_offset_reset). It stays paused.
+        """
+        if self._assigned_at.get(partition) != offset:
+            self._assigned_at[partition] = offset
+            self.consumer.incremental_unassign([TopicPartition(self.topic, partition)])
+            self.consumer.incremental_assign([TopicPartition(self.topic, partition, offset)])
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        numbers = {tp.partition for tp in partitions}
+        self._touched |= numbers
+        self.new |= numbers
+        for partition in partitions:
+            # Without an offset librdkafka asks the broker for one first. Until it knows, `seek` fails, and an answer
+            # that comes late moves a partition after its `seek` (seen with OFFSET_END: a command was skipped).
+            partition.offset = 0
+        consumer.incremental_assign(partitions)
+        if partitions:
+            consumer.pause(partitions)
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._gone(consumer, partitions, ours=True)
+
+    def _lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._gone(consumer, partitions, ours=False)
+
+    def _gone(self, consumer: Consumer, partitions: list[TopicPartition], *, ours: bool) -> None:
+        numbers = [tp.partition for tp in partitions]
+        self._touched |= set(numbers)
+        self._forget(numbers)
+        self._leave(numbers, ours)
+        self.new -= set(numbers)
+        for number in numbers:
+            self._served.pop(number, None)
+            self._assigned_at.pop(number, None)
+        consumer.incremental_unassign(partitions)
+
+
+def _generation(metadata: bytes) -> int:
+    """The generation in a group's metadata; 0 when this is a format that we do not know."""
+    if not metadata.startswith(_METADATA):
+        return 0
+    return int.from_bytes(metadata[len(_METADATA) : len(_METADATA) + 4], sys.byteorder, signed=True)
+
+
+CLEAN = "clean"
+
+
+@dataclass(frozen=True)
+class Left:
+    """How the last owner left a partition.
+
+    `suspect`: it took the partition and died before committing anything, so one of the next commands may have
+    killed it. `attempts`: how often the very next command was begun alone.
+    """
+
+    token: str
+    suspect: bool
+    attempts: int
+
+
+def new_token() -> str:
+    """The metadata of a batch: random, so that a commit of unknown outcome can be recognised."""
+    return f"b:{secrets.token_hex(8)}"
+
+
+def started() -> str:
+    """The metadata of a partition that was taken over and not yet moved."""
+    return "s"
+
+
+def attempt(number: int) -> str:
+    """The metadata before the `number`-th lonely try of the next command."""
+    return f"a:{number}"
+
+
+def read_metadata(metadata: str | None) -> Left:
+    """What the metadata says; an unknown one counts as a plain batch end."""
+    text = metadata or ""
+    if text == started():
+        return Left(text, suspect=True, attempts=0)
+    if text.startswith("a:") and (attempts := number_in(text[2:])) is not None:
+        return Left(text, suspect=True, attempts=attempts)
+    return Left(text, suspect=False, attempts=0)

@@ -1,0 +1,171 @@
+"""Sends answers to clients after the commit, outside the transaction, and only to reply topics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from leftfold.engine.processing.command_wire import ack, small
+from leftfold.errors import refused
+from leftfold.kafka.errors import QuietLog
+from leftfold.model.position import Position
+from leftfold.ports.codec import JSON
+from leftfold.ports.outgoing import Reply
+
+__all__ = ["Replies"]
+
+_ACK = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.ack.v1"), ("content-type", JSON)]
+_NACK = [("ce_specversion", b"1.0"), ("ce_type", b"leftfold.nack.v1"), ("content-type", JSON)]
+
+
+LARGEST = 900_000
+"""Bytes of an answer, which a reply topic takes by default."""
+ASKED, ASKED_SECONDS = 50, 10.0
+"""Whoever makes names up may cost no more than so many questions in so many seconds."""
+# What Kafka allows in a topic's name; anything else is not even asked for.
+_TO = re.compile(rb"([a-zA-Z0-9._-]{1,240}\.replies)/([0-9]{1,6})")
+
+
+class Replies:
+    """An idempotent producer of answers; one that cannot be sent is counted, since the client may ask again.
+
+    Args:
+        partitions: how many partitions a topic has, 0 when it does not exist; asked again only for what was not there,
+            and not too often.
+        report: told when the producer was replaced after a fatal error. clock: seconds that only grow.
+        own: the App's own topic, which it must be able to write; what others name in `reply_to` it need not.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        partitions: Callable[[str], int],
+        counts: Counter[str],
+        report: Callable[[str, Mapping[str, Any]], None] = lambda what, details: None,
+        clock: Callable[[], float] = time.monotonic,
+        own: str = "",
+    ) -> None:
+        self._config = {
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "retry.backoff.ms": 10,
+            "queue.buffering.max.messages": 1_000_000,
+            "delivery.report.only.error": True,
+            "partitioner": "murmur2_random",
+            **config,
+            "error_cb": self._error,
+            "on_delivery": self._lost,
+        }
+        self._own, self._denied = own, ""
+        self._fatal = ""
+        self._producer = self._new()
+        self._partitions, self._counts, self._report = partitions, counts, report
+        self._places: dict[bytes, tuple[str, int]] = {}
+        self._counts_of: dict[str, int] = {}
+        self._clock, self._asked, self._since = clock, 0, clock()
+
+    def send(self, replies: Iterable[Reply], topic: str, ends: Mapping[int, int]) -> None:
+        """Sends the answers of a committed batch; `ends` are the ends of `topic` known now, by partition."""
+        if self._fatal:
+            self._replace()
+        positions = {p: Position.at(topic, p, end).to_json() for p, end in ends.items()}
+        for reply in replies:
+            place = self._place(reply.to)
+            if place is None:
+                self._counts["replies_unanswerable"] += 1
+                continue
+            if reply.error is None:
+                value = ack(reply.version, reply.events, positions.get(reply.partition, "{}"))
+                headers: Any = [*_ACK, ("ce_causationid", reply.command_id)]
+            else:
+                value = json.dumps(small(reply.error, LARGEST), separators=(",", ":")).encode()
+                headers = [*_NACK, ("ce_causationid", reply.command_id)]
+            if not self._sent(place, value, headers):
+                self._counts["replies_lost"] += 1
+        self._poll(0)
+
+    def check(self) -> None:
+        """Hears what became of answers.
+
+        Raises:
+            ConfigurationError: the App's own clients may not be answered.
+        """
+        self._poll(0)
+        if self._denied:
+            raise refused(f"answering in {self._own}: {self._denied}")
+
+    def flush(self, timeout: float) -> None:
+        """Waits for what is under way."""
+        self._serve(self._producer.flush, timeout)
+
+    def _sent(self, place: tuple[str, int], value: bytes, headers: Any) -> bool:
+        """Hands an answer to the producer, to a new one when this one can no longer send; False: it is lost."""
+        for _ in range(2):
+            try:
+                self._producer.produce(place[0], value, None, place[1], headers=headers)
+            except BufferError:
+                self._poll(0.01)
+                return False
+            except KafkaException as error:
+                self._poll(0.01)
+                if not (self._fatal or error.args[0].code() == KafkaError._FATAL):
+                    return False
+                self._fatal = self._fatal or str(error)
+                self._replace()
+            else:
+                return True
+        return False
+
+    def _poll(self, seconds: float) -> None:
+        self._serve(self._producer.poll, seconds)
+
+    def _serve(self, serve: Callable[[float], object], seconds: float) -> None:
+        try:
+            serve(seconds)
+        except (KafkaException, AttributeError, SystemError) as error:
+            # A fatal error is raised here; with one pending, confluent-kafka may fail at its last log line instead.
+            self._fatal = self._fatal or str(error)
+
+    def _lost(self, error: KafkaError | None, message: Message) -> None:
+        """Only failures are told of."""
+        if error is None:
+            return
+        self._counts["replies_lost"] += 1
+        if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED and message.topic() == self._own:
+            self._denied = f"{error.str()} ({error.name()})"
+
+    def _error(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self._fatal = str(error)
+
+    def _replace(self) -> None:
+        """A producer that met a fatal error never sends again; what it had not sent is lost, and asked for again."""
+        self._counts["reply_senders_replaced"] += 1
+        self._report("sender of answers replaced", {"why": self._fatal})
+        self._fatal, self._producer = "", self._new()
+
+    def _new(self) -> Producer:
+        return Producer(self._config, logger=QuietLog("answers"))
+
+    def _place(self, to: bytes) -> tuple[str, int] | None:
+        """`topic/partition`, if it is an existing partition of a reply topic."""
+        place = self._places.get(to)
+        if place is None and (found := _TO.fullmatch(to)):
+            topic, partition = found[1].decode(), int(found[2])
+            if partition >= self._counts_of.get(topic, 0) and self._may_ask() and (count := self._partitions(topic)):
+                self._counts_of[topic] = count
+            if partition < self._counts_of.get(topic, 0):
+                place = self._places[to] = topic, partition
+        return place
+
+    def _may_ask(self) -> bool:
+        if self._clock() - self._since > ASKED_SECONDS:
+            self._asked, self._since = 0, self._clock()
+        self._asked += 1
+        return self._asked <= ASKED

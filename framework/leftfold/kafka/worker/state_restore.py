@@ -1,0 +1,424 @@
+"""Restores state partitions before they are served: completely, or not at all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from leftfold.engine.processing.recovery import Duty, duty_of
+from leftfold.engine.processing.stream_state import MARK, StateMark, is_state, state_key
+from leftfold.errors import ContractError, InfrastructureError
+from leftfold.kafka.worker.hanging_transactions import Hanging, last_mark
+from leftfold.kafka.worker.log_identity import KnownLogs, Restored, Stopped, cut_commands
+from leftfold.kafka.worker.membership import read_metadata
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.position import Place, Position
+from leftfold.ports.protocols import LogReader, RawRecord, StateStore
+
+__all__ = ["TRANSACTION_SECONDS", "Report", "Restoration", "RestorePorts"]
+
+
+TRANSACTION_SECONDS = 10.0
+"""After how long a broker ends a worker's open transaction."""
+
+
+@dataclass(frozen=True)
+class RestorePorts:
+    """What a restoration reads with: the member's own consumer, two that are no members and see stable and uncommitted
+    ends, and a log reader. `identities` are the ids of the topics concerned.
+    """
+
+    member: Consumer
+    stable: Consumer
+    uncommitted: Consumer
+    open_log: Callable[[], LogReader]
+    topics: Callable[[], Mapping[str, int]]
+    producer: Callable[[str], Producer]
+    identities: Callable[[Duty], Mapping[str, str]]
+
+    def hanging(self, app: App, duty: Duty) -> Hanging:
+        """What looks after open transactions on the topics of a category."""
+        name, topics = duty.name, self.topics()
+        mine = names.state(name, duty.version)
+        states = (mine, *(t for t in topics if t != mine and t.startswith(f"{name}.state.v")))
+        return Hanging(
+            self.stable,
+            self.uncommitted,
+            self.producer,
+            names.commands(name),
+            states,
+            duty.writes,
+            app.partitions,
+            {topic: count for topic, count in topics.items() if topic.endswith(".commands")},
+            f"/{app.name}/{name}".encode(),
+        )
+
+
+Report = Callable[[str, Mapping[str, Any]], None]
+READ = 200
+ALONE_SECONDS, TELL_SECONDS = 25.0, 5.0
+_SHOWN = 5
+_RECENT = 1000
+"""How many dead letters behind a note may stand before it is written again: who looks for notes reads so far back."""
+
+
+class Restoration:
+    """Restores some partitions of one category in small steps, so that held ones go on being served.
+
+    Args:
+        deadline: seconds without any progress after which a restore refuses to serve; however long it takes with.
+        report: told every few seconds how far it is.
+
+    An event that cannot be folded stops its own partition only, see `stopped`.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        category: str,
+        partitions: list[int],
+        new_store: Callable[[], StateStore],
+        ports: RestorePorts,
+        *,
+        deadline: float = 60.0,
+        report: Report = lambda what, details: None,
+    ) -> None:
+        self._app, self._ports = app, ports
+        self._duty = duty_of(app, category)
+        self._commands, self._log_of = names.commands(category), self._duty.log
+        self._state = names.state(category, self._duty.version)
+        self.found = {p: Restored(p, self._duty.refold(new_store())) for p in partitions}
+        self._began, self._deadline, self._waited = time.monotonic(), deadline, 0.0
+        self._moved = self._told = self._stood = self._began
+        self._report = report
+        self._log: LogReader | None = None
+        self._ids: Mapping[str, str] = {}
+        self._versions: list[str] = []
+        self._version = ""
+        self._version_ends: dict[int, int] = {}
+        self._theirs: dict[int, StateMark] = {}
+        self._letters: dict[str, dict[int, tuple[int, int]]] | None = None
+        self.stopped: dict[int, Stopped] = {}
+        self._phase: Callable[[], bool] = self._committed
+
+    def drop(self, partition: int) -> None:
+        """The partition is not ours any more."""
+        self.found.pop(partition, None)
+
+    def step(self) -> bool:
+        """Does a little; True once every partition is complete.
+
+        Raises:
+            InfrastructureError: nothing moved within the deadline, or events are missing.
+        """
+        if not self.found:
+            return True
+        phase = self._phase
+        if time.monotonic() - self._moved > self._deadline:
+            raise InfrastructureError(
+                f"{self._commands}{sorted(self.found)}: not restored, and no progress within {self._deadline:.0f} s "
+                f"({phase.__name__.strip('_')}); nothing is served from a state that may be short"
+            )
+        is_complete = phase()
+        if self._phase != phase:
+            self._moved = time.monotonic()
+        return is_complete
+
+    def close(self) -> None:
+        """Lets go of the reader."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _committed(self) -> bool:
+        wanted = [TopicPartition(self._commands, p) for p in self.found]
+        try:
+            stable = self._ports.member.committed(wanted, timeout=1.0)
+        except KafkaException:
+            self._end_hanging()
+            return False
+        if any(tp.error is not None for tp in stable):
+            self._end_hanging()
+            return False
+        try:
+            self._ids = self._ports.identities(self._duty)
+        except InfrastructureError as error:
+            if error.__cause__ is None:
+                raise
+            return False  # no broker answers, which says nothing about topics
+        for tp in stable:
+            restored = self.found[tp.partition]
+            restored.commands = self._ends(self._commands, tp.partition)
+            restored.left = read_metadata(tp.metadata)
+            restored.committed = max(tp.offset, 0 if self._duty.adopts else self._taken(tp.partition))
+        self._waited, self._phase = 0.0, self._watermarks
+        return False
+
+    def _taken(self, partition: int) -> int:
+        """The next record to take as other versions know it: brokers forget the offsets of a group that nobody uses."""
+        places = [TopicPartition(topic, partition) for topic in self._others()]
+        marks = [StateMark.decode(mark) for place in places if (mark := last_mark(self._ports.stable, place))]
+        return max((mark.commands for mark in marks if mark.is_of(self._commands, self._ids)), default=0)
+
+    def _others(self) -> list[str]:
+        """The state topics of other versions."""
+        return [t for t in self._ports.topics() if t != self._state and t.startswith(f"{self._duty.name}.state.v")]
+
+    def _watermarks(self) -> bool:
+        if self._holds_readers():
+            # The states may contain it already, and then the restore would never read to where it hangs.
+            self._end_hanging()
+            return False
+        start: dict[int, int] = {}
+        for partition, restored in self.found.items():
+            restored.state_start, restored.state_end = self._ends(self._state, partition)
+            start[partition] = restored.state_start
+            _, restored.events_end = self._ends(self._log_of, partition)
+        self._log = self._ports.open_log()
+        self._log.seek(Position({self._state: start}))
+        self._phase = self._states
+        return False
+
+    def _holds_readers(self) -> bool:
+        """Whether a transaction is open on events or letters, which need not be read here to their end.
+
+        Only where workers alone write them: routers write the log and the letters of a process at any time.
+        """
+        if self._log_of not in self._duty.writes:
+            return False
+        places = [TopicPartition(topic, p) for topic in self._duty.writes for p in self.found]
+        stable = (self._ports.stable.get_watermark_offsets(place, timeout=5.0)[1] for place in places)
+        return any(end < self._ends(place.topic, place.partition)[1] for place, end in zip(places, stable, strict=True))
+
+    def _ends(self, topic: str, partition: int) -> tuple[int, int]:
+        low, high = self._ports.uncommitted.get_watermark_offsets(TopicPartition(topic, partition), timeout=5.0)
+        return low, high
+
+    def _states(self) -> bool:
+        log = self._reader()
+        records = self._read(log)
+        for record in records:
+            restored = self.found.get(record.partition)
+            if restored is None or record.value is None or record.key is None:
+                continue
+            self._learn(restored, record.key, record)
+        if self._short(log, self._state, {p: r.state_end for p, r in self.found.items()}):
+            if not records:
+                self._end_hanging()
+            return False
+        for restored in self.found.values():
+            self._check_logs(restored)
+            restored.span = self._span(restored)
+            self._pass_over_lost(restored)
+        if self._duty.foretells and any(begin < end for begin, end in (r.span for r in self.found.values())):
+            self._look_for_refusals(log)
+        else:
+            self._fold(log)
+        return False
+
+    def _learn(self, restored: Restored, key: bytes, record: RawRecord) -> None:
+        """Takes a record of the states, in which anything may stand: whoever may write to the topic wrote it."""
+        value = record.value or b""
+        if key == MARK and (mark := StateMark.read(value)) is not None:
+            restored.mark = mark
+        elif not (name := state_key(key)):
+            self._report("foreign state", {"at": str(Place(record.topic, record.partition, record.offset))})
+        elif is_state(value):
+            restored.refold.store.put([(name, value)])
+            restored.overwritten.discard(name)
+        else:
+            restored.overwritten.add(name)
+
+    def _span(self, restored: Restored) -> tuple[int, int]:
+        """Which records of the log the states lack."""
+        mark = restored.mark
+        if restored.overwritten:
+            streams = sorted(restored.overwritten)[:_SHOWN]
+            self._report("foreign state", {"topic": self._state, "partition": restored.partition, "of": streams})
+        is_short = mark and (mark.start < restored.state_start or not mark.is_of(self._state, self._ids))
+        # Its first records were deleted, which compaction never does, it is a copy, or somebody wrote over them: only
+        # the whole log makes up for what it may lack.
+        known = StateMark() if is_short or restored.overwritten else restored.known
+        return self._duty.span(known, restored.start, restored.events_end)
+
+    def _look_for_refusals(self, log: LogReader) -> None:
+        # What is passed over is noted for as long as the log is kept; letters are not.
+        topics = [self._duty.refusals, *{names.skipped(self._duty.name)}.intersection(self._ports.topics())]
+        self._letters = {topic: {p: self._ends(topic, p) for p in self.found} for topic in topics}
+        log.seek(Position({topic: {p: low for p, (low, _) in s.items()} for topic, s in self._letters.items()}))
+        self._phase = self._refusals
+
+    def _check_logs(self, restored: Restored) -> None:
+        """Has a partition begin where its state and the topics agree.
+
+        Raises:
+            ConfigurationError: the topics are not those that the state was made from, or shorter.
+        """
+        mark, partition = restored.known, restored.partition
+        known = KnownLogs(self._duty, partition, mark, self._ids)
+        known.check_same(restored.events_end)
+        if mark.events > restored.events_end:
+            # The mark may be younger than the end that was asked for before it was read.
+            known.check_events(self._ends(self._log_of, partition)[1])
+        if not mark.is_of(self._commands, self._ids):
+            self._report(
+                "commands begin again", {"topic": self._commands, "partition": partition, "was at": mark.commands}
+            )
+            restored.committed, restored.mark = 0, replace(mark, commands=0)
+        self._check_commands(restored)
+
+    def _check_commands(self, restored: Restored) -> None:
+        """Refuses a topic that ends before what was taken from it."""
+        partition = restored.partition
+        if restored.start > restored.commands[1]:
+            restored.commands = self._ends(self._commands, partition)
+        if restored.start > restored.commands[1]:
+            raise cut_commands(self._duty.name, partition, restored.start, restored.commands[1])
+
+    def _pass_over_lost(self, restored: Restored) -> None:
+        """Begins behind commands that retention took, and says how many those were."""
+        partition, low = restored.partition, restored.commands[0]
+        if restored.start < low:
+            details = {"topic": self._commands, "partition": partition, "offsets": f"{restored.start} to {low - 1}"}
+            self._report("commands lost to retention", {**details, "commands": low - restored.start})
+            restored.committed = low
+
+    def _refusals(self) -> bool:
+        """Learns which records of the log were not taken, or need not be."""
+        log, letters = self._reader(), self._letters or {}
+        records = self._read(log)
+        for record in records:
+            if restored := self.found.get(record.partition):
+                restored.refold.pass_over(record)
+        if not any(self._short(log, topic, {p: s[p][1] for p in self.found}) for topic, s in letters.items()):
+            self._fold(log)
+        elif not records:
+            self._end_hanging()
+        return False
+
+    def _fold(self, log: LogReader) -> None:
+        log.seek(Position({self._log_of: {p: r.span[0] for p, r in self.found.items()}}))
+        self._phase = self._event_tail
+
+    def _event_tail(self) -> bool:
+        log = self._reader()
+        records = self._read(log)
+        for record in records:
+            restored = self.found.get(record.partition)
+            if restored is None or record.offset >= restored.span[1]:
+                continue
+            try:
+                restored.refold.add(record)
+            except (ContractError, InfrastructureError) as error:
+                if self._duty.foretells:
+                    raise
+                if self._letters is None:
+                    # What is folded already is passed over when all of it is folded again.
+                    self._look_for_refusals(log)
+                    return False
+                self._stop_at(restored, record, str(error))
+        if self._short(log, self._log_of, {p: r.span[1] for p, r in self.found.items()}):
+            if not records:
+                self._end_hanging()
+            self._tell(log)
+            return False
+        self._versions = self._others() if self._duty.adopts else []
+        return self._next_version()
+
+    def _stop_at(self, restored: Restored, record: RawRecord, why: str) -> None:
+        """Gives a partition up at an event that cannot be folded, unless somebody has said that it need not be."""
+        noted, partition = restored.refold.noted.get(record.offset), restored.partition
+        if record.offset not in restored.refold.passed:
+            end = (self._letters or {})[self._duty.refusals][partition][1]
+            is_noted, seconds = noted is not None and noted >= end - _RECENT, time.monotonic() - self._began
+            self.stopped[partition] = Stopped(record, why, is_noted, seconds)
+            self.found.pop(partition)
+
+    def _next_version(self) -> bool:
+        """Turns to the answers of another decider version that has decided more recently, in a rolling upgrade.
+
+        True when there is none left.
+        """
+        while self._versions:
+            self._version, self._moved = self._versions.pop(), time.monotonic()
+            self._theirs = {p: mark for p, mark in self._marks_of(self._version).items() if self._is_ahead(p, mark)}
+            if self._theirs:
+                spans = {p: self._ends(self._version, p) for p in self._theirs}
+                self._version_ends = {p: high for p, (_, high) in spans.items()}
+                self._reader().seek(Position({self._version: {p: low for p, (low, _) in spans.items()}}))
+                self._phase = self._answers
+                return False
+        return True
+
+    def _answers(self) -> bool:
+        """Takes over answers and origins."""
+        log = self._reader()
+        records = self._read(log)
+        for record in records:
+            restored = self.found.get(record.partition)
+            if restored is None or record.key is None or record.value is None:
+                continue
+            if record.key == MARK and (mark := StateMark.read(record.value)) is not None:
+                self._theirs[record.partition] = mark
+            elif key := state_key(record.key):
+                restored.refold.adopt(key, record.value)
+        if self._short(log, self._version, {p: end for p, end in self._version_ends.items() if p in self.found}):
+            if not records:
+                self._end_hanging()
+            return False
+        for partition in self._theirs.keys() & self.found.keys():
+            restored, theirs = self.found[partition], self._theirs[partition]
+            if theirs.is_of(self._commands, self._ids) and self._is_ahead(partition, theirs):
+                restored.mark = replace(restored.known, commands=theirs.commands)
+                self._check_commands(restored)
+                self._pass_over_lost(restored)
+        return self._next_version()
+
+    def _is_ahead(self, partition: int, theirs: StateMark) -> bool:
+        return theirs.commands > self.found[partition].known.commands
+
+    def _marks_of(self, topic: str) -> dict[int, StateMark]:
+        """The last mark of each partition in another version's topic."""
+        marks = {p: last_mark(self._ports.stable, TopicPartition(topic, p)) for p in self.found}
+        return {p: StateMark.decode(mark) for p, mark in marks.items() if mark}
+
+    def _short(self, log: LogReader, topic: str, ends: Mapping[int, int]) -> bool:
+        position = log.position()
+        return any(position.next_offset(topic, p) < end for p, end in ends.items())
+
+    def _read(self, log: LogReader) -> list[RawRecord]:
+        records = list(log.poll(READ, 0.02))
+        if records:
+            self._waited, self._moved = 0.0, time.monotonic()
+        return records
+
+    def _tell(self, log: LogReader) -> None:
+        """Says how far the log is folded; offsets have gaps, so it is about that far."""
+        if time.monotonic() - self._told < TELL_SECONDS:
+            return
+        self._told, position = time.monotonic(), log.position()
+        spans = {p: r.span for p, r in self.found.items()}
+        done = sum(min(position.next_offset(self._log_of, p), end) - begin for p, (begin, end) in spans.items())
+        whole = sum(end - begin for begin, end in spans.values())
+        self._report("folding", {"topic": self._log_of, "partitions": sorted(spans), "done": done, "of": whole})
+
+    def _reader(self) -> LogReader:
+        if self._log is None:
+            raise InfrastructureError("this restoration is closed")
+        return self._log
+
+    def _end_hanging(self) -> None:
+        """After a second of no progress, ends the transactions of writers that died with one open."""
+        now = time.monotonic()
+        if not self._waited:
+            self._waited = self._stood = now
+        elif now - self._waited > 1.0:
+            self._waited = now + 5.0
+            alone = now - self._began > ALONE_SECONDS
+            overdue = now - self._stood > TRANSACTION_SECONDS
+            self._ports.hanging(self._app, self._duty).end(self.found, alone=alone, overdue=overdue)

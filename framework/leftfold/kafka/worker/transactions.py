@@ -1,0 +1,283 @@
+"""One transaction at a time; its producer is replaced whenever a request may still be under way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from leftfold.errors import Fenced
+from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, translated
+from leftfold.ports.outgoing import Outgoing
+
+__all__ = ["REFUSED", "Aborted", "Committed", "Result", "Transactions", "Unknown", "Watchdog"]
+
+
+EXIT_CODE = 75
+
+
+def _leave(what: str, seconds: float) -> None:
+    sys.stderr.write(f"watchdog: {what} did not return within {seconds:.0f} s; this process ends to be restarted\n")
+    sys.stderr.flush()
+    os._exit(EXIT_CODE)
+
+
+class Watchdog:
+    """Guards calls from outside (librdkafka#5456: `send_offsets_to_transaction` was seen to hang for 240 s).
+
+    Args:
+        expired: called with what hung and its deadline in seconds; the default ends the process with exit 75.
+    """
+
+    def __init__(self, expired: Callable[[str, float], None] = _leave) -> None:
+        self._expired = expired
+        self._guarded: dict[int, tuple[float, str, float]] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def within(self, seconds: float, what: str) -> Iterator[None]:
+        """The block must end within `seconds`."""
+        mine = threading.get_ident()
+        self._guarded[mine] = (time.monotonic() + seconds, what, seconds)
+        try:
+            yield
+        finally:
+            self._guarded.pop(mine, None)
+
+    def close(self) -> None:
+        """Stops watching."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(0.25):
+            now = time.monotonic()
+            for deadline, what, seconds in list(self._guarded.values()):
+                if now > deadline:
+                    self._expired(what, seconds)
+
+
+_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+REFUSED = frozenset(
+    {
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+    }
+)
+"""Codes which say that a record of the transaction will never be taken."""
+_TROUBLE = ("REQTMOUT", "FAIL", "TXNERR")
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The transaction is committed; `ends` are the next offsets of the watched topic by partition."""
+
+    ends: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Aborted:
+    """Nothing of the transaction will ever be seen. `code` is that of the client's error, 0 = there is none."""
+
+    why: str
+    code: int = 0
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """It may be committed or not; the stable committed offset tells. `ends` as for Committed, `code` as for Aborted."""
+
+    why: str
+    ends: Mapping[int, int]
+    code: int = 0
+
+
+Result = Committed | Aborted | Unknown
+
+
+class Transactions:
+    """Runs transactions under one transactional id.
+
+    Rotate when dirty: after any exception, any REQTMOUT, FAIL or TXNERR log line, an error callback or a slow call,
+    the next transaction gets a new producer with the same id, whose `init_transactions` fences every straggler. A
+    late EndTxn could otherwise commit a later, aborted transaction (librdkafka#5423).
+
+    Args:
+        timeout: seconds that one call may take before its outcome counts as unknown.
+        rotate: False only in the tests that show what happens without it.
+
+    Attributes:
+        longest: seconds that the broker lets a transaction last.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        id_: str,
+        watchdog: Watchdog,
+        *,
+        timeout: float = 5.0,
+        rotate: bool = True,
+    ) -> None:
+        self.id, self._timeout, self._rotates, self._watchdog = id_, timeout, rotate, watchdog
+        self._slow = float(config.get("socket.timeout.ms", 10_000)) / 2000
+        self._log = _Listening(self)
+        self._config = {
+            "enable.idempotence": True,
+            "transaction.timeout.ms": 10_000,
+            "socket.timeout.ms": 10_000,
+            "retry.backoff.ms": 10,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 1_048_576,
+            "compression.type": "none",
+            "partitioner": "murmur2_random",
+            **config,
+            "transactional.id": id_,
+            "error_cb": self._error,
+        }
+        self.longest = float(self._config["transaction.timeout.ms"]) / 1000
+        self.dirty = ""
+        self.rotations = -1
+        self._producer = self._new()
+
+    def refresh(self) -> None:
+        """Replaces a producer that may have a request still under way, which ends its transaction if one is open.
+
+        Raises:
+            Fenced: as `run`.
+        """
+        self._producer.poll(0)
+        if self.dirty and self._rotates:
+            self._producer = self._new()
+
+    def run(
+        self,
+        writes: Iterable[tuple[str, Sequence[Outgoing]]],
+        offsets: Sequence[TopicPartition],
+        group: Any,
+        *,
+        watch: str = "",
+    ) -> Result:
+        """Writes records and offsets in one transaction; `watch` is the topic whose ends are wanted.
+
+        `writes` may decide as it goes: it is consumed inside the transaction. What it raises goes to the caller.
+        Call `refresh` before each run.
+
+        Raises:
+            Fenced: another producer has this id; the process must end and never take the id again.
+        """
+        ends: dict[int, int] = {}
+        try:
+            with self._watchdog.within(3 * self._timeout, f"a transaction of {self.id}"):
+                self._call(self._producer.begin_transaction)
+                for topic, records in writes:
+                    self._produce(topic, records, ends if topic == watch else None)
+                # Offsets first: the partitions of the records are added to the transaction meanwhile.
+                self._call(self._producer.send_offsets_to_transaction, list(offsets), group, self._timeout)
+                if left := self._call(self._producer.flush, self._timeout):
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records not delivered"))
+        except (KafkaException, BufferError) as error:
+            self._spoiled(error)
+            self._producer = self._new()
+            return Aborted(str(error), code_of(error))
+        except BaseException as error:
+            self.dirty = f"interrupted by {error!r}"
+            raise
+        try:
+            with self._watchdog.within(2 * self._timeout, f"a commit of {self.id}"):
+                self._call(self._producer.commit_transaction, self._timeout)
+        except KafkaException as error:
+            self._spoiled(error)
+            self._producer = self._new()
+            return Unknown(str(error), ends, code_of(error))
+        self._producer.poll(0)
+        return Committed(ends)
+
+    def close(self) -> None:
+        """Lets go of the producer."""
+        del self._producer
+
+    def _produce(self, topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
+        produce: Any = self._producer.produce
+        last = {record.partition: index for index, record in enumerate(records)} if ends is not None else {}
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None and ends is not None:
+                ends[int(message.partition() or 0)] = int(message.offset() or 0) + 1
+
+        for index, (partition, key, value, headers) in enumerate(records):
+            if last.get(partition) == index:
+                produce(topic, value, key, partition, delivered, headers=headers)
+            else:
+                produce(topic, value, key, partition, headers=headers)
+
+    def _call(self, function: Any, *args: Any) -> Any:
+        began = time.monotonic()
+        try:
+            result = function(*args)
+        except (AttributeError, SystemError) as error:
+            # With a fatal error pending, confluent-kafka serves one more log line, fails at that and reports this.
+            raise Fenced(f"{self.id} met a fatal error of its client ({error}); this process ends") from error
+        if time.monotonic() - began > self._slow:
+            self.dirty = f"{function.__name__} took {time.monotonic() - began:.1f} s"
+        return result
+
+    def _new(self) -> Producer:
+        """A producer with this id, initialised: everything that an earlier one had open is ended."""
+        self.dirty = ""
+        self.rotations += 1
+        with self._watchdog.within(6 * self._timeout, f"init_transactions of {self.id}"):
+            producer = Producer(self._config, logger=self._log)
+            try:
+                producer.init_transactions(3 * self._timeout)
+            except KafkaException as error:
+                if code_of(error) in NOT_ALLOWED:
+                    raise translated(error, doing=f"taking transactional id {self.id}") from error
+                raise Fenced(f"cannot take transactional id {self.id}: {error}") from error
+        self.dirty = ""
+        return producer
+
+    def _spoiled(self, error: Exception) -> None:
+        self.dirty = str(error)
+        if isinstance(error, KafkaException) and error.args[0].code() in _FENCED:
+            raise Fenced(
+                f"{self.id} is fenced: another worker took over its partitions, or it was too slow; this process ends"
+            ) from error
+
+    def _error(self, error: KafkaError) -> None:
+        self.dirty = str(error)
+
+
+def code_of(error: Exception) -> int:
+    """The number of a client's error, 0 where it has none."""
+    first = error.args[0] if error.args else None
+    return int(first.code()) if isinstance(first, KafkaError) else 0
+
+
+class _Listening(QuietLog):
+    """A log in which lines of a request that failed or timed out make the producer dirty."""
+
+    def __init__(self, transactions: Transactions) -> None:
+        super().__init__(f"transactions of {transactions.id}")
+        self._transactions = transactions
+
+    def handle(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line.startswith(_TROUBLE):
+            self._transactions.dirty = line
+        super().handle(record)

@@ -1,0 +1,374 @@
+"""The worker of one category: a lane around its consumer, its transactions and its state, exactly once (design §4)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from leftfold.engine.processing.partition_processor import STATE_HEADERS, HeavyState
+from leftfold.engine.processing.recovery import duty_of
+from leftfold.engine.processing.stream_state import MARK, StateMark
+from leftfold.engine.progress import Seldom
+from leftfold.kafka.errors import translated
+from leftfold.kafka.records import KafkaMessage, nexts_of, raw
+from leftfold.kafka.worker.assignment import Restorations, Served
+from leftfold.kafka.worker.batching import CHUNK, Deciding, OutOfTime, Pace
+from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.log_identity import Restored
+from leftfold.kafka.worker.membership import CLEAN, attempt, new_token, started
+from leftfold.kafka.worker.state_restore import Report
+from leftfold.kafka.worker.transactions import REFUSED, Aborted, Committed, Result, Unknown
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.ports.codec import header
+from leftfold.ports.outgoing import Batch, Outgoing, Write
+from leftfold.ports.protocols import RawRecord
+
+__all__ = ["Report", "Worker"]
+
+DEATHS, REFOLDED, SETTLED_SECONDS = 3, 2000, 5.0
+SHARE = 0.1
+
+
+class Worker:
+    """Decides one category's commands until `stop` is set; more workers share its partitions.
+
+    Args:
+        workshop: makes the clients it works with. batch: commands per transaction at most.
+        report: told what an operator should know: (what, details).
+    """
+
+    def __init__(
+        self,
+        app: App,
+        category: str,
+        workshop: Workshop,
+        *,
+        stop: threading.Event,
+        batch: int = 16_000,
+        report: Report = lambda what, details: None,
+    ) -> None:
+        self._app, self._category, self._shop, self._stop, self._report = app, category, workshop, stop, report
+        self.counts = Counter[str]()
+        self._duty = duty = duty_of(app, category)
+        self._commands, self._events = names.commands(category), names.events(category)
+        self._state, self._dead = names.state(category, duty.version), names.dead(category)
+        self._served, self._touched = dict[int, Served](), set[int]()
+        self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
+        self._lane = workshop.lane(app, duty)
+        self._transactions = workshop.transactions(app, duty)
+        longest = self._transactions.longest
+        self._pace = Pace(batch, SHARE * longest)
+        self._deciding = Deciding[KafkaMessage](
+            self._lane, self._pace, longest, raw, lambda seconds: workshop.within(seconds, f"deciding {self._commands}")
+        )
+        self._replies = workshop.replies(app, self.counts, report)
+        self._seldom = Seldom(report, time.monotonic)
+        self._times = workshop.times(duty)
+        self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
+        self._restorations = Restorations(app, category, workshop, self._member, report)
+
+    def run(self) -> None:
+        """Works until told to stop, then leaves every partition clean; not after an error, which a command may cause.
+
+        Raises:
+            Fenced: this process must end and be started again. ConfigurationError: the topics are not as they were, or
+                this login may not write one of them.
+            InfrastructureError: a partition cannot be restored.
+        """
+        try:
+            while not self._stop.is_set():
+                self.step()
+        except KafkaException as error:
+            self._orderly = False
+            raise translated(error, doing=f"deciding {self._commands}") from error
+        except BaseException:
+            self._orderly = False
+            raise
+        finally:
+            self.close()
+
+    def step(self, wait: float = 0.1) -> int:
+        """Fetches and decides one batch, and restores new partitions a little further; returns how many commands."""
+        self._shop.check_counts(self._app, self._category)
+        self._replies.check()
+        small = any(served.small > 0 for served in self._served.values())
+        limit = min(self._pace.limit, Served.SMALL) if small else self._pace.limit
+        messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
+        count, nexts = 0, nexts_of(messages)
+        if messages:
+            try:
+                count = self._decide(messages)
+            except KafkaException as error:
+                # Only a plain commit raises here, before anything was decided: a rebalance or a broker that is away.
+                self._rewind(nexts, str(error))
+        try:
+            self._fire()
+        except KafkaException as error:
+            self._report("timers wait", {"why": str(error)})
+        self._restore()
+        return count
+
+    @property
+    def served(self) -> frozenset[int]:
+        """The partitions that are restored and decided for."""
+        return frozenset(self._served)
+
+    def _restore(self) -> None:
+        served = [self._serve(restored) for restored in self._restorations.step()]
+        if any(served):
+            self._report("serving", {"topic": self._commands, "partitions": sorted(self._served)})
+
+    def _fire(self) -> None:
+        """Writes that timers are due, in a transaction that takes nothing."""
+        for mark in self._times.poll() if self._times else ():
+            self._lane.tell(mark)
+        # A commit without progress would forget how often the next input has killed a worker; that one comes first.
+        batch = self._lane.due({p: served.next for p, served in self._served.items() if not served.attempts})
+        nexts = {out.partition: self._served[out.partition].next for sent in batch.sent.values() for out in sent}
+        if nexts:
+            self._begin(nexts)
+            self._commit(nexts, batch, self._written(batch))
+
+    def _serve(self, restored: Restored) -> bool:
+        """Writes some of what was folded, or starts when all is written; one that does not commit is restored again."""
+        partition, refold = restored.partition, restored.refold
+        if refold.changed:
+            records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
+            known = self._duty.partly(restored.span[0], restored.start)
+            commands, events = known if refold.changed else (restored.start, restored.events_end)
+            mark = self._mark(partition, commands, events, restored.state_start, restored.known)
+            offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
+            result = self._run([(self._state, [mark, *records])], [offset])
+            if not isinstance(result, Committed):
+                self._restorations.drop([partition])
+                self._check_rights(result.why, result.code, [self._state])
+            return False
+        if is_served := self._member.serve(partition, restored.start):
+            self._restorations.drop([partition])
+            self._lane.hold(partition, refold.store, end=restored.events_end)
+            self._served[partition] = Served(
+                restored.start, restored.left, state_start=restored.state_start, known=restored.known
+            )
+        return is_served
+
+    def _decide(self, messages: list[KafkaMessage]) -> int:
+        """Decides what there is time for, and puts the rest back; returns how many were taken."""
+        lonely = {p for p, served in self._served.items() if served.lonely > 0}
+        alone = [m for m in messages if m.partition() in lonely] if lonely else []
+        together = [m for m in messages if m.partition() not in lonely] if lonely else messages
+        count = 0
+        if together:
+            self._begin(nexts_of(together))
+            count = self._decide_together(together)
+        stuck: set[int] = set()
+        self._pace.begin()
+        for number, record in enumerate(map(raw, alone)):
+            partition = record.partition
+            if self._pace.is_over:
+                self._member.put_back([m for m in alone[number:] if m.partition() in self._served.keys() - stuck])
+                break
+            count += 1
+            if partition not in stuck and partition in self._served:
+                self._decide_alone(record)
+                if partition not in self._served or self._served[partition].next <= record.offset:
+                    stuck.add(partition)
+        return count
+
+    def _decide_together(self, messages: list[KafkaMessage]) -> int:
+        count, nexts, batch = len(messages), nexts_of(messages), Batch()
+        self._pace.begin()
+        try:
+            if self._careful or count <= CHUNK or not self._pace.is_cheap:
+                batch, count, slow = self._deciding.before(messages)
+                self._member.put_back(messages[count:])
+                nexts = nexts_of(messages[:count])
+                if slow is not None:
+                    self._report("a command is too slow", {"at": f"{slow.topic}[{slow.partition}]@{slow.offset}"})
+                    self._served[slow.partition].suspect()
+                if count:
+                    self._commit(nexts, batch, self._written(batch))
+            else:
+                self._commit(nexts, batch, self._as_decided(batch, messages))
+            self._careful = False
+        except (HeavyState, OutOfTime) as error:
+            self._careful = True
+            # Ends the open transaction before anything is polled: a revoke must not leave it behind.
+            self._transactions.refresh()
+            self._rewind(nexts, str(error))
+        for served in self._served.values():
+            served.calm(count)
+        return count
+
+    def _as_decided(self, batch: Batch, messages: list[KafkaMessage]) -> Iterator[Write]:
+        for _ in self._deciding.during(batch, messages):
+            yield self._events, batch.events
+            batch.events.clear()
+        yield from self._written(batch)
+
+    def _written(self, batch: Batch) -> Iterator[Write]:
+        return batch.writes(self._events, self._state, self._dead)
+
+    def _begin(self, partitions: Iterable[int]) -> None:
+        """Marks partitions as begun, so that a successor knows what may have killed this process."""
+        unmarked = {p: self._served[p] for p in partitions if not self._served[p].begun}
+        if unmarked:
+            self._member.commit({p: (served.next, started()) for p, served in unmarked.items()})
+            for served in unmarked.values():
+                served.begin(started())
+
+    def _decide_alone(self, record: RawRecord) -> None:
+        """Decides one command whose neighbourhood killed a worker; after three deaths at it, it is dead-lettered."""
+        served = self._served[record.partition]
+        if served.attempts >= DEATHS:
+            batch = self._lane.bury(record, f"a worker died {served.attempts} times at this command")
+        elif served.refused:
+            batch = self._lane.bury(record, f"what it makes cannot be written: {served.refused}", silent=True)
+        else:
+            # Counted where the next owner finds it: whoever comes back from a transaction that failed did not die.
+            trying = attempt(served.attempts + 1)
+            self._member.commit({record.partition: (served.next, trying)})
+            served.begin(trying)
+            batch = self._deciding.alone(record)
+        self._refused = ""
+        self._commit({record.partition: record.offset + 1}, batch, self._written(batch))
+        if served.next > record.offset:
+            served.spend()
+        else:
+            served.refused = self._refused
+
+    def _commit(self, nexts: Mapping[int, int], batch: Batch, writes: Iterator[Write]) -> None:
+        """One transaction: `@` first in every state partition, then what `writes` yields, then the offsets."""
+        token = new_token()
+        of = self._served
+        marks = [
+            self._mark(p, offset, self._lane.held[p].end, of[p].state_start, of[p].known) for p, offset in nexts.items()
+        ]
+        offsets = [TopicPartition(self._commands, p, offset, token) for p, offset in nexts.items()]
+        match self._run(chain([(self._state, marks)], writes), offsets):
+            case Committed(ends=ends):
+                self._apply(batch, nexts, token, ends)
+            case Aborted(why=why, code=code):
+                self._rewind(nexts, why)
+                self._learn(batch, nexts, why, code)
+            case Unknown(why=why, ends=ends, code=code):
+                self._resolve(batch, nexts, token, ends, why)
+                self._learn(batch, nexts, why, code)
+
+    def _run(self, writes: Iterable[Write], offsets: list[TopicPartition]) -> Result:
+        self._transactions.refresh()
+        if self._transactions.rotations > self._settled:
+            self._await_settled()
+        self._touched = {tp.partition for tp in offsets}
+        group = self._member.metadata()
+        if group is None:
+            return Aborted("this member has left its group, and no broker would refuse its offsets")
+        return self._transactions.run(writes, offsets, group, watch=self._events)
+
+    def _await_settled(self) -> None:
+        """After a rotation nothing of ours is open any more, unless a broker forgot it: whoever restores ends that."""
+        hanging = self._shop.restore_ports(self._member).hanging(self._app, self._duty)
+        hanging.await_none(self._served, self._touched - self._served.keys(), self._transactions.id, SETTLED_SECONDS)
+        self._settled = self._transactions.rotations
+
+    def _mark(self, partition: int, commands: int, events: int, state_start: int, known: StateMark) -> Outgoing:
+        # What an earlier worker knew stays known where this one may not ask for ids.
+        topics = {**known.topics, **{topic: id_ for topic, id_ in self._shop.ids.items() if id_}}
+        mark = StateMark(
+            commands, events, self._transactions.id, state_start, topics, known.per_command, known.answers_dropped
+        )
+        return Outgoing(partition, MARK, mark.encode(), STATE_HEADERS)
+
+    def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:
+        self._pace.committed()
+        self._lane.commit(batch, ends)
+        heavy = Counter[int]()
+        for record in batch.states:
+            heavy[record.partition] += len(record.value or b"")
+        for partition, offset in nexts.items():
+            served = self._served[partition]
+            served.spent(heavy[partition], max(1, offset - served.next), batch.answers_dropped.get(partition, 0))
+            served.move(offset, token)
+        self.counts.update(batch.counts)
+        for kind, failure in batch.failures.items():
+            told = {"why": failure.why[:500], "exception": failure.trace}
+            self._seldom.report(
+                "react failed" if self._duty.time else "decide failed", told, kind=kind, times=failure.times
+            )
+        if batch.dead:
+            why = header(batch.dead[-1].headers, "dead_reason").decode(errors="replace")
+            told = {"why": why[:500], "do": f"leftfold dead list {self._category}"}
+            self._seldom.report("dead letters", told, times=len(batch.dead))
+        if dropped := sum(batch.answers_dropped.values()):
+            self.counts["answers_dropped"] += dropped
+            told = {"why": "a key had more answers within a minute than are remembered; a repeat may be decided again"}
+            self._seldom.report("answers dropped", told, times=dropped)
+        self._replies.send(batch.replies, self._events, {p: self._lane.held[p].end for p in nexts})
+
+    def _rewind(self, nexts: Mapping[int, int], why: str) -> None:
+        """Nothing was written: the same commands are fetched again."""
+        self.counts["aborted"] += 1
+        self._report("transaction aborted", {"why": why, "in a row": self._pace.failures + 1})
+        self._member.rewind({p: self._served[p].next for p in nexts if p in self._served})
+        self._stop.wait(self._pace.failed())
+
+    def _learn(self, batch: Batch, nexts: Mapping[int, int], why: str, code: int) -> None:
+        """What would abort the same transaction for ever is done in another way."""
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and self._lane.withhold(batch.sent):
+            self._report("answers withheld", {"why": why, "to": sorted(batch.sent)})
+        else:
+            self._check_rights(why, code, [*self._duty.writes, self._state, *batch.sent])
+        if code in REFUSED:
+            self._refused = why
+            for partition in nexts.keys() & self._served.keys():
+                self._served[partition].suspect()
+
+    def _check_rights(self, why: str, code: int, topics: Iterable[str]) -> None:
+        """Ends a worker that may not write what it decides: the next try would come to the same."""
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise self._shop.denied(f"deciding {self._commands}", why, topics)
+
+    def _resolve(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int], why: str) -> None:
+        """Asks the stable committed offsets what became of a commit: others may have left the same token elsewhere."""
+        self._report("commit outcome unknown", {"why": why})
+        self.counts["unknown"] += 1
+        found = {tp.partition: tp for tp in self._shop.stable(self._member, list(nexts))}
+        left = {p: (tp.offset, tp.metadata) for p, tp in found.items()}
+        if all(left[p] == (offset, token) for p, offset in nexts.items()):
+            self._apply(batch, nexts, token, ends)
+        elif all(left[p] == (self._served[p].next, self._served[p].metadata) for p in nexts):
+            self._rewind(nexts, why)
+        else:
+            for partition in nexts:
+                self._drop(partition)
+                self._member.forsake(partition)
+
+    def _leave(self, partitions: list[int], ours: bool) -> None:
+        clean = {p: (self._served[p].next, CLEAN) for p in partitions if p in self._served and self._served[p].begun}
+        if ours and clean and self._orderly:
+            try:
+                self._member.commit(clean)
+            except KafkaException as error:
+                self._report("not left clean", {"why": str(error)})
+        for partition in partitions:
+            self._drop(partition)
+        self._restorations.drop(partitions)
+        if partitions:
+            self._report("left", {"topic": self._commands, "partitions": sorted(partitions)})
+
+    def _drop(self, partition: int) -> None:
+        self._served.pop(partition, None)
+        self._lane.drop(partition)
+
+    def close(self) -> None:
+        """Leaves the group, every partition clean, and lets go of all clients."""
+        self._replies.flush(2.0)
+        self._member.close()
+        self._restorations.close()
+        self._transactions.close()
+        self._shop.close()

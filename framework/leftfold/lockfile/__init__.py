@@ -1,8 +1,0 @@
-"""`leftfold.lock`: what every fold says and every event version looks like, committed so that a change is noticed."""
-
-from __future__ import annotations
-
-from leftfold.lockfile.comparison import Finding, compare
-from leftfold.lockfile.lock import FoldLock, Lock, lock_of
-
-__all__ = ["Finding", "FoldLock", "Lock", "compare", "lock_of"]

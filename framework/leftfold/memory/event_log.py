@@ -1,0 +1,98 @@
+"""A log in memory: topics of partitions of records, and readers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from leftfold.errors import InfrastructureError
+from leftfold.model.position import Position
+from leftfold.ports.protocols import Headers, RawRecord
+
+__all__ = ["MemoryLog", "MemoryLogReader"]
+
+
+class MemoryLog:
+    """Topics that exist once created; every record in them is committed."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, list[list[RawRecord]]] = {}
+        self.ids: dict[str, str] = {}
+
+    def create(self, topic: str, partitions: int) -> None:
+        """Makes a topic; one that exists stays as it is."""
+        self.topics.setdefault(topic, [[] for _ in range(partitions)])
+
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        *,
+        time: int = 0,
+    ) -> RawRecord:
+        """Writes a record, at a time in ms, and returns it as it stands in the log."""
+        records = self.of(topic)[partition]
+        record = RawRecord(topic, partition, len(records), key, value, tuple(headers), time)
+        records.append(record)
+        return record
+
+    def of(self, topic: str) -> list[list[RawRecord]]:
+        """A topic's partitions.
+
+        Raises:
+            InfrastructureError: there is no such topic.
+        """
+        if topic not in self.topics:
+            raise InfrastructureError(f"topic {topic} does not exist; does an App in this world own its category?")
+        return self.topics[topic]
+
+    def reader(self) -> MemoryLogReader:
+        """A reader of this log."""
+        return MemoryLogReader(self)
+
+
+class MemoryLogReader:
+    """A LogReader of a MemoryLog; it never waits, since nothing is written meanwhile."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self._log, self._next = log, dict[tuple[str, int], int]()
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return len(self._log.of(topic))
+
+    def ends(self, topics: Iterable[str]) -> Position:
+        """The next offset of every partition."""
+        return Position({t: {p: len(r) for p, r in enumerate(self._log.of(t))} for t in topics})
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """What `ids` of the log says; '' where it says nothing."""
+        return {topic: self._log.ids.get(topic, "") for topic in topics}
+
+    def check(self, position: Position) -> None:
+        """Nothing is ever gone."""
+
+    def seek(self, position: Position) -> None:
+        """Reads on from here."""
+        self._next = {(t, p): o for t, ps in position.offsets.items() for p, o in ps.items()}
+
+    def poll(self, limit: int, timeout: float) -> list[RawRecord]:
+        """What there is, `limit` at most, one partition after another."""
+        found: list[RawRecord] = []
+        for (topic, partition), start in self._next.items():
+            records = self._log.of(topic)[partition][start : start + limit - len(found)]
+            found += records
+            self._next[topic, partition] = start + len(records)
+        return found
+
+    def position(self) -> Position:
+        """Where each partition goes on."""
+        position: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in self._next.items():
+            position.setdefault(topic, {})[partition] = offset
+        return Position(position)
+
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -1,0 +1,80 @@
+"""A decider: the only way to write a rule. `decide` says what happens, `evolve` says what that makes of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic
+
+from typing_extensions import TypeForm, TypeVar
+
+from leftfold.errors import ConfigurationError
+from leftfold.model.encoding import Storage
+from leftfold.model.messages import Command, Event
+from leftfold.model.typing import check_function, members, missing_arms
+
+__all__ = ["Decider"]
+
+C = TypeVar("C", bound=Command)
+S = TypeVar("S")
+E = TypeVar("E", bound=Event)
+
+
+class Decider(Generic[C, S, E]):
+    """The rules of one category: pure functions over a stream's state.
+
+    Args:
+        name: the category; all commands and events belong to it.
+        commands, events: closed unions.
+        state: a storable type. initial_state: what a stream is before its first event.
+        decide: raises a DomainError that the command declares, or returns the events (none = nothing happens).
+        evolve: the state after one more event; it never refuses.
+        version: raised whenever `evolve` or the state changes meaning; it names the state topic.
+
+    Raises:
+        ConfigurationError: something does not fit together; the message names the class and the mend.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        commands: TypeForm[C],
+        events: TypeForm[E],
+        state: TypeForm[S],
+        initial_state: S,
+        decide: Callable[[C, S], Sequence[E]],
+        evolve: Callable[[S, E], S],
+        version: int = 1,
+    ) -> None:
+        self.name = name
+        self.commands = members(commands, Command, f"decider {name}")
+        self.events = members(events, Event, f"decider {name}")
+        self.state: Storage[S] = Storage(state, f"decider {name}: state", canonical=False)
+        check_function(decide, f"decider {name}: decide", "command", "state")
+        check_function(evolve, f"decider {name}: evolve", "state", "event")
+        self.initial_state = self.state.initial(initial_state)
+        self.decide, self.evolve, self.version = decide, evolve, version
+        if version < 1:
+            raise ConfigurationError(f"decider {name}: version={version} must be 1 or more")
+        classes: tuple[type[Command | Event], ...] = (*self.commands, *self.events)
+        for cls in classes:
+            if cls.__leftfold__.category != name:
+                raise ConfigurationError(
+                    f"decider {name}: {cls.__name__} belongs to category {cls.__leftfold__.category!r}; "
+                    f"a decider is named after its category, and both must agree"
+                )
+        for function, argument, union in ((decide, 0, self.commands), (evolve, 1, self.events)):
+            for missing in missing_arms(function, argument, union):
+                raise ConfigurationError(
+                    f"{name}.{function.__name__} has no arm for {missing}; add: case {missing}(): ..."
+                )
+
+    def fold(self, state: S, events: Sequence[E]) -> S:
+        """The state after these events."""
+        for event in events:
+            state = self.evolve(state, event)
+        return state
+
+    def __repr__(self) -> str:
+        return f"Decider({self.name!r}, version={self.version})"

@@ -1,0 +1,200 @@
+"""How state and rows become bytes: checked types, canonical JSON, unions tagged by class name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, SchemaSerializer, SchemaValidator
+
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.model.messages import adjusted
+from leftfold.safety import shown
+
+__all__ = ["Storage", "moment_at", "moment_in", "number_in", "version_in"]
+
+
+_MOST = 1 << 63
+_LONGEST = 19
+
+
+def number_in(text: str | bytes) -> int | None:
+    """The number that a text is, None when it is none of 0..2^63-1 in plain digits.
+
+    `isdigit` and `int` alone do not agree: '²' is a digit and no number, and a few thousand digits are none either.
+    """
+    if len(text) > _LONGEST or not text.isascii() or not text.isdigit():
+        return None
+    number = int(text)
+    return number if number < _MOST else None
+
+
+def version_in(type_: bytes) -> tuple[str, int | None]:
+    """The name in a `ce_type`, and its version, None when that is no number."""
+    name, _, version = type_.decode(errors="replace").rpartition(".v")
+    return name, number_in(version)
+
+
+_LATEST = 253_402_300_799_000
+"""The last second of the year 9999 in ms: a record may claim any time, and datetime ends there."""
+
+
+def moment_in(text: bytes) -> datetime | None:
+    """The time that a header holds, in UTC; None when it is none, or has no time zone."""
+    try:
+        time = datetime.fromisoformat(text.decode())
+        return None if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def moment_at(milliseconds: int) -> datetime:
+    """The time so long after the beginning of 1970; of what is too early or too late for a datetime, the nearest."""
+    return datetime.fromtimestamp(min(max(milliseconds, 0), _LATEST) / 1000, UTC)
+
+
+T = TypeVar("T")
+SCALARS = (str, int, bool, Decimal, datetime, date, time, timedelta, UUID, NoneType)
+
+
+class Storage(Generic[T]):
+    """Encodes and decodes values of one storable type as canonical JSON.
+
+    Args:
+        canonical: sort mappings by key, so that equal rows give equal bytes; state keeps its own order instead, so
+            that a restored one iterates like the one that was stored.
+
+    Raises:
+        ConfigurationError: the type, or one inside it, cannot be stored; the message names where and why.
+    """
+
+    def __init__(self, type_: Any, where: str, *, canonical: bool = True) -> None:
+        _check(type_, where, set())
+        self.type, self.where = type_, where
+        try:
+            adapter: TypeAdapter[T] = TypeAdapter(type_)
+        except Exception as error:  # pydantic raises several kinds for types it cannot express
+            raise ConfigurationError(f"{where}: {type_!r} cannot be stored: {error}") from error
+        schema = adjusted(adapter.core_schema, canonical=canonical)
+        self.schema: dict[str, Any] = adapter.json_schema(mode="validation")
+        self._validator = SchemaValidator(schema)
+        self._serializer = SchemaSerializer(schema)
+        self.encode: Callable[[T], bytes] = self._serializer.to_json
+
+    def check(self, value: T) -> None:
+        """Finds out whether a value is what its type says.
+
+        Raises:
+            ContractError: it is of another type, or cannot be written down.
+        """
+        try:
+            self._serializer.to_json(value, warnings="error")
+        except (PydanticSerializationError, ValueError) as error:
+            raise ContractError(f"{self.where}: {shown(value)} cannot be stored: {error}") from error
+
+    def initial(self, value: T) -> T:
+        """The value that a definition begins with.
+
+        Raises:
+            ConfigurationError: it is of another type than the definition says.
+        """
+        try:
+            self.check(value)
+            self.decode(self.encode(value))
+        except ContractError as error:
+            raise ConfigurationError(f"{error}; initial_state= and state= must agree") from error
+        return value
+
+    def decode(self, data: bytes | str) -> T:
+        """The value behind the bytes.
+
+        Raises:
+            ContractError: the bytes are no such value.
+        """
+        try:
+            return self._validator.validate_json(data)  # type: ignore[no-any-return]  # pydantic-core is untyped here
+        except ValidationError as error:
+            raise ContractError(f"{self.where}: stored bytes are no such value: {error}") from error
+
+
+def is_record(type_: object) -> bool:
+    """Whether the type is a dataclass or a pydantic model, that is, something with named fields."""
+    return isinstance(type_, type) and (dataclasses.is_dataclass(type_) or issubclass(type_, BaseModel))
+
+
+def record_fields(type_: type) -> dict[str, Any]:
+    """The fields of a dataclass or model with their resolved types, in order."""
+    hints = get_type_hints(type_, include_extras=True)
+    if issubclass(type_, BaseModel):
+        return {name: hints[name] for name in type_.model_fields}
+    return {field.name: hints[field.name] for field in dataclasses.fields(type_)}  # type: ignore[arg-type]  # it is one
+
+
+def _check(type_: Any, where: str, seen: set[type]) -> None:
+    origin, args = get_origin(type_), get_args(type_)
+    if hasattr(type_, "__value__"):
+        _check(type_.__value__, where, seen)
+    elif origin is Annotated:
+        _check(args[0], where, seen)
+    elif origin in (Union, UnionType):
+        _check_union(args, where)
+        for arg in args:
+            _check(arg, where, seen)
+    elif origin in (tuple, frozenset):
+        for arg in args:
+            if arg is not Ellipsis:
+                _check(arg, where, seen)
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        for arg in args:
+            _check(arg, where, seen)
+    elif is_record(type_):
+        _check_record(type_, where, seen)
+    elif origin in (list, set):
+        raise ConfigurationError(f"{where}: {type_} can be changed in place; use tuple[...] or frozenset[...]")
+    elif not (type_ in SCALARS or origin is Literal or (isinstance(type_, type) and issubclass(type_, Enum))):
+        raise ConfigurationError(
+            f"{where}: {getattr(type_, '__name__', type_)} cannot be stored; use frozen dataclasses (or frozen "
+            f"models) of str, int, bool, Decimal, aware datetime, date, UUID, Enum, X | None, tuples, frozensets, "
+            f"mappings and such dataclasses{_hint(type_)}"
+        )
+
+
+def _hint(type_: Any) -> str:
+    hints = {float: "; money and quantities are Decimal", list: "; a list is a tuple here", set: "; a set is frozenset"}
+    return hints.get(type_, "") if isinstance(type_, type) else ""
+
+
+def _check_union(args: tuple[Any, ...], where: str) -> None:
+    records = [a for a in args if is_record(a)]
+    others = [a for a in args if a is not NoneType and not is_record(a)]
+    if (records and others) or len(others) > 1:
+        raise ConfigurationError(
+            f"{where}: a union may be X | None or of dataclasses, tagged by class name; "
+            f"{' | '.join(getattr(a, '__name__', str(a)) for a in args)} is neither"
+        )
+    if len({r.__name__ for r in records}) < len(records):
+        raise ConfigurationError(f"{where}: two classes of one union have one name; the tag is the name, so rename one")
+
+
+def _check_record(type_: type, where: str, seen: set[type]) -> None:
+    if type_ in seen:
+        return
+    seen.add(type_)
+    frozen = (
+        type_.model_config.get("frozen", False) if issubclass(type_, BaseModel) else type_.__dataclass_params__.frozen  # type: ignore[attr-defined]  # every dataclass has it
+    )
+    if not frozen:
+        raise ConfigurationError(f"{where}: {type_.__name__} is not frozen; write @dataclass(frozen=True)")
+    try:
+        fields = record_fields(type_)
+    except NameError as error:
+        raise ConfigurationError(f"{where}: {type_.__name__}: {error}; import the type at module level") from error
+    for name, hint in fields.items():
+        _check(hint, f"{where}: {type_.__name__}.{name}", seen)

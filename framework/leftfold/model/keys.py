@@ -1,0 +1,281 @@
+"""Row keys as text, the partitioner, and the names of topics and groups. Changed only with a migration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import quote, unquote
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.model.encoding import record_fields
+
+__all__ = [
+    "NO_ROW",
+    "KeyCodec",
+    "NoRowKey",
+    "commands",
+    "events",
+    "is_view_name",
+    "item_type",
+    "key_type",
+    "murmur2",
+    "partition_of",
+    "state",
+]
+
+
+K = TypeVar("K")
+NO_ROW = "(no row)"
+"""Stands in for the key where an event names no row, so that there is one to park; no key is encoded so."""
+_SAFE = re.compile(r"[A-Za-z0-9_.~-]+")
+_KINDS: dict[type, Callable[[str], Any]] = {
+    str: str,
+    int: int,
+    UUID: UUID,
+    Decimal: Decimal,
+    datetime: datetime.fromisoformat,
+    date: date.fromisoformat,
+}
+
+
+class NoRowKey(ContractError):
+    """A value of the right type names no row: an empty text, or one that UTF-8 cannot hold."""
+
+
+class KeyCodec(Generic[K]):
+    """Encodes keys of one type; a tuple's parts are joined by `/`.
+
+    Args:
+        type_: str, int, UUID, Decimal, date, datetime, an Enum, or a tuple of these. where: named in errors.
+    """
+
+    def __init__(self, type_: Any, where: str) -> None:
+        self.composite = get_origin(type_) is tuple
+        self.parts: tuple[Any, ...] = get_args(type_) if self.composite else (type_,)
+        for part in self.parts:
+            if part not in _KINDS and not (isinstance(part, type) and issubclass(part, Enum)):
+                raise ConfigurationError(
+                    f"{where}: a key of {part} cannot be written; use str, int, UUID, Decimal, date, datetime, "
+                    f"an Enum or a tuple[...] of these"
+                )
+        self.name = "/".join(part.__name__ for part in self.parts)
+        self.plain = self.parts == (str,) and not self.composite
+
+    def encode(self, key: K) -> str:
+        """The key as text that holds only letters, digits and `_.~-%/`.
+
+        Raises:
+            NoRowKey: a part is empty, or no text that can be stored. ContractError: the key is of another type.
+        """
+        if self.plain and isinstance(key, str):
+            return _quoted(key)
+        parts: Sequence[Any] = key if self.composite and isinstance(key, tuple) else (key,)
+        if len(parts) != len(self.parts):
+            raise ContractError(f"{key!r} is no key of ({self.name})")
+        return "/".join(_quoted(self._text(part, kind)) for part, kind in zip(parts, self.parts, strict=True))
+
+    def _text(self, part: Any, kind: type) -> str:
+        if not isinstance(part, kind) or isinstance(part, bool):
+            raise ContractError(f"{part!r} is no {kind.__name__}, which this view's key is made of ({self.name})")
+        match part:
+            case Enum():
+                return str(part.value)
+            case datetime() | date():
+                return part.isoformat()
+            case _:
+                return str(part)
+
+    def decode(self, text: str) -> K:
+        """The key behind the text."""
+        values = [self._value(unquote(part), kind) for part, kind in zip(text.split("/"), self.parts, strict=True)]
+        return tuple(values) if self.composite else values[0]  # type: ignore[return-value]  # by the key's own type
+
+    def _value(self, text: str, kind: type) -> Any:
+        if issubclass(kind, Enum):
+            return next(member for member in kind if str(member.value) == text)
+        return _KINDS[kind](text)
+
+
+def _quoted(text: str) -> str:
+    if _SAFE.fullmatch(text):
+        return text
+    if not text:
+        raise NoRowKey("a row key may not be empty")
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError as error:
+        raise NoRowKey(f"{text[:100]!r} is no text that UTF-8 can hold") from error
+
+
+class _Probe:
+    """Stands in for an event to see which field a plain `lambda e: e.field` reads."""
+
+    def __init__(self, field: str = "") -> None:
+        self.field = field
+
+    def __getattr__(self, name: str) -> _Probe:
+        if self.field or name.startswith("__"):
+            raise AttributeError(name)
+        return _Probe(name)
+
+
+def key_type(key: Callable[..., Any], records: Iterable[type], where: str) -> Any:
+    """The type a key function returns: from its annotation, or from the fields a plain lambda reads.
+
+    Args:
+        records: the classes it is called with: events, or the row of a query.
+    """
+    returns = get_type_hints(key).get("return") if hasattr(key, "__annotations__") else None
+    if returns is not None:
+        return returns
+    try:
+        read = key(_Probe())
+        fields = read if isinstance(read, tuple) else (read,)
+        types = {tuple(_field_type(cls, f.field) for f in fields) for cls in records}
+        if len(types) != 1:
+            raise KeyError(f"the events disagree on it: {types}")
+    except Exception as error:
+        raise ConfigurationError(
+            f"{where}: cannot tell the type of its key ({error!r}); write the key as a function with a return "
+            f"type: def key(event: ...) -> str: ..."
+        ) from error
+    (found,) = types
+    return tuple[found] if isinstance(read, tuple) else found[0]  # type: ignore[valid-type]  # made at run time
+
+
+def _field_type(cls: type, name: str) -> Any:
+    return cls.model_fields[name].annotation if issubclass(cls, BaseModel) else record_fields(cls)[name]
+
+
+def item_type(each: Callable[..., Any], where: str) -> tuple[Any, Any]:
+    """The key and item types of `each`, from its annotation `-> Iterable[tuple[K, Item]]`."""
+    returns = get_type_hints(each).get("return")
+    for arg in get_args(returns):
+        if get_origin(arg) is tuple and len(get_args(arg)) == 2:
+            key, item = get_args(arg)
+            return key, item
+    raise ConfigurationError(
+        f"{where}: each= needs a function that says what it yields: "
+        f"def {getattr(each, '__name__', 'each')}(event: ...) -> Iterable[tuple[str, Line]]: ..."
+    )
+
+
+def commands(category: str) -> str:
+    """The topic of a category's commands."""
+    return f"{category}.commands"
+
+
+def events(category: str) -> str:
+    """The topic of a category's events: never compacted, kept for ever."""
+    return f"{category}.events"
+
+
+def state(category: str, version: int) -> str:
+    """The compacted topic of a category's stream states, one per decider version."""
+    return f"{category}.state.v{version}"
+
+
+def dead(category: str) -> str:
+    """The topic of commands that nobody can decide."""
+    return f"{category}.dead"
+
+
+def skipped(category: str) -> str:
+    """The compacted topic of events that workers pass over, made when somebody first has one passed over."""
+    return f"{category}.skipped"
+
+
+def replies(app: str) -> str:
+    """The topic on which clients of an App wait for answers."""
+    return f"{app}.replies"
+
+
+def group(app: str, category: str) -> str:
+    """The consumer group of the workers of a category."""
+    return f"leftfold.{app}.{category}"
+
+
+def time(process: str) -> str:
+    """The topic in which the routers of a process say what time it is."""
+    return f"{process}.time"
+
+
+def reacting(app: str, reaction: str) -> str:
+    """The consumer group of those who act for a reaction: its offsets say what is done."""
+    return f"leftfold.{app}.{reaction}.reaction"
+
+
+def routing(app: str, process: str) -> str:
+    """The consumer group of the routers of a process."""
+    return f"leftfold.{app}.{process}.router"
+
+
+def begun(reaction: str) -> str:
+    """The compacted topic that says where a reaction began, and which of its parked events were tried again."""
+    return f"{reaction}.begun"
+
+
+def streaming(app: str, stream: str, *generations: str) -> str:
+    """The consumer group of a stream of the user's own, and what its changelogs begin with."""
+    return ".".join(["leftfold", app, stream, "stream", *generations])
+
+
+def is_view_name(name: str) -> bool:
+    """Whether a view may be called so: it is part of keys and of what people type."""
+    return bool(name) and all(c.isalnum() or c in "_-" for c in name)
+
+
+def tails(view: str, hash_: str) -> str:
+    """The group in which the tails of a view see each other that follow the same generations, those of a hash."""
+    return f"tails:{view}:{hash_}"
+
+
+def coders(view: str, hash_: str, fold: str) -> str:
+    """The group in which those tails of a view show themselves that fold with one code."""
+    return f"tails:{view}:{hash_}:{fold}"
+
+
+def streams(view: str, hash_: str) -> str:
+    """The group in which a stream that keeps a view of a schema hash shows that it is at work."""
+    return f"streams:{view}:{hash_}"
+
+
+def rebuilds(view: str) -> str:
+    """The group in which a rebuild of a view shows that it is at work."""
+    return f"rebuilds:{view}"
+
+
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The positive murmur2 of the bytes (org.apache.kafka.common.utils.Utils.murmur2, sign bit cleared)."""
+    length = len(data)
+    h = 0x9747B28C ^ length
+    whole = length & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little")
+        k = k * _M & _MASK
+        k ^= k >> 24
+        h = (h * _M & _MASK) ^ (k * _M & _MASK)
+    rest = length & 3
+    if rest:
+        h ^= int.from_bytes(data[whole:], "little")
+        h = h * _M & _MASK
+    h ^= h >> 13
+    h = h * _M & _MASK
+    h ^= h >> 15
+    return h & 0x7FFFFFFF
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition of a key."""
+    return murmur2(key) % partitions

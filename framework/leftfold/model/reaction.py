@@ -1,0 +1,150 @@
+"""A reaction: what is to happen outside of the log once something has happened: a mail, a webhook, a payment provider.
+
+The only place of an App where users reach out of it. It may be repeated, with the same idempotency key.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, Literal, TypeAlias
+from uuid import NAMESPACE_URL, uuid5
+
+from typing_extensions import TypeForm, TypeVar
+
+from leftfold.errors import ConfigurationError, DomainError
+from leftfold.model.messages import Event
+from leftfold.model.position import Position
+from leftfold.model.typing import check_function, members, missing_arms
+
+__all__ = ["Delivery", "Reaction", "Since", "idempotency_key"]
+
+E = TypeVar("E", bound=Event)
+Since: TypeAlias = Literal["end", "start"] | datetime
+"""Where a reaction begins that has never run: behind everything, at the first event, or at a time (of appending)."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_NAMESPACE = uuid5(NAMESPACE_URL, "leftfold")
+
+
+def idempotency_key(reaction: str, event_id: str) -> str:
+    """What a receiver knows a repetition by: a uuid5 of the reaction's name and the event's id."""
+    return str(uuid5(_NAMESPACE, f"reaction/{reaction}/{event_id}"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delivery:
+    """One try to act on an event.
+
+    `idempotency_key` is the same at every try, in whatever process: hand it on, so that a receiver which remembers it
+    does nothing twice. `attempt` counts from 1, anew in each process. `key`, `id`, `time` (UTC, of the sender) and
+    `version` are the event's; `position` lies just behind it.
+    """
+
+    reaction: str
+    idempotency_key: str
+    attempt: int = 1
+    key: str = ""
+    id: str = ""
+    time: datetime
+    version: int = 0
+    position: Position = field(default_factory=Position)
+    correlation_id: str = ""
+    traceparent: str = ""
+
+
+class Reaction(Generic[E]):
+    """Acts outside on every event of some classes: at least once, and in the order of each stream.
+
+    Args:
+        name: lower case; part of its consumer group and of `{name}.dead`, where events are parked.
+        events: a closed union of events, of any category.
+        act: called on threads, several at once but never for one stream; raising means: try again.
+        attempts: how often, before the event is parked and its stream goes on.
+        backoff: seconds before the second try, doubled before each further one up to `longest`, less up to a half by
+            chance.
+        gives_up: errors after which no second try is made; a DomainError is always one of them.
+        timeout: seconds after which a try counts as failed. It may take effect all the same: give what `act` waits for
+            a shorter deadline of its own.
+        at_once: how many streams are acted on at the same time in one process.
+        since: where it begins when it has never run before.
+
+    Raises:
+        ConfigurationError: something does not fit together; the message names the class and the mend.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        events: TypeForm[E],
+        act: Callable[[E, Delivery], None],
+        attempts: int = 10,
+        backoff: float = 1.0,
+        longest: float = 300.0,
+        gives_up: tuple[type[Exception], ...] = (),
+        timeout: float = 30.0,
+        at_once: int = 8,
+        since: Since = "end",
+    ) -> None:
+        self.name, self.act = name, act
+        self.attempts, self.backoff, self.longest = attempts, backoff, longest
+        if not isinstance(gives_up, (tuple, list)):
+            one = getattr(gives_up, "__name__", gives_up)
+            raise ConfigurationError(f"reaction {name}: gives_up={one} is no tuple; write gives_up=({one},)")
+        self.gives_up: tuple[type[Exception], ...] = (DomainError, *gives_up)
+        self.timeout, self.at_once, self.since = timeout, at_once, since
+        where = f"reaction {name}"
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(f"{where}: a name is lower case letters, digits, _ and -, such as 'receipts'")
+        self._check_numbers(where)
+        check_function(act, f"{where}: act", "event", "delivery")
+        self.events: tuple[type[Event], ...] = members(events, Event, f"{where}: events")
+        for missing in missing_arms(act, 0, self.events):
+            raise ConfigurationError(f"{where}: {act.__name__} has no arm for {missing}; add: case {missing}(): ...")
+
+    @property
+    def categories(self) -> tuple[str, ...]:
+        """Those whose events it acts on, in alphabetical order."""
+        return tuple(sorted({cls.__leftfold__.category for cls in self.events}))
+
+    def call(self, event: E, delivery: Delivery, act: Callable[[E, Delivery], object] | None = None) -> None:
+        """Acts once, or has another function act in its place.
+
+        Raises:
+            TypeError: it gave back something to be awaited, so that nothing has happened.
+        """
+        came: object = (act or self.act)(event, delivery)
+        if inspect.isawaitable(came):
+            if inspect.iscoroutine(came):
+                came.close()
+            raise TypeError(f"act of reaction {self.name} gave {came!r}, which nobody awaits; act before it returns")
+
+    def pause(self, attempt: int, chance: float) -> float:
+        """Seconds between a failed try and the next one.
+
+        Args:
+            attempt: the number of the failed one. chance: 0..1, which spreads those that failed together.
+        """
+        return float(min(self.longest, self.backoff * 2.0 ** min(attempt - 1, 60)) * (1.0 - 0.5 * chance))
+
+    def _check_numbers(self, where: str) -> None:
+        whole = {"attempts": self.attempts, "at_once": self.at_once}
+        for name, count in whole.items():
+            if count < 1:
+                raise ConfigurationError(f"{where}: {name}={count} must be 1 or more")
+        for name, seconds in {"backoff": self.backoff, "longest": self.longest, "timeout": self.timeout}.items():
+            if not seconds > 0:
+                raise ConfigurationError(f"{where}: {name}={seconds} must be more than 0 seconds")
+        if isinstance(self.since, datetime):
+            if self.since.tzinfo is None:
+                raise ConfigurationError(f"{where}: since={self.since!r} has no time zone; say tzinfo=timezone.utc")
+        elif self.since not in ("end", "start"):
+            raise ConfigurationError(f"{where}: since={self.since!r} is neither 'end' nor 'start' nor a datetime")
+
+    def __repr__(self) -> str:
+        return f"Reaction({self.name!r})"

@@ -1,0 +1,199 @@
+"""Who may do what: the least rights that each part of Apps needs, for the ACLs of Kafka and of Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from leftfold.model import keys as names
+from leftfold.model.app import App
+
+__all__ = ["ADMIN", "ROLES", "Right", "redis_rules", "rights_of"]
+
+ADMIN = "admin"
+"""Who may do everything."""
+
+_ANYBODY = "-@all +auth +hello +ping +select +reset"
+_READER = "+@read -@dangerous +info +role +time +cluster|slots +multi +exec +discard +subscribe +unsubscribe"
+_WRITER = _READER.replace("+@read", "+@read +@write") + " +watch +unwatch +publish"
+
+_IMPLIED = (("Read", "Describe"), ("Write", "Describe"), ("AlterConfigs", "DescribeConfigs"))
+"""What Kafka grants with the first operation."""
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """One thing that a role may do in Kafka.
+
+    Args:
+        kind: `topic`, `group` or `transactional-id`.
+        name: of it; `prefixed`, what its name begins with.
+        operations: in the words of `kafka-acls`: Read, Write, Describe, DescribeConfigs, Create, AlterConfigs.
+    """
+
+    role: str
+    kind: str
+    name: str
+    prefixed: bool
+    operations: tuple[str, ...]
+
+
+class _Rights:
+    """Collects what a role may do; what is said twice counts once."""
+
+    def __init__(self, role: str) -> None:
+        self.role, self._found = role, dict[tuple[str, str, bool], set[str]]()
+
+    def add(self, kind: str, name: str, *operations: str, prefixed: bool = False) -> None:
+        self._found.setdefault((kind, name, prefixed), set()).update(operations)
+
+    def topics(self, topics: Iterable[str], *operations: str) -> None:
+        for topic in topics:
+            self.add("topic", topic, *operations)
+
+    def __iter__(self) -> Iterator[Right]:
+        for (kind, name, prefixed), operations in sorted(self._found.items()):
+            implied = {less for more, less in _IMPLIED if more in operations}
+            yield Right(self.role, kind, name, prefixed, tuple(sorted(operations - implied)))
+
+
+def rights_of(app: App, role: str, *, answers: Iterable[App] = ()) -> list[Right]:
+    """What a role needs in Kafka for an App; nothing where the App has no such part.
+
+    Args:
+        role: one of ROLES. answers: further Apps whose clients send commands to this one, and wait for its answers.
+    """
+    found = _Rights(role)
+    _OF_ROLE[role](app, found)
+    if not any(found):
+        return []
+    if role in _READING:
+        # librdkafka asks who coordinates the group of any reader, though these join none.
+        found.add("group", "leftfold.reader.", "Describe", prefixed=True)
+    if role in _RUNNING:
+        found.topics(_owned(app), "Describe", "DescribeConfigs")
+    if role == "worker":
+        found.topics((names.replies(one.name) for one in (app, *answers)), "Write", "Describe")
+    return list(found)
+
+
+def redis_rules(role: str, views: Iterable[str] = ("*",)) -> str:
+    """What a role may do in Redis, as `ACL SETUSER` takes it behind `on` and the password.
+
+    Args:
+        role: one of ROLES, or ADMIN. views: the names of those that concern it; all of them, when nobody says.
+    """
+    if role == ADMIN:
+        return "~* &* +@all"
+    if role not in _IN_REDIS:
+        return f"resetkeys resetchannels {_ANYBODY}"
+    keys = [f"~view:{view} ~v:{{{view}:* ~members:*:{view} ~members:*:{view}:*" for view in views]
+    channels = [f"&v:{{{view}:*" for view in views]
+    return " ".join(["resetkeys", "resetchannels", *keys, *channels, _ANYBODY, _IN_REDIS[role]])
+
+
+def _client(app: App, to: _Rights) -> None:
+    to.topics((names.commands(decider.name) for decider in app.deciders), "Write", "Describe")
+    to.add("topic", names.replies(app.name), "Read", "Describe")
+    to.add("group", f"leftfold.{app.name}.", "Describe", prefixed=True)
+    to.add("group", "leftfold.replies.", "Describe", prefixed=True)
+
+
+def _worker(app: App, to: _Rights) -> None:
+    for decider in app.deciders:
+        name = decider.name
+        _works(app, name, to)
+        to.topics([names.events(name)], "Read", "Write", "Describe", "DescribeConfigs")
+        to.topics(map(names.commands, app.senders_to(name)), "Write", "Describe")
+        to.topics([names.skipped(name)], "Read", "Describe")
+
+
+def _process(app: App, to: _Rights) -> None:
+    """What the worker and the router of a process need."""
+    for process in app.processes:
+        _works(app, process.name, to)
+        to.topics({names.commands(sent.__leftfold__.category) for sent in process.sends}, "Write", "Describe")
+        to.topics(map(names.events, process.categories), "Read", "Describe")
+        to.topics([names.commands(process.name)], "Write", "Describe")
+        to.topics([names.time(process.name)], "Read", "Write", "Describe")
+        to.add("group", names.routing(app.name, process.name), "Read", "Describe")
+
+
+def _works(app: App, name: str, to: _Rights) -> None:
+    """What a worker needs for a category or a process: to take, to decide in transactions, and to look what it did."""
+    to.topics([names.commands(name)], "Read", "Describe", "DescribeConfigs")
+    to.topics([names.dead(name)], "Read", "Write", "Describe", "DescribeConfigs")
+    to.add("topic", f"{name}.state.", "Read", "Write", "Describe", "DescribeConfigs", prefixed=True)
+    to.add("group", names.group(app.name, name), "Read", "Describe")
+    to.add("transactional-id", f"{app.name}.{name}.", "Write", "Describe", prefixed=True)
+
+
+def _reaction(app: App, to: _Rights) -> None:
+    for reaction in app.reactions:
+        to.topics(map(names.events, reaction.categories), "Read", "Describe")
+        to.topics([names.dead(reaction.name), names.begun(reaction.name)], "Read", "Write", "Describe")
+        to.add("group", names.reacting(app.name, reaction.name), "Read", "Describe")
+
+
+def _stream(app: App, to: _Rights) -> None:
+    for stream in app.streams:
+        begin = names.streaming(app.name, stream.name)
+        to.topics(map(names.events, stream.categories), "Read", "Describe")
+        to.add("group", begin, "Read", "Describe", prefixed=True)
+        to.add("topic", f"{begin}", "Create", "Read", "Write", "Describe", "DescribeConfigs", prefixed=True)
+
+
+def _tail(app: App, to: _Rights) -> None:
+    """What keeps views needs: the events that they are of."""
+    read = {category for view in app.views for category in view.categories}
+    to.topics(map(names.events, read), "Read", "Describe", "DescribeConfigs")
+
+
+def _reader(app: App, to: _Rights) -> None:
+    """What a rebuild, an archive or SQL needs: the events, and nothing of the brokers' besides."""
+    read = {decider.name for decider in app.deciders}.union(*(view.categories for view in app.views))
+    to.topics(map(names.events, read), "Read", "Describe", "DescribeConfigs")
+
+
+def _console(app: App, to: _Rights) -> None:
+    for topic in _owned(app):
+        to.topics([topic], "Read", "Describe", "DescribeConfigs")
+    _reader(app, to)
+    to.add("group", f"leftfold.{app.name}.", "Describe", prefixed=True)
+
+
+def _deployer(app: App, to: _Rights) -> None:
+    to.topics(_owned(app), "Create", "Describe", "DescribeConfigs", "AlterConfigs")
+
+
+def _owned(app: App) -> list[str]:
+    """The topics that an App makes."""
+    found = [names.replies(app.name)]
+    for decider in app.deciders:
+        name = decider.name
+        found += [names.commands(name), names.events(name), names.state(name, decider.version), names.dead(name)]
+    for process in app.processes:
+        name = process.name
+        found += [names.commands(name), names.state(name, process.version), names.dead(name), names.time(name)]
+    for reaction in app.reactions:
+        found += [names.dead(reaction.name), names.begun(reaction.name)]
+    return found
+
+
+_OF_ROLE: dict[str, Callable[[App, _Rights], None]] = {
+    "client": _client,
+    "worker": _worker,
+    "process": _process,
+    "reaction": _reaction,
+    "stream": _stream,
+    "tail": _tail,
+    "rebuild": _reader,
+    "console": _console,
+    "deployer": _deployer,
+}
+_RUNNING = frozenset({"worker", "process", "reaction", "stream", "tail"})
+"""Those that `leftfold run` starts, which looks first whether the topics are as they should be."""
+_READING = _RUNNING | {"rebuild", "console", "client"}
+_IN_REDIS = {"client": _READER, "console": _READER, "tail": _WRITER, "rebuild": _WRITER, "stream": _WRITER}
+ROLES = tuple(_OF_ROLE)
+"""The parts of a service that log in, each with a user of its own."""

@@ -1,0 +1,168 @@
+"""Rows as the fields of a hash, and index entries whose byte order is the order of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from enum import Enum
+from hashlib import blake2b
+from types import NoneType, UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin
+from uuid import UUID
+
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.model.encoding import Storage, is_record, record_fields
+
+__all__ = ["CHECKSUM_MODULUS", "Fields", "RowCodec", "ordered"]
+
+
+_BIAS = 500_000
+_NINES = str.maketrans("0123456789", "9876543210")
+
+
+def ordered(value: Any) -> str:
+    """The value as sortable text; None sorts first.
+
+    Raises:
+        ContractError: the value's type has no order here.
+    """
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "=1" if value else "=0"
+        case Enum():
+            return ordered(value.value)
+        case int():
+            return ordered(Decimal(value))
+        case Decimal() if value.is_finite() and abs(value.adjusted()) < _BIAS:
+            return "=" + _number(value)
+        case datetime():
+            return "=" + value.astimezone(UTC).isoformat(timespec="microseconds")
+        case date():
+            return "=" + value.isoformat()
+        case str():
+            return "=" + value
+        case UUID():
+            return "=" + str(value)
+    raise ContractError(f"{value!r} cannot be indexed; index str, numbers, times, bool, Enum or UUID fields")
+
+
+def _number(value: Decimal) -> str:
+    """Sign, biased exponent and digits; negative numbers have both complemented."""
+    if not value:
+        return "1"
+    sign, digits, _ = value.as_tuple()
+    exponent = f"{value.adjusted() + _BIAS:06d}"
+    mantissa = "".join(map(str, digits)).rstrip("0")
+    return f"2{exponent}{mantissa}" if not sign else "0" + (exponent + mantissa).translate(_NINES) + "~"
+
+
+Row = TypeVar("Row")
+Fields = tuple[bytes, ...]
+CHECKSUM_MODULUS = 1 << 128
+
+
+def _time(value: datetime) -> bytes:
+    if value.tzinfo is None:
+        raise ContractError(f"{value!r} has no time zone; rows hold aware times")
+    return value.astimezone(UTC).isoformat().encode()
+
+
+_WRITE: dict[type, Callable[[Any], bytes]] = {
+    str: str.encode,
+    int: lambda v: b"%d" % v,
+    bool: lambda v: b"true" if v else b"false",
+    Decimal: lambda v: str(v).encode(),
+    datetime: _time,
+    date: lambda v: v.isoformat().encode(),
+    UUID: lambda v: str(v).encode(),
+}
+_READ: dict[type, Callable[[bytes], Any]] = {
+    str: bytes.decode,
+    int: int,
+    bool: lambda b: b == b"true",
+    Decimal: lambda b: Decimal(b.decode()),
+    datetime: lambda b: datetime.fromisoformat(b.decode()),
+    date: lambda b: date.fromisoformat(b.decode()),
+    UUID: lambda b: UUID(b.decode()),
+}
+
+
+class RowCodec(Generic[Row]):
+    """Encodes rows of one dataclass or model as a tuple of field values, in field order.
+
+    Raises:
+        ConfigurationError: the row is no frozen record of storable fields, or an index names no plain field of it.
+    """
+
+    def __init__(self, row: type[Row], indexes: Sequence[str], where: str) -> None:
+        if not is_record(row):
+            raise ConfigurationError(f"{where}: row={row!r} must be a frozen dataclass or a frozen pydantic model")
+        whole: Storage[Row] = Storage(row, f"{where}: row")
+        self.row, self.where, self.schema = row, where, whole.schema
+        types = record_fields(row)
+        self.names = tuple(types)
+        self.columns = tuple(name.encode() for name in self.names)
+        self._write: list[tuple[str, Callable[[Any], bytes]]] = []
+        self._read: list[Callable[[bytes], Any]] = []
+        for name, type_ in types.items():
+            write, read = _codec(type_, f"{where}: row {row.__name__}.{name}")
+            self._write.append((name, write))
+            self._read.append(read)
+        for index in indexes:
+            if index not in types:
+                raise ConfigurationError(f"{where}: index {index!r} is no field of {row.__name__} ({', '.join(types)})")
+            if not _is_plain(types[index]):
+                raise ConfigurationError(
+                    f"{where}: {row.__name__}.{index} cannot be indexed; index fields of str, int, bool, Decimal, "
+                    f"datetime, date, UUID or Enum"
+                )
+        self.indexes = tuple(indexes)
+        self.index_types: Mapping[str, Any] = {index: types[index] for index in indexes}
+        self._by_column = dict(zip(self.columns, zip(self.names, self._read, strict=True), strict=True))
+
+    def encode(self, row: Row) -> Fields:
+        """The row's field values, in the order of `columns`."""
+        return tuple([write(getattr(row, name)) for name, write in self._write])
+
+    def decode(self, fields: Mapping[bytes, bytes]) -> Row:
+        """The row behind a hash's fields; unknown fields are ignored.
+
+        Raises:
+            ContractError: a field is missing or unreadable.
+        """
+        try:
+            return self.row(**{name: read(fields[column]) for column, (name, read) in self._by_column.items()})
+        except KeyError as error:
+            raise ContractError(f"{self.where}: the stored row lacks field {error}; rebuild the view") from error
+        except (ValueError, ArithmeticError) as error:
+            raise ContractError(f"{self.where}: the stored row is unreadable: {error}; rebuild the view") from error
+
+    def index_entries(self, row: Row) -> tuple[str, ...]:
+        """The row's sortable value per index, in the order of `indexes`."""
+        return tuple([ordered(getattr(row, name)) for name in self.indexes])
+
+    @staticmethod
+    def digest(key: str, fields: Fields) -> int:
+        """The row's share in its bucket's checksum: blake2b-128 over the key and the length-prefixed fields."""
+        text = key.encode()
+        parts = [b"%d:%b" % (len(part), part) for part in (text, *fields)]
+        return int.from_bytes(blake2b(b"".join(parts), digest_size=16).digest(), "big")
+
+
+def _is_plain(type_: Any) -> bool:
+    if get_origin(type_) in (Union, UnionType):
+        return all(map(_is_plain, get_args(type_)))
+    return type_ in _WRITE or type_ is NoneType or (isinstance(type_, type) and issubclass(type_, Enum))
+
+
+def _codec(type_: Any, where: str) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    if isinstance(type_, type) and issubclass(type_, Enum):
+        members = {str(member.value).encode(): member for member in type_}
+        return (lambda v: str(v.value).encode()), members.__getitem__
+    if type_ in _WRITE:
+        return _WRITE[type_], _READ[type_]
+    storage: Storage[Any] = Storage(type_, where)
+    return storage.encode, storage.decode

@@ -1,0 +1,201 @@
+"""Views: a row type, a key and a fold. Declared once; every engine folds them to equal rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, Generic
+
+from typing_extensions import TypeForm, TypeVar
+
+from leftfold.errors import ConfigurationError
+from leftfold.model.encoding import Storage
+from leftfold.model.keys import NO_ROW, KeyCodec, NoRowKey, is_view_name, item_type, key_type
+from leftfold.model.messages import Event
+from leftfold.model.rows import RowCodec
+from leftfold.model.typing import check_function, members, missing_arms
+
+__all__ = ["FoldView", "SpreadView", "View"]
+
+E = TypeVar("E", bound=Event)
+Row = TypeVar("Row")
+K = TypeVar("K", default=str)
+Item = TypeVar("Item")
+
+
+class View(Generic[Row, K]):
+    """What readers and engines know of every view: its name, its events, its row and key, its hash."""
+
+    name: str
+    version: int
+    events: tuple[type[Event], ...]
+    rows: RowCodec[Row]
+    keys: KeyCodec[K]
+    stream_keyed: bool = False
+    folded: bool = True
+    """Whether tails and rebuilds fold it event by event; if not, its rows are computed from tables of events."""
+    streamed: bool = False
+    """Whether neither tails nor Spark keep it, but a stream of the user's own."""
+    approximate: bool = False
+    """Whether its rows may differ from what the whole log says, because late events are left out."""
+
+    @cached_property
+    def categories(self) -> tuple[str, ...]:
+        """The categories whose events it reads, in order of first mention."""
+        return tuple(dict.fromkeys(cls.__leftfold__.category for cls in self.events))
+
+    @cached_property
+    def hash(self) -> str:
+        """Twelve hex digits over row schema, indexes, key type and version: which generations this code can read."""
+        parts = [_meaning(self.rows.schema), self.rows.indexes, self.keys.name, self.stream_keyed, self.version]
+        parts += self._definition()
+        return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=6).hexdigest()
+
+    def _definition(self) -> list[Any]:
+        """What else its rows depend on, as JSON."""
+        return []
+
+    def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
+        """The encoded row keys an event touches, each with what is folded into that row.
+
+        Where a value names no row, NO_ROW stands in for its key, with the NoRowKey that says why as the item.
+        """
+        raise NotImplementedError
+
+    def evolve_row(self, row: Row | None, item: Any) -> Row | None:
+        """The row after one more item; None deletes it."""
+        raise NotImplementedError
+
+    @property
+    def items(self) -> Storage[Any] | None:
+        """How items travel between engines' stages; None when the item is the event itself."""
+        return None
+
+    def _named(self, name: str, events: object, row: type[Row], indexes: Sequence[str], version: int) -> None:
+        if not is_view_name(name):
+            raise ConfigurationError(f"view {name!r}: a name is letters, digits, _ and -, such as 'basket_summary'")
+        if version < 1:
+            raise ConfigurationError(f"view {name}: version={version} must be 1 or more")
+        self.name, self.version = name, version
+        self.events = members(events, Event, f"view {name}")
+        self.rows = RowCodec(row, indexes, f"view {name}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, version={self.version})"
+
+
+def _meaning(schema: Any) -> Any:
+    """A JSON schema without what is only said in it: titles and docstrings."""
+    if isinstance(schema, dict):
+        return {k: _meaning(v) for k, v in schema.items() if not (k in ("title", "description") and isinstance(v, str))}
+    return [_meaning(item) for item in schema] if isinstance(schema, list) else schema
+
+
+class FoldView(View[Row, K], Generic[E, Row, K]):
+    """One row per key, folded event by event.
+
+    Args:
+        key: the row's key, a plain lambda on a field or a function with a return type; absent = the stream's key,
+            and the fold then sees each stream in order. With a key, order holds only within a source partition, so
+            the fold must give the same row for every interleaving (`leftfold.testing.check_interleavings` proves it).
+        evolve: the row after one more event, from None for the first; None deletes the row.
+        indexes: fields that `find`, `between`, `top` and `count` can ask for.
+        version: raised whenever `evolve` changes meaning.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        events: TypeForm[E],
+        row: type[Row],
+        evolve: Callable[[Row | None, E], Row | None],
+        key: Callable[[E], K] | None = None,
+        indexes: Sequence[str] = (),
+        version: int = 1,
+    ) -> None:
+        self._named(name, events, row, indexes, version)
+        check_function(evolve, f"view {name}: evolve", "row", "event")
+        if key is not None:
+            check_function(key, f"view {name}: key", "event")
+        self.evolve, self.key, self.stream_keyed = evolve, key, key is None
+        self.keys = KeyCodec(key_type(key, self.events, f"view {name}") if key else str, f"view {name}")
+        if key is None and len(self.categories) > 1:
+            raise ConfigurationError(
+                f"view {name}: it reads several categories ({', '.join(self.categories)}), so no stream key is its "
+                f"own; add key="
+            )
+        for missing in missing_arms(evolve, 1, self.events):
+            raise ConfigurationError(
+                f"view {name}: {evolve.__name__} has no arm for {missing}; add: case {missing}(): ..."
+            )
+
+    def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
+        """The one row key of this event."""
+        if self.key is None:
+            return ((self.keys.encode(stream), event),)  # type: ignore[arg-type]  # it is keyed by text
+        key = self.key(event)  # type: ignore[arg-type]  # E by construction
+        try:
+            return ((self.keys.encode(key), event),)
+        except NoRowKey as error:
+            return ((NO_ROW, error),)
+
+    def evolve_row(self, row: Row | None, item: E) -> Row | None:
+        """The row after one more event."""
+        return self.evolve(row, item)
+
+
+class SpreadView(View[Row, K]):
+    """One event touches many rows: `each` names them and what to fold into each.
+
+    Args:
+        each: a function with the return type `Iterable[tuple[K, Item]]`; Item must be storable.
+        evolve: the row after one more item; order holds only within a source partition, as for a keyed FoldView.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        /,
+        *,
+        events: TypeForm[E],
+        row: type[Row],
+        each: Callable[[E], Iterable[tuple[K, Item]]],
+        evolve: Callable[[Row | None, Item], Row | None],
+        indexes: Sequence[str] = (),
+        version: int = 1,
+    ) -> None:
+        self._named(name, events, row, indexes, version)
+        check_function(each, f"view {name}: each", "event")
+        check_function(evolve, f"view {name}: evolve", "row", "item")
+        key, item = item_type(each, f"view {name}")
+        self.keys = KeyCodec(key, f"view {name}")
+        self._items: Storage[Item] = Storage(item, f"view {name}: each")
+        self.each, self.evolve = each, evolve
+
+    @property
+    def items(self) -> Storage[Any]:
+        """How items travel between engines' stages."""
+        return self._items
+
+    def touches(self, event: Event, stream: str) -> Iterable[tuple[str, Any]]:
+        """The row keys this event touches, in the order of `each`."""
+        encode = self.keys.encode
+        pairs = list(self.each(event))  # type: ignore[arg-type]  # E by construction
+        try:
+            return [(encode(key), item) for key, item in pairs]
+        except NoRowKey:
+            return [self._pair(key, item) for key, item in pairs]
+
+    def _pair(self, key: K, item: Any) -> tuple[str, Any]:
+        try:
+            return self.keys.encode(key), item
+        except NoRowKey as error:
+            return NO_ROW, error
+
+    def evolve_row(self, row: Row | None, item: Any) -> Row | None:
+        """The row after one more item."""
+        return self.evolve(row, item)

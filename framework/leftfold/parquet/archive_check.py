@@ -1,0 +1,102 @@
+"""Looks through all that an archive holds of a topic: ranges, sizes, checksums, every record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from leftfold.errors import InfrastructureError
+from leftfold.model.position import Position
+from leftfold.parquet.archive_reader import read_piece
+from leftfold.parquet.filesystem import Place
+from leftfold.parquet.manifest import Piece, Span, end_of, pieces_of, read_manifests, union
+
+__all__ = ["Damage", "Verified", "verify_archive"]
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is wrong with a file, or a range that no file holds (then `path` is '')."""
+
+    partition: int
+    path: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What an archive of a topic is worth.
+
+    Args:
+        position: up to where everything from 0 is there.
+        strays: files that no manifest names, as a run that was killed leaves them; nobody reads them.
+    """
+
+    topic: str
+    files: int
+    records: int
+    bytes: int
+    position: Position
+    damages: tuple[Damage, ...]
+    strays: tuple[str, ...]
+
+
+def verify_archive(place: Place, topic: str, tell: Callable[[int], None] = lambda count: None) -> Verified:
+    """Reads every file that manifests name.
+
+    Raises:
+        ContractError: a manifest cannot be read.
+    """
+    spans = union(read_manifests(place, topic))
+    ends: dict[int, int] = {}
+    damages: list[Damage] = []
+    for partition, found in spans.items():
+        ends[partition] = end_of(pieces_of(found))
+        damages += _gaps(partition, found)
+    files = [span for found in spans.values() for span in found if span.path]
+    for span in files:
+        damages += [Damage(span.partition, span.path, what) for what in _wrong(place, topic, span)]
+        tell(span.records)
+    named = {span.path for span in files}
+    stored = (name.removeprefix(f"{topic}/") for name in place.names(topic))
+    strays = tuple(name for name in stored if name.startswith("day=") and name not in named)
+    records, size = sum(span.records for span in files), sum(span.bytes for span in files)
+    return Verified(topic, len(files), records, size, Position({topic: ends}), tuple(damages), strays)
+
+
+def _gaps(partition: int, spans: list[Span]) -> Iterator[Damage]:
+    """The ranges that no manifest tells of, though a later one does."""
+    at = 0
+    for span in spans:
+        if span.start > at:
+            yield Damage(partition, "", f"offsets {at} to {span.start - 1} are in no manifest")
+        at = max(at, span.end)
+
+
+def _wrong(place: Place, topic: str, span: Span) -> Iterator[str]:
+    path = f"{topic}/{span.path}"
+    size = place.size(path)
+    if size is None:
+        yield "is missing"
+        return
+    if size != span.bytes:
+        yield f"has {size:,} bytes, not {span.bytes:,}"
+        return
+    if _sha256(place, path) != span.sha256:
+        yield "has another sha256 than when it was written"
+    try:
+        for _ in read_piece(place, topic, Piece(span, span.start, span.end)):
+            pass
+    except InfrastructureError as error:
+        yield str(error)
+
+
+def _sha256(place: Place, path: str) -> str:
+    found = hashlib.sha256()
+    with place.open_input(path) as file:
+        while data := file.read(_CHUNK):
+            found.update(data)
+    return found.hexdigest()

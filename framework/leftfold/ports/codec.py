@@ -1,0 +1,188 @@
+"""Bytes to typed messages and back: CloudEvents 1.0 in binary mode, JSON values, upcasts applied on the way in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
+from hashlib import blake2b, sha1
+from typing import Any, Generic, TypeVar
+from uuid import NAMESPACE_URL, uuid5
+
+from pydantic import ValidationError
+
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.model.messages import Command, Event
+from leftfold.model.position import Recorded
+from leftfold.ports.protocols import Headers, RawRecord
+
+__all__ = ["MessageCodec", "digest", "event_id", "header", "read_recorded", "utc_text"]
+
+M = TypeVar("M", bound=Event | Command)
+JSON = b"application/json"
+_VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_MOST_FOREIGN = 1000
+_NAMESPACE = sha1(uuid5(NAMESPACE_URL, "leftfold").bytes, usedforsecurity=False)
+
+
+def event_id(category: str, key: str, command_id: str, index: int) -> str:
+    """A uuid5 of category, key, command id and index: the same decision always gives the same event ids."""
+    hashed = _NAMESPACE.copy()
+    hashed.update(f"{category}/{len(key)}:{key}/{command_id}/{index}".encode())
+    h = hashed.hexdigest()
+    return f"{h[:8]}-{h[8:12]}-5{h[13:16]}-{_VARIANT[h[16]]}{h[17:20]}-{h[20:32]}"
+
+
+def digest(value: bytes) -> str:
+    """Sixteen hex digits of a body: what `answered` remembers to tell a repeated command from another one."""
+    return blake2b(value, digest_size=8).hexdigest()
+
+
+def header(headers: Headers, name: str) -> bytes:
+    """A header's value, empty when it is not there; of one that is there twice, the last, as in a dictionary."""
+    for key, value in reversed(headers):
+        if key == name:
+            return value or b""
+    return b""
+
+
+UNREADABLE = "unreadable"
+"""The header of a record that stands for bytes which could not be read: why that is."""
+
+
+def utc_text(time: datetime) -> str:
+    """A time as RFC 3339 in UTC.
+
+    Raises:
+        ContractError: the time has no zone.
+    """
+    if time.tzinfo is None:
+        raise ContractError(f"{time!r} has no time zone; use datetime.now(timezone.utc)")
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+class MessageCodec(Generic[M]):
+    """Encodes messages of some classes, and decodes those of any version up to the classes' own.
+
+    A class that is not among them is `None` when decoded by `wanted`, and an error when decoded by `decode`.
+    """
+
+    def __init__(self, classes: Iterable[type[M]]) -> None:
+        self.classes = tuple(classes)
+        self.types: dict[type[M], bytes] = {}
+        self._readers: dict[bytes, Callable[[bytes], M]] = {}
+        self._foreign: set[bytes] = set()
+        self._known: dict[str, type[M]] = {}
+        for cls in self.classes:
+            self._add(cls)
+
+    def _add(self, cls: type[M]) -> None:
+        spec = cls.__leftfold__
+        name = f"{spec.category}.{spec.name}"
+        if name in self._known:
+            raise ConfigurationError(f"{cls.__name__} and {self._known[name].__name__} both have the wire name {name}")
+        self._known[name] = cls
+        self.types[cls] = spec.type.encode()
+        self._readers[f"{name}.v{spec.version}".encode()] = cls.__pydantic_validator__.validate_json
+        for old in range(1, spec.version):
+            self._readers[f"{name}.v{old}".encode()] = _upcasting(cls, old)
+
+    def encode(self, message: M) -> bytes:
+        """The message's JSON."""
+        return message.__pydantic_serializer__.to_json(message)
+
+    def decode(self, type_: bytes, value: bytes | None) -> M:
+        """The message of a wire type.
+
+        Raises:
+            ContractError: unknown type, newer version than known, or a value that is no such message.
+        """
+        message = self.wanted(type_, value)
+        if message is None:
+            known = ", ".join(sorted(t.decode() for t in self.types.values()))
+            raise ContractError(f"unknown type {type_.decode(errors='replace')!r}; this code knows {known}")
+        return message
+
+    def wanted(self, type_: bytes, value: bytes | None) -> M | None:
+        """The message, or None when its class is not among mine.
+
+        Raises:
+            ContractError: newer version than known, or a value that is no such message.
+        """
+        read = self._readers.get(type_)
+        if read is None:
+            self._check_foreign(type_)
+            return None
+        try:
+            return read(value or b"")
+        except Exception as error:  # upcasts and validators are user code, and the bytes may be hostile
+            raise ContractError(f"no {type_.decode(errors='replace')}: {_brief(error)}") from error
+
+    def _check_foreign(self, type_: bytes) -> None:
+        if type_ in self._foreign:
+            return
+        name, _, version = type_.decode(errors="replace").rpartition(".v")
+        known = self._known.get(name)
+        if known is not None:
+            raise ContractError(
+                f"{name} version {version} is not one of 1..{known.__leftfold__.version}, which this code knows; "
+                f"deploy the code that knows it"
+            )
+        if not name or not version.isdigit():
+            raise ContractError(f"ce_type {type_.decode(errors='replace')!r} is not of the form category.Name.v1")
+        if len(self._foreign) < _MOST_FOREIGN:
+            self._foreign.add(type_)
+
+
+def _upcasting(cls: type[M], old: int) -> Callable[[bytes], M]:
+    spec = cls.__leftfold__
+
+    def read(value: bytes) -> M:
+        fields = json.loads(value, parse_float=Decimal)
+        for version in range(old, spec.version):
+            fields = spec.upcasts[version](fields)
+        message: M = cls.__pydantic_validator__.validate_python(fields)
+        return message
+
+    return read
+
+
+def _brief(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        return f"{where + ': ' if where else ''}{first['msg']}" + (
+            f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        )
+    return f"{type(error).__name__}: {error}"
+
+
+def read_recorded(codec: MessageCodec[Any], record: RawRecord) -> Recorded[Any] | None:
+    """The record as a typed event with its metadata, None when its class is not among the codec's.
+
+    Raises:
+        ContractError: headers or value break the contract.
+    """
+    found = dict(record.headers)
+    event = codec.wanted(found.get("ce_type") or b"", record.value)
+    if event is None:
+        return None
+    try:
+        k, n = found["ce_decision"].split(b"/")
+        return Recorded(
+            event=event,
+            key=(record.key or b"").decode(),
+            id=found["ce_id"].decode(),
+            time=datetime.fromisoformat(found["ce_time"].decode()),
+            version=int(found["ce_sequence"]),
+            decision=(int(k), int(n)),
+            correlation_id=found.get("ce_correlationid", b"").decode(),
+            causation_id=found.get("ce_causationid", b"").decode(),
+            traceparent=found.get("traceparent", b"").decode(),
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+        )
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
+        raise ContractError(f"{record.topic}[{record.partition}]@{record.offset}: broken headers: {error!r}") from error

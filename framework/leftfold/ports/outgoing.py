@@ -1,0 +1,280 @@
+"""What one batch of commands wants written, and dead letters with the reason of the failure."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+from leftfold.errors import ContractError, LeftfoldError
+from leftfold.model import keys as names
+from leftfold.model.encoding import number_in
+from leftfold.model.position import Place
+from leftfold.ports.codec import header
+from leftfold.ports.protocols import Headers, RawRecord
+from leftfold.safety import shown, veiled
+
+__all__ = [
+    "LOOKED_AT",
+    "ROUTER",
+    "Batch",
+    "Letter",
+    "Outgoing",
+    "Reply",
+    "Write",
+    "dead_letter",
+    "letters_in",
+    "looked_at",
+    "mark",
+    "offset_in",
+    "passed_over",
+    "reason_of",
+    "sent_again",
+]
+
+
+HeaderList: TypeAlias = list[tuple[str, bytes]]
+
+
+class Outgoing(NamedTuple):
+    """A record to be written to a partition of the topic that its list stands for."""
+
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Reply(NamedTuple):
+    """An answer owed to a client once the batch is committed; `error` is a nack's value, None for an ack."""
+
+    to: bytes
+    command_id: bytes
+    partition: int
+    version: int
+    events: int
+    error: dict[str, Any] | None
+
+
+@dataclass(slots=True)
+class Failure:
+    """An exception of user code: what the first command of its kind was answered, and the traceback."""
+
+    why: str
+    trace: str
+    times: int = 1
+
+
+Write: TypeAlias = tuple[str, Sequence[Outgoing]]
+"""Records for a topic."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """The writes of one transaction, and the streams as they are once it is committed.
+
+    `sent` holds, by topic, commands of processes and answers to them; `changed` names the streams by partition and key
+    whose record must be written. `failures` are exceptions of user code by kind, `answers_dropped` says by partition
+    how many answers left a key's memory before their time.
+    """
+
+    events: list[Outgoing] = field(default_factory=list)
+    states: list[Outgoing] = field(default_factory=list)
+    dead: list[Outgoing] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    sent: dict[str, list[Outgoing]] = field(default_factory=dict)
+    streams: dict[int, dict[str, Any]] = field(default_factory=dict)
+    changed: set[tuple[int, str]] = field(default_factory=set)
+    counts: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, Failure] = field(default_factory=dict)
+    answers_dropped: dict[int, int] = field(default_factory=dict)
+
+    def drop_answers(self, partition: int, count: int) -> None:
+        """Notes that answers left a key's memory before their time."""
+        if count:
+            self.answers_dropped[partition] = self.answers_dropped.get(partition, 0) + count
+
+    def fail(self, error: LeftfoldError) -> None:
+        """Notes that user code failed, for the operator; those of one line and type of exception once."""
+        cause = error.__cause__ or error
+        frames = traceback.extract_tb(cause.__traceback__)
+        kind = f"{type(cause).__name__} {frames[-1].filename}:{frames[-1].lineno}" if frames else str(type(cause))
+        if kind in self.failures:
+            self.failures[kind].times += 1
+        else:
+            self.failures[kind] = Failure(str(error), "".join(traceback.format_exception(cause)))
+
+    def writes(self, events: str, state: str, dead: str) -> Iterator[Write]:
+        """What is written, by topic, given the names of one's own."""
+        yield events, self.events
+        yield state, self.states
+        yield dead, self.dead
+        yield from self.sent.items()
+
+
+_LONGEST = 2000
+_FRAME = 6
+"""Bytes of the two lengths that a header has besides its name and value."""
+_HANDLED, _HOW, _WHY, _BY = "dead_handled", "dead_how", "dead_reason", "dead_by"
+_SOURCE = "dead_source"
+ROUTER = "router"
+"""Says that a router has written the letter by itself, not `leftfold log skip`."""
+SENDING, SENT, DISCARDED, PASSED = "sending", "sent again", "discarded", "passed over"
+HANDLED = frozenset({SENT, DISCARDED, PASSED})
+"""What is done with a letter in the end."""
+_LEFT_OUT = ("dead_", "origin", "deadline")
+"""How headers begin that a command sent again lacks: it is late by intent."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter: the record as it is kept, and what has been done with it.
+
+    Args:
+        handled: '' while it waits, else `sent again` or `discarded`; `why` says by whom and what for.
+        begun: the offset of the mark which says that it is being sent again; None = it is not.
+    """
+
+    record: RawRecord
+    handled: str = ""
+    why: str = ""
+    begun: int | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in the topic of dead letters."""
+        return Place(self.record.topic, self.record.partition, self.record.offset)
+
+    @property
+    def reason(self) -> str:
+        """Why it could not be taken."""
+        return self.text(_WHY)
+
+    @property
+    def source(self) -> str:
+        """Where it was taken from, `topic/partition/offset`."""
+        return self.text(_SOURCE)
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it was to be decided here: what reactions park, and what routers pass over, is not sent again."""
+        category = self.record.topic.removesuffix(names.dead(""))
+        return self.source.startswith(f"{names.commands(category)}/")
+
+    @property
+    def is_event(self) -> bool:
+        """Whether a router has put it here because it could make no input of this event, whose instance is unknown."""
+        return self.text(_BY) == ROUTER
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether an operator has to decide what becomes of it."""
+        return self.is_input or self.is_event
+
+    def text(self, name: str) -> str:
+        """A header's value, '' when there is none."""
+        return header(self.record.headers, name).decode(errors="replace")
+
+
+def dead_letter(record: RawRecord, why: str, partition: int, room: int, *, by: str = "") -> Outgoing:
+    """The record with its original bytes; by reference, when a copy would weigh more bytes than there is `room` for."""
+    source = f"{record.topic}/{record.partition}/{record.offset}".encode()
+    added: HeaderList = [(_WHY, why[:_LONGEST].encode(errors="backslashreplace")), (_SOURCE, source)]
+    added += [(_BY, by.encode())] if by else []
+    # Who sent the record must not say what becomes of its letter, nor what another one is about.
+    headers = [*((name, value) for name, value in record.headers if not name.startswith("dead_")), *added]
+    weight = (
+        len(record.key or b"") + len(record.value or b"") + sum(len(k) + len(v or b"") + _FRAME for k, v in headers)
+    )
+    if weight > room:
+        key = None if record.key is None else record.key[:_LONGEST]  # which may be all that is so heavy
+        return Outgoing(partition, key, None, [*added, ("dead_reference", b"true")])
+    return Outgoing(partition, record.key, record.value, headers)
+
+
+def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
+    """The dead letters among the records of one topic, in their order, with what their marks say of them."""
+    found: dict[tuple[int, int], Letter] = {}
+    for record in records:
+        about = number_in(header(record.headers, _HANDLED).decode(errors="replace"))
+        if about is None:
+            found[record.partition, record.offset] = Letter(record)
+        elif letter := found.get((record.partition, about)):
+            how = header(record.headers, _HOW).decode(errors="replace")
+            if how == SENDING:
+                found[record.partition, about] = replace(letter, begun=record.offset)
+            elif not letter.handled:
+                why = header(record.headers, _WHY).decode(errors="replace")
+                found[record.partition, about] = replace(letter, handled=how, why=why)
+    return list(found.values())
+
+
+def mark(letter: Letter, how: str, why: str) -> Outgoing:
+    """The record behind a letter, in its partition, which says what was done with it; the letter itself stays."""
+    headers: HeaderList = [
+        (_HANDLED, b"%d" % letter.record.offset),
+        (_HOW, how.encode()),
+        (_WHY, why[:_LONGEST].encode()),
+    ]
+    return Outgoing(letter.record.partition, letter.record.key, None, headers)
+
+
+def passed_over(letter: Letter, why: str) -> Outgoing:
+    """The mark which says that restores pass over the event that a letter is about, where they cannot fold it."""
+    out = mark(letter, PASSED, why)
+    return out._replace(headers=[*out.headers, (_SOURCE, letter.source.encode())])
+
+
+def offset_in(letter: RawRecord, topic: str) -> int | None:
+    """The offset of the record of a topic that a letter in the partition of the same number is about; None = another.
+
+    Args:
+        letter: a dead letter, or a mark that names what it is about.
+    """
+    place, _, offset = header(letter.headers, _SOURCE).decode(errors="replace").rpartition("/")
+    return number_in(offset) if place == f"{topic}/{letter.partition}" else None
+
+
+def sent_again(original: RawRecord, partition: int, *, id_: str = "", origin: str = "") -> Outgoing:
+    """The command or input of a letter as a new record: its bytes and headers, without those that are of one sending.
+
+    Args:
+        original: as it was sent. id_: another id than its own.
+        origin: where it comes from now, for an input: the place of the old one counts as seen.
+    """
+    # A process still waits for its answer, and takes one only; a client has gone.
+    left_out = _LEFT_OUT if header(original.headers, "reply_key") else (*_LEFT_OUT, "reply_")
+    headers: HeaderList = [
+        (name, id_.encode() if id_ and name == "ce_id" else value or b"")
+        for name, value in original.headers
+        if not name.startswith(left_out)
+    ]
+    if origin:
+        headers.append(("origin", origin.encode()))
+    return Outgoing(partition, original.key, original.value, headers)
+
+
+LOOKED_AT = 8000
+_WORD = re.compile(r"\S+")
+
+
+def reason_of(error: BaseException) -> str:
+    """The kind and the message of an error, at most 2,000 characters."""
+    text = shown(error, str)
+    told = text if isinstance(error, ContractError) else ": ".join(filter(None, (type(error).__name__, text)))
+    return veiled(looked_at(told))[:_LONGEST]
+
+
+def looked_at(text: str) -> str:
+    """The beginning of a text, long enough that what is shown of it was looked at with all that belongs to it.
+
+    A word that goes on behind the end may be a URL whose login ends there, so it ends at its `://`.
+    """
+    start = text[:LOOKED_AT]
+    if len(text) <= LOOKED_AT or text[LOOKED_AT].isspace():
+        return start
+    *_, last = (word.start() for word in _WORD.finditer(start + "."))
+    head, url, _ = start[last:].partition("://")
+    return start[:last] + head + (f"{url}***" if url else "")

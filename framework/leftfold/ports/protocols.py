@@ -1,0 +1,181 @@
+"""What technology owes us, on one page. Adapters live in kafka/, redis/ and memory.py; the engine knows only this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+
+from leftfold.model.position import Position
+from leftfold.ports.flush import BucketFlush, Generation, Mark, Registry, Snapshot, While
+from leftfold.ports.queries import Question
+
+__all__ = ["AsyncBell", "Bell", "Flushing", "Headers", "LogReader", "RawRecord", "StateStore", "ViewStore"]
+
+A = TypeVar("A")
+
+Headers: TypeAlias = Sequence[tuple[str, bytes]]
+
+
+class RawRecord(NamedTuple):
+    """One record as it stands in a topic. `time` is the broker's or sender's timestamp in ms since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    time: int = 0
+
+
+class LogReader(Protocol):
+    """Reads committed records of event topics from given offsets; one thread uses it."""
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions the topic has. Raises InfrastructureError when it does not exist."""
+
+    def ends(self, topics: Iterable[str]) -> Position:
+        """The next offset of every partition, stable or not (the high watermark), partitions at 0 included."""
+
+    def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The id of each topic, '' = it has none; one that was made again has another. An absent one is left out."""
+
+    def check(self, position: Position) -> None:
+        """Raises LogHole when somebody who read on from these offsets would miss records that are gone."""
+
+    def seek(self, position: Position) -> None:
+        """Reads on from these offsets; only the partitions named here are read."""
+
+    def poll(self, limit: int, timeout: float) -> list[RawRecord]:
+        """Waits up to `timeout` seconds for the first record, then takes what is there, `limit` at most."""
+
+    def position(self) -> Position:
+        """Where each partition goes on: past the last record, and past markers and aborted records at an end."""
+
+    def close(self) -> None:
+        """Lets go of connections."""
+
+
+class StateStore(Protocol):
+    """The state records of one partition that a lane holds, by stream key."""
+
+    def get(self, key: str) -> bytes | None:
+        """The encoded state record, None when the stream does not exist."""
+
+    def put(self, records: Iterable[tuple[str, bytes]]) -> None:
+        """Remembers records, the later of two with one key."""
+
+    def items(self) -> Iterator[tuple[str, bytes]]:
+        """Every record, in no particular order."""
+
+    def __len__(self) -> int:
+        """How many streams there are."""
+
+
+class Flushing(Protocol):
+    """A flush on its way."""
+
+    def landed(self) -> bool:
+        """Waits for it: True when everything is written.
+
+        False when a bucket's token is not the one the flush expects, or nobody knows because a connection was lost.
+        What is written then, the marks tell: one bucket's rows and mark are written all or none, and so are all
+        buckets of a flush where the store is one server. A store of several writes each bucket by itself. Who gets
+        False, or an error, reads the marks again and goes on from the least of them.
+        """
+
+
+class Bell(Protocol):
+    """Rings for one waiting thread when a flush may have reached what it waits for; it may ring too often."""
+
+    def wait(self, seconds: float) -> None:
+        """Returns when it has rung since the last wait, or after so long."""
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+
+
+class AsyncBell(Protocol):
+    """A Bell for a coroutine."""
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when it has rung since the last wait, or after so long."""
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+
+
+class ViewStore(Protocol):
+    """Rows, indexes, marks and the registry of views, under the bucket protocol."""
+
+    def registry(self, view: str) -> Registry:
+        """The generations of a view and which is live for each hash."""
+
+    def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
+        """Replaces the registry if it is still `before`; False when someone else was faster.
+
+        Args:
+            while_: what must hold, too, when it lands.
+        """
+
+    def marks(self, generation: Generation) -> dict[int, Mark]:
+        """The marks of a generation's buckets, without those that are missing.
+
+        A mark that says `bulk` in a generation that is past it has lost its seal, and its bucket maybe rows: it is
+        missing, too. Snapshots leave such marks out as well.
+        """
+
+    def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
+        """Writes the marks of a new generation if none of them is there; False when one is."""
+
+    def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
+        """The rows named by (bucket, encoded key), their buckets' marks and the live generation, in one round trip."""
+
+    def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
+        """`read` of several generations, in one round trip."""
+
+    async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
+        """`read` for asyncio."""
+
+    def ask(self, question: Question[A], /) -> A:
+        """The answer to any question of a reader, in one round trip."""
+
+    async def aask(self, question: Question[A], /) -> A:
+        """`ask` for asyncio."""
+
+    def listen(self, generation: Generation, wanted: Position | None, /) -> Bell:
+        """A bell that rings from now on when a flush brings the generation to `wanted`; None = at every flush.
+
+        It rings within 50 ms, too, for a flush whose notice was lost and when another generation goes live.
+        """
+
+    async def alisten(self, generation: Generation, wanted: Position | None, /) -> AsyncBell:
+        """`listen` for asyncio."""
+
+    def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
+        """Sends rows, index moves and marks of many buckets of one generation; each bucket is written all or none.
+
+        Nothing is sent when a token is known not to be the expected one. The next flush of the same generation waits
+        for this one.
+        """
+
+    def flush(self, flushes: Sequence[BucketFlush]) -> bool:
+        """`begin_flush`, and what came of it."""
+
+    def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
+        """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""
+
+    def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
+        """The encoded row keys whose indexed field has this ordered value, in byte order."""
+
+    def unlink(self, generation: Generation) -> None:
+        """Removes every key of a generation."""
+
+    def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+        """Says that a member of some groups lives for so many seconds more; returns each group's members, sorted.
+
+        0 seconds is a farewell. This decides who works, never where a fold goes on: the marks do.
+        """
+
+    def close(self) -> None:
+        """Lets go of connections."""

@@ -1,0 +1,202 @@
+"""What readers ask a view store: values, so that one line of reading serves threads and asyncio alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeAlias
+
+from typing_extensions import TypeVar
+
+from leftfold.model.position import Position
+from leftfold.ports.flush import Generation, Mark, Registry, Snapshot
+
+__all__ = [
+    "Changed", "Changes", "Counting", "Counts", "Entries", "Entry", "Glance", "Inspection", "Listed", "Matches",
+    "Matching", "Question", "Range", "Recent", "Registered", "Rows", "Seen", "Standing",
+]  # fmt: skip
+
+A_co = TypeVar("A_co", covariant=True)
+
+
+class Question(Generic[A_co]):
+    """Something a store answers in one round trip with an `A_co`."""
+
+
+@dataclass(frozen=True)
+class Registered(Question[Registry]):
+    """Which generations a view has, and which is live for each hash."""
+
+    view: str
+
+
+class Seen(NamedTuple):
+    """The live generation ('' = none), whether the bucket has a mark, and the row's fields."""
+
+    live: str
+    whole: bool
+    fields: Mapping[bytes, bytes] | None
+
+
+@dataclass(frozen=True)
+class Glance(Question[Seen]):
+    """One row, for those who need not know how far its bucket is: the cheapest question there is."""
+
+    generation: Generation
+    bucket: int
+    key: str
+
+
+@dataclass(frozen=True)
+class Rows(Question[Snapshot]):
+    """The rows named by (bucket, encoded key), the marks of their buckets and of `buckets`, and what is live.
+
+    No row is older than its bucket's mark in the answer.
+    """
+
+    generation: Generation
+    keys: tuple[tuple[int, str], ...]
+    buckets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Listed(Question[list[str]]):
+    """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""
+
+    generation: Generation
+    bucket: int
+    after: str
+    limit: int
+
+
+@dataclass(frozen=True)
+class Range:
+    """Values of an indexed field as ordered text, from `low` to `high`.
+
+    None is no bound on that side; it leaves out rows whose field is None, for those come before every value. The
+    range of one value begins and ends with it.
+    """
+
+    index: str
+    low: str | None = None
+    high: str | None = None
+    above_low: bool = False
+    below_high: bool = False
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The live generation ('' = none) and, per range asked for, (ordered value, encoded key) by bucket, in order."""
+
+    live: str
+    found: tuple[Mapping[int, tuple[tuple[str, str], ...]], ...]
+
+
+@dataclass(frozen=True)
+class Matching(Question[Matches]):
+    """The index entries in each range, per bucket in the order of value and key, or backwards.
+
+    Args:
+        limit: at most so many per range and bucket; None = all. buckets: None = all.
+    """
+
+    generation: Generation
+    ranges: tuple[Range, ...]
+    limit: int | None = None
+    backwards: bool = False
+    buckets: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The live generation ('' = none) and how many rows each range holds over all buckets."""
+
+    live: str
+    totals: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Counting(Question[Counts]):
+    """How many rows are in each range, counted by the store."""
+
+    generation: Generation
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Entries(Question[list[tuple[str, str]]]):
+    """Up to `limit` entries (ordered value, encoded key) of an index of a bucket, in order, whatever rows there are.
+
+    They begin at `first`, itself included; ('', '') is before all.
+    """
+
+    generation: Generation
+    bucket: int
+    index: str
+    first: tuple[str, str]
+    limit: int
+
+
+Entry: TypeAlias = tuple[str, str]
+"""An index and an ordered value in it, of one row."""
+
+
+class Standing(NamedTuple):
+    """All that is stored of a row: its fields, whether it is listed, and which of the entries asked for are there.
+
+    Nothing of it is older than the bucket's mark (None = it has none), and nothing newer if the mark is `still` the
+    same behind it.
+    """
+
+    mark: Mark | None
+    fields: Mapping[bytes, bytes] | None
+    listed: bool
+    entries: frozenset[Entry]
+    still: bool
+
+
+@dataclass(frozen=True)
+class Inspection(Question[Standing]):
+    """One row with its places in the key list and the indexes of its bucket."""
+
+    generation: Generation
+    bucket: int
+    key: str
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True)
+class Changed:
+    """An entry of a bucket's change stream: the bucket was brought to `position`, and these row keys changed.
+
+    A stream's first entry says where it begins; it names no keys.
+    """
+
+    id: str
+    position: Position
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Recent:
+    """The live generation, and per bucket its mark's position (absent = no mark) and entries of its change stream.
+
+    The position was read before the entries, so every change up to it is in them or before them.
+    """
+
+    live: str
+    positions: Mapping[int, Position] = field(default_factory=dict)
+    entries: Mapping[int, tuple[Changed, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Changes(Question[Recent]):
+    """Entries of the change streams of some buckets: from an id on, or backwards from before an id ('' = the end).
+
+    The entry of the id comes first, so whoever reads on sees whether it is still there; if not, others may be gone too.
+    """
+
+    generation: Generation
+    ids: Mapping[int, str]
+    limit: int
+    backwards: bool = False

@@ -1,0 +1,277 @@
+"""Writes the buckets of a rebuild in bulk, and seals them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from leftfold.errors import ContractError, Fenced, InfrastructureError
+from leftfold.model.rows import Fields
+from leftfold.ports.bulk import BucketResult, BulkRow
+from leftfold.ports.flush import Generation, Mark, Phase
+from leftfold.redis.connection.errors import (
+    Client,
+    Elsewhere,
+    Pipeline,
+    executed,
+    refuse_errors,
+    translated,
+    unreachable,
+)
+from leftfold.redis.connection.protocol import (
+    EXEC,
+    FINISHED,
+    MULTI,
+    UNWATCH,
+    BucketKeys,
+    Dial,
+    RowPacker,
+    SortedSets,
+    Wire,
+    dial,
+    packed,
+)
+from leftfold.redis.connection.settings import RedisSettings
+from leftfold.redis.connection.sync import PAUSE
+from leftfold.redis.connection.topology import topology_of
+from leftfold.redis.format import addition, encode_mark
+
+__all__ = ["BulkSink", "check_complete", "seal"]
+
+
+_ATTEMPTS = 5
+
+
+def check_complete(generation: Generation, marks: Mapping[int, Mark]) -> None:
+    """Raises ContractError when the marks are not those of all buckets."""
+    if set(marks) != set(range(generation.buckets)):
+        raise ContractError(f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(marks)}")
+
+
+def seal(client: Client, generation: Generation, marks: Mapping[int, Mark], history: int) -> None:
+    """Writes the marks of some buckets with the phase `sealed`, in one transaction; in a cluster of one bucket.
+
+    Their change streams begin here. A bucket needs no other one for its seal: a late chunk is written under a WATCH of
+    its own bucket's mark, and nobody follows the generation before the registry says that all of it is sealed.
+
+    Raises:
+        Fenced: a bucket is not `bulk` any more.
+        InfrastructureError: a bucket holds another number of rows than its mark says; something was lost or unfinished.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            with client.pipeline() as pipe:
+                _check(pipe, generation, marks)
+                pipe.multi()
+                for bucket, mark in marks.items():
+                    fields = encode_mark(replace(mark, phase=Phase.SEALED))
+                    keys = BucketKeys(generation, bucket)
+                    pipe.execute_command("HSET", keys.mark, *fields)
+                    pipe.execute_command("HDEL", keys.mark, FINISHED)
+                    pipe.execute_command(*addition(keys.changes, mark.position, (), history))
+                pipe.execute()
+                return
+        except redis.WatchError:
+            continue
+    raise InfrastructureError(f"{generation.view} {generation.id} is still being written; end its tasks, then seal it")
+
+
+def _check(pipe: Pipeline, generation: Generation, marks: Mapping[int, Mark]) -> None:
+    places = {bucket: BucketKeys(generation, bucket) for bucket in marks}
+    pipe.watch(*(name for keys in places.values() for name in (keys.mark, keys.listed)))
+    for bucket, keys in places.items():
+        where = f"bucket {bucket} of {generation.view} {generation.id}"
+        phase: Any = pipe.execute_command("HGET", keys.mark, "phase")
+        if phase != Phase.BULK.value.encode():
+            raise Fenced(
+                f"{where} is {phase.decode() if phase else 'gone'}, not bulk; someone else sealed or removed it"
+            )
+        rows: Any = pipe.execute_command("ZCARD", keys.listed)
+        if rows != marks[bucket].rows:
+            raise InfrastructureError(
+                f"{where} holds {rows} rows where its tasks wrote {marks[bucket].rows}; "
+                f"build it again: leftfold rebuild {generation.view}"
+            )
+
+
+CHUNK_ROWS = 500
+CHUNK_BYTES = 512 * 1024
+
+
+class BulkSink:
+    """Writes rows of buckets whose mark says `bulk`, chunk by chunk; one thread uses it.
+
+    Each chunk is a transaction under a WATCH of the mark. A chunk is packed while the server works on the one before,
+    but never sent before the answer behind that one's EXEC said `bulk`: with two in flight, one could land behind a
+    seal. Of several attempts of one task, which write the same rows, the first to note its result in the mark has it;
+    the others notice that at their next chunk, write no more and take that result. A chunk that met a moving slot of a
+    cluster was not written, and is sent again to where the bucket is then.
+    """
+
+    def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
+        self._settings, self._dial = settings, dial
+        self._topology = topology_of(settings, dial)
+        self._wire: Wire | None = None
+        self._at = ""
+        self._under_way: list[bytes] = []
+        """What was sent last, without the WATCH behind it."""
+        self._sent: list[bytes] = []
+
+    def write(
+        self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
+    ) -> int:
+        """Writes rows of one bucket and returns how many; each key comes once.
+
+        It stops where another attempt has noted that the bucket is whole.
+
+        Raises:
+            Fenced: the bucket is sealed or gone; the chunk under way was not written.
+            InfrastructureError: the server cannot be reached or refuses; chunks up to some point are written.
+            ConfigurationError: the user lacks a right; as above.
+        """
+        keys, count = BucketKeys(generation, bucket), 0
+        packer, where = RowPacker(keys, columns), _where(generation, bucket)
+        with self._watching(keys.mark):
+            for chunk in _chunks(rows):
+                commands = [MULTI, *_packed_chunk(chunk, packer, SortedSets(keys, indexes)), EXEC]
+                if self._confirm(keys.mark, where) is not None:
+                    return count
+                self._send(keys.mark, commands)
+                count += len(chunk)
+            self._confirm(keys.mark, where)
+        return count
+
+    def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
+        """Notes in the bucket's mark that all its rows are there; returns what is noted there.
+
+        That is the result of another attempt if one was faster.
+
+        Raises:
+            Fenced: the bucket is sealed or gone.
+        """
+        keys, where = BucketKeys(generation, result.bucket), _where(generation, result.bucket)
+        with self._watching(keys.mark):
+            if (noted := self._confirm(keys.mark, where)) is None:
+                self._send(keys.mark, [MULTI, packed(b"HSET", keys.mark, FINISHED, result.to_json().encode()), EXEC])
+                noted = self._confirm(keys.mark, where)
+        return result if noted is None else BucketResult.from_json(noted)
+
+    def close(self) -> None:
+        """Closes the connection; the next write opens another."""
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def may_write(self, phase: bytes | None) -> bool:
+        """Whether a bucket in this phase takes bulk rows."""
+        return phase == Phase.BULK.value.encode()
+
+    @contextmanager
+    def _watching(self, mark: bytes) -> Iterator[None]:
+        """Work on the bucket of a mark, which is watched first; what fails leaves no connection behind."""
+        completed = False
+        try:
+            self._go_to(mark)
+            self._send(mark, [UNWATCH])
+            yield
+            completed = True
+        except InfrastructureError as error:
+            self._topology.met(error.__cause__ or error)
+            raise
+        finally:
+            if not completed:
+                self.close()
+
+    def _go_to(self, mark: bytes) -> None:
+        """Leaves a server that the next bucket is not on."""
+        with translated(self._settings):
+            server = self._topology.server(mark).url
+        if server != self._at:
+            self.close()
+            self._at = server
+
+    def _send(self, mark: bytes, commands: list[bytes]) -> None:
+        """Sends commands, and behind them the WATCH under which the next ones go."""
+        self._under_way = commands
+        with translated(self._settings):
+            if self._wire is None:
+                self._wire = self._topology.wire(mark, self._dial)
+            self._sent = [*commands, packed(b"WATCH", mark), packed(b"HMGET", mark, b"phase", FINISHED)]
+            self._wire.send(self._sent)
+
+    def _confirm(self, mark: bytes, where: str) -> str | None:
+        """Waits until what is under way is done; what met a moving slot did nothing and is sent again.
+
+        Returns:
+            What is noted in the mark of a bucket that is whole; then what was under way may have done nothing.
+        """
+        deadline, chunk, again = time.monotonic() + self._settings.timeout, self._under_way, False
+        while True:
+            try:
+                if again:
+                    self._send(mark, [UNWATCH])
+                    if (noted := self._check(where)) is not None:
+                        return noted
+                    self._send(mark, chunk)
+                return self._check(where)
+            except Elsewhere as error:
+                self.close()
+                self._topology.met(error)
+                if time.monotonic() > deadline:
+                    raise unreachable(self._settings, error) from error
+                again = True
+                time.sleep(PAUSE)
+
+    def _check(self, where: str) -> str | None:
+        """Waits for the answers [… EXEC or UNWATCH, WATCH, [phase, result]], checks them and returns the result."""
+        with translated(self._settings):
+            replies = self._wire.receive() if self._wire is not None else []
+        refuse_errors(self._settings, replies, self._sent)
+        landed, _, (phase, noted) = replies[-3:]
+        if self.may_write(phase):
+            if noted is not None:
+                return str(noted, "utf-8")
+            if executed(self._settings, landed, self._under_way):
+                return None
+        now = "gone" if phase is None else "being changed" if self.may_write(phase) else phase.decode()
+        raise Fenced(f"{where} is {now}, not bulk: this rebuild was finished or abandoned without this task; end it")
+
+
+def _where(generation: Generation, bucket: int) -> str:
+    return f"bucket {bucket} of {generation.view} {generation.id}"
+
+
+def _packed_chunk(chunk: Iterable[BulkRow], packer: RowPacker, sets: SortedSets) -> Iterator[bytes]:
+    for key, fields, version, entries in chunk:
+        yield packer.put(key, fields, version)
+        sets.list(key, True)
+        if entries:
+            sets.move(key, None, entries)
+    yield from sets.commands()
+
+
+def _chunks(rows: Iterable[BulkRow]) -> Iterator[list[BulkRow]]:
+    chunk: list[BulkRow] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(map(len, row[1]))
+        if len(chunk) >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

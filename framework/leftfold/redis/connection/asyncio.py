@@ -1,0 +1,280 @@
+"""One asyncio connection per event loop that many coroutines share: pipelined, opened again after a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import hiredis
+
+from leftfold.redis.connection.errors import refuse_errors, unreachable
+from leftfold.redis.connection.protocol import Command, Wording, greeting, packed
+from leftfold.redis.connection.settings import RedisSettings
+from leftfold.redis.connection.topology import ROLE, Topology, topology_of, why_no_master
+
+__all__ = ["Line", "Multiplexer", "open_line"]
+
+
+class _Owed:
+    """Replies that one exchange waits for; they are counted off even if nobody waits any more."""
+
+    __slots__ = ("count", "future", "replies")
+
+    def __init__(self, count: int, future: asyncio.Future[list[Any]]) -> None:
+        self.count, self.future, self.replies = count, future, list[Any]()
+
+
+class Line(asyncio.Protocol):
+    """Sends what all coroutines ask within one tick of the loop in one write, and hands replies out in order.
+
+    When the server owes replies and says nothing for `timeout` seconds, the line is broken, as when the connection is
+    lost: every exchange under way raises OSError, and the line is of no more use.
+
+    Args:
+        told: called with (channel, message) of what the connection has subscribed to.
+    """
+
+    def __init__(self, timeout: float, told: Callable[[bytes, bytes], None] | None = None) -> None:
+        self._timeout, self._told = timeout, told
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(protocolError=ConnectionError)
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: list[bytes] = []
+        self._scheduled = self._paused = False
+        self._owed: deque[_Owed] = deque()
+        self._heard = 0.0
+        self._watchdog: asyncio.TimerHandle | None = None
+        self.closed: asyncio.Future[BaseException | None] = self._loop.create_future()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open."""
+        return self._transport is not None
+
+    async def exchange(self, commands: Sequence[bytes]) -> list[Any]:
+        """Sends packed commands and returns their replies, errors of commands among them.
+
+        Cancelling it gives up on the replies; the commands may have been sent.
+
+        Raises:
+            OSError: the connection is lost.
+        """
+        if self._transport is None:
+            raise ConnectionResetError("the connection is closed")
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        if not self._owed:
+            self._heard = self._loop.time()
+            self._watch()
+        self._owed.append(_Owed(len(commands), future))
+        self._outgoing += commands
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return await future
+
+    def close(self) -> None:
+        """Closes the connection; `closed` tells when it is."""
+        self._break(ConnectionResetError("the connection was closed"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        self._transport = transport  # type: ignore[assignment]  # the loop gives stream protocols such a transport
+
+    def data_received(self, data: bytes) -> None:
+        """Some replies came."""
+        self._heard = self._loop.time()
+        gets, owed = self._reader.gets, self._owed
+        try:
+            self._reader.feed(data)
+            while (reply := gets()) is not False:
+                if self._told is not None and isinstance(reply, list) and reply[:1] == [b"message"]:
+                    self._told(reply[1], reply[2])
+                elif not owed:
+                    raise ConnectionError(f"the server sent a reply that nobody asked for: {reply!r}")
+                else:
+                    first = owed[0]
+                    first.replies.append(reply)
+                    if len(first.replies) == first.count:
+                        owed.popleft()
+                        if not first.future.done():
+                            first.future.set_result(first.replies)
+        except ConnectionError as error:
+            self._break(error)
+
+    def pause_writing(self) -> None:
+        """The server takes no more for now."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The server takes more."""
+        self._paused = False
+        self._flush()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        self._break(error or ConnectionResetError("the server closed the connection"))
+        if not self.closed.done():
+            self.closed.set_result(error)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._outgoing and not self._paused and self._transport is not None:
+            data, self._outgoing = b"".join(self._outgoing), []
+            self._transport.write(data)
+
+    def _watch(self) -> None:
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_at(self._heard + self._timeout, self._check)
+
+    def _check(self) -> None:
+        self._watchdog = None
+        if not self._owed:
+            return
+        if self._loop.time() - self._heard >= self._timeout:
+            self._break(TimeoutError(f"no reply for {self._timeout:g} s"))
+        else:
+            self._watch()
+
+    def _break(self, error: BaseException) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        while self._owed:
+            future = self._owed.popleft().future
+            if not future.done():
+                future.set_exception(ConnectionResetError(str(error)))
+        self._outgoing.clear()
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            transport.abort()
+
+
+A = TypeVar("A")
+
+
+async def open_line(
+    server: RedisSettings, told: Callable[[bytes, bytes], None] | None = None, *, leads: bool = False
+) -> Line:
+    """Connects and logs in.
+
+    Args:
+        leads: the server is asked for its role, and refused unless it is a master.
+
+    Raises:
+        OSError: the server cannot be reached, or does not lead.
+        ConfigurationError: it refuses the login.
+    """
+    line = Line(server.timeout, told)
+    try:
+        try:
+            async with asyncio.timeout(server.connect_timeout):
+                await _dial(server, line)
+        except TimeoutError as error:
+            raise TimeoutError(str(error) or f"no answer for {server.connect_timeout:g} s") from error
+        hello = [*greeting(server), *([ROLE] if leads else ())]
+        replies = await line.exchange(hello) if hello else []
+        refuse_errors(server, replies, hello)
+        if leads and (why := why_no_master(replies[-1], server)):
+            raise ConnectionError(why)
+    except BaseException:
+        line.close()
+        raise
+    return line
+
+
+async def _dial(settings: RedisSettings, line: Line) -> None:
+    loop = asyncio.get_running_loop()
+    if settings.socket_path is not None:
+        await loop.create_unix_connection(lambda: line, settings.socket_path)
+        return
+    trust = None
+    if settings.encrypted:
+        trust = ssl.create_default_context(cafile=str(settings.ca_file) if settings.ca_file else None)
+    transport, _ = await loop.create_connection(
+        lambda: line, settings.host, settings.port, ssl=trust, server_hostname=settings.host if trust else None
+    )
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+class Multiplexer:
+    """Asks for any number of coroutines of one loop over one connection, to the one server or the master.
+
+    A question under way when the connection is lost fails, and the next one connects again. Behind sentinels it is
+    asked once more, of whoever leads then.
+    """
+
+    def __init__(self, settings: RedisSettings, topology: Topology | None = None) -> None:
+        self._settings, self._topology = settings, topology or topology_of(settings)
+        self._line: Line | None = None
+        self._opening: asyncio.Task[Line] | None = None
+
+    async def ask(self, wording: Wording[A]) -> A:
+        """The answer to a question.
+
+        Raises:
+            InfrastructureError: the server cannot be reached, or refuses a command.
+            ConfigurationError: the user may not ask that.
+        """
+        try:
+            try:
+                replies = await self.exchange(wording.commands)
+            except OSError as error:
+                if not await self._met(error):
+                    raise
+                replies = await self.exchange(wording.commands)
+        except OSError as error:
+            await self._met(error)
+            raise unreachable(self._settings, error) from error
+        refuse_errors(self._settings, replies, wording.commands)
+        return wording.answer(replies)
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """Sends commands and returns their replies, errors of commands among them.
+
+        Raises:
+            OSError: the connection is lost. InfrastructureError: there is none to be had.
+        """
+        line = self._line
+        if line is None or not line.usable:
+            line = await self._opened()
+        return await line.exchange([packed(*command) for command in commands])
+
+    async def _met(self, error: OSError) -> bool:
+        """Whether another server may lead now; threads that find out hold the topology, so a thread waits for it."""
+        return self._settings.kind != "server" and await asyncio.to_thread(self._topology.met, error)
+
+    async def aclose(self) -> None:
+        """Closes the connection."""
+        if self._opening is not None:
+            self._opening.cancel()
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+            await line.closed
+
+    async def _opened(self) -> Line:
+        """The line that is being opened, whoever began that; one who gives up waiting does not stop it."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name="leftfold redis connects")
+            self._opening.add_done_callback(_seen)
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> Line:
+        try:
+            server = self._topology.known(b"")
+            if server is None:
+                server = await asyncio.to_thread(self._topology.server, b"")
+            self._line = await open_line(server, leads=self._settings.kind == "sentinel")
+            return self._line
+        finally:
+            self._opening = None
+
+
+def _seen(task: asyncio.Task[Line]) -> None:
+    """Whoever waited was told of the failure; if nobody waits any more, nobody needs to be."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,143 @@
+"""Asyncio clients of one server, a Sentinel master or a cluster, for everything that is not a flush."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import redis
+
+from leftfold.redis.connection.asyncio import Multiplexer
+from leftfold.redis.connection.errors import Client, translated
+from leftfold.redis.connection.protocol import Asker, Wording
+from leftfold.redis.connection.settings import RedisSettings
+from leftfold.redis.connection.sync import (
+    PAUSE,
+    Command,
+    RoutedClient,
+    astray,
+    by_server,
+    is_elsewhere,
+    key_of,
+    lost,
+    open_async_node,
+    open_server,
+    without_errors,
+)
+from leftfold.redis.connection.topology import Topology, topology_of
+
+__all__ = ["open_asker", "open_client"]
+
+
+A = TypeVar("A")
+
+
+class RoutedAsyncClient:
+    """Sends commands to the nodes that their keys are on; one event loop uses it.
+
+    Finding out who has a key blocks, and what others are finding out is waited for: threads do both.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._pools: dict[str, Any] = {}
+
+    async def ask(self, wording: Wording[A]) -> A:
+        """The answer to a question.
+
+        Raises:
+            InfrastructureError: a node cannot be reached, or refuses a command.
+            ConfigurationError: the user may not ask that.
+        """
+        with translated(self.topology.settings):
+            return wording.answer(await self.execute(wording.commands))
+
+    async def execute(self, commands: Sequence[Command]) -> list[Any]:
+        """Sends everything at once and returns the replies; raises the first that is an error."""
+        try:
+            try:
+                replies = await self._exchange(commands)
+            except Exception as error:
+                if not (lost(error) and await self._met(error)):
+                    raise
+                replies = await self._exchange(commands)
+            for number in astray(commands, replies):
+                replies[number] = await self._follow(commands[number])
+            return without_errors(commands, replies)
+        except Exception as error:
+            await self._met(error)
+            raise
+
+    async def aclose(self) -> None:
+        """Closes every pool."""
+        pools, self._pools = list(self._pools.values()), {}
+        for client in pools:
+            await client.aclose()
+
+    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
+        batches = by_server([await self._server(key_of(command)) for command in commands])
+        replies: list[Any] = [None] * len(commands)
+
+        async def ask(server: RedisSettings, numbers: list[int]) -> None:
+            found = await self._ask(server, [commands[number] for number in numbers])
+            for number, reply in zip(numbers, found, strict=True):
+                replies[number] = reply
+
+        outcomes = await asyncio.gather(*(ask(*batch) for batch in batches.values()), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+        return replies
+
+    async def _server(self, key: bytes) -> RedisSettings:
+        """Who has a key."""
+        server = self.topology.known(key)
+        return server if server is not None else await asyncio.to_thread(self.topology.server, key)
+
+    async def _met(self, error: BaseException) -> bool:
+        """Whether an error says that a key may be somewhere else now."""
+        return await asyncio.to_thread(self.topology.met, error)
+
+    async def _ask(self, server: RedisSettings, commands: Sequence[Command]) -> list[Any]:
+        client: Any = self._pools.get(server.url)
+        if client is None:
+            client = self._pools[server.url] = open_async_node(server)
+        async with client.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            replies: list[Any] = await pipe.execute(raise_on_error=False)
+            return replies
+
+    async def _follow(self, command: Command) -> Any:
+        """Sends one command to wherever it is told to, for as long as a reply may take."""
+        server, asking = await self._server(key_of(command)), False
+        deadline = time.monotonic() + self.topology.settings.timeout
+        while True:
+            reply = (await self._ask(server, [("ASKING",), command] if asking else [command]))[-1]
+            if not is_elsewhere(reply) or time.monotonic() > deadline:
+                return reply
+            await self._met(reply)
+            asking = type(reply) is redis.exceptions.AskError
+            if asking:
+                server = self.topology.settings.at((reply.host or server.host, reply.port))
+            else:
+                await asyncio.sleep(PAUSE)
+                server = await self._server(key_of(command))
+
+
+def open_client(settings: RedisSettings, topology: Topology | None = None) -> Client:
+    """A client for threads; more readers than connections wait for one.
+
+    Args:
+        topology: one to share what is found out with; made when there is none.
+    """
+    if settings.kind == "server":
+        return open_server(settings)
+    return RoutedClient(topology or topology_of(settings))
+
+
+def open_asker(settings: RedisSettings, topology: Topology) -> Asker:
+    """What asks for the coroutines of the running event loop; it connects when it is asked."""
+    return RoutedAsyncClient(topology) if topology.spread else Multiplexer(settings, topology)

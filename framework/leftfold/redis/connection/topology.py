@@ -1,0 +1,311 @@
+"""Which server holds a key: a single one, the master named by sentinels, or the owner of the key's slot."""
+
+from __future__ import annotations
+
+import random
+from threading import Lock
+from typing import Any, Protocol
+
+import redis
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS as SLOTS
+from redis.crc import key_slot
+
+from leftfold.errors import ConfigurationError, InfrastructureError
+from leftfold.redis.connection.errors import Elsewhere, refuse_errors
+from leftfold.redis.connection.protocol import Dial, Wire, dial, packed
+from leftfold.redis.connection.settings import Node, RedisSettings
+
+__all__ = ["ROLE", "Sentinels", "Slots", "Topology", "topology_of", "why_no_master"]
+
+
+ROLE = packed(b"ROLE")
+
+
+class Sentinels:
+    """Asks the sentinels who leads, whenever the one that was known fails.
+
+    A majority of them is asked and the latest configuration counts, so that a sentinel which was cut off and knows only
+    an earlier master does not decide. Each connection then asks the server itself for its role, as the guidelines for
+    Sentinel clients demand: a master that was demoted, or comes back as a replica, must not be read or written.
+    """
+
+    spread = False
+
+    def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
+        self.settings, self._dial = settings, dial
+        self._lock = Lock()
+        self._master: RedisSettings | None = None
+
+    def server(self, key: bytes) -> RedisSettings:
+        """The master."""
+        with self._lock:
+            if self._master is None:
+                self._master = self.settings.at(self._asked())
+            return self._master
+
+    def known(self, key: bytes) -> RedisSettings | None:
+        """The master as it was known last."""
+        return self._master
+
+    def wire(self, key: bytes, dial: Dial = dial) -> Wire:
+        """A connection to the master, which has said that it is one."""
+        server = self.server(key)
+        try:
+            wire = Wire(server, dial)
+        except OSError as error:
+            raise ConnectionError(f"master {server.address}: {error}") from error
+        try:
+            replies = wire.exchange([ROLE])
+            refuse_errors(self.settings, replies, [ROLE])
+            if why := why_no_master(replies[0], server):
+                raise ConnectionError(why)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    def hearers(self) -> list[RedisSettings]:
+        """The master: a replica that was cut off hears nothing."""
+        return [self.server(b"")]
+
+    def met(self, error: BaseException) -> bool:
+        """A lost connection, or a server that is no master, has the sentinels asked again."""
+        if not _is_about_the_master(error):
+            return False
+        with self._lock:
+            self._master = None
+        return True
+
+    def told(self) -> str:
+        """The master of the moment."""
+        return f"{self.settings.address}: master {self.server(b'').address}"
+
+    def _asked(self) -> Node:
+        found: list[tuple[int, Node]] = []
+        silent: list[str] = []
+        error_of: type[Exception] = ConnectionError
+        enough = len(self.settings.nodes) // 2 + 1
+        for node in self.settings.nodes:
+            try:
+                found.append(self._ask(node))
+            except (OSError, InfrastructureError, ConfigurationError) as error:
+                error_of = ConfigurationError if isinstance(error, ConfigurationError) else error_of
+                silent.append(f"{node[0]}:{node[1]}: {error}")
+            if len(found) == enough:
+                break
+        if not found:
+            raise error_of(f"no sentinel names a master {self.settings.service!r} ({'; '.join(silent)})")
+        return max(found)[1]
+
+    def _ask(self, node: Node) -> tuple[int, Node]:
+        """The master by one sentinel, with the epoch of its configuration."""
+        wire = Wire(self.settings.sentinel_at(node), self._dial)
+        try:
+            service = self.settings.service.encode()
+            commands = [
+                packed(b"SENTINEL", b"get-master-addr-by-name", service),
+                packed(b"SENTINEL", b"master", service),
+            ]
+            address, told = replies = wire.exchange(commands)
+        finally:
+            wire.close()
+        if address is None:
+            raise ConnectionError("it watches no such master")
+        refuse_errors(self.settings.sentinel_at(node), replies, commands)
+        fields = dict(zip(told[::2], told[1::2], strict=True))
+        return int(fields.get(b"config-epoch", 0)), (address[0].decode(), int(address[1]))
+
+
+def why_no_master(role: Any, server: RedisSettings) -> str:
+    """What is wrong with a server that answers ROLE so; '' when it is a master."""
+    return "" if role[0] == b"master" else f"{server.address} is a {role[0].decode()} now, not the master"
+
+
+def _is_about_the_master(error: BaseException) -> bool:
+    lost = isinstance(error, (OSError, redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError))
+    return lost or (isinstance(error, InfrastructureError) and "READONLY" in str(error))
+
+
+class Slots:
+    """Asks any node for the map of slots, and keeps it until a node says or shows that it is wrong."""
+
+    spread = True
+
+    def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
+        self.settings, self._dial = settings, dial
+        self._lock = Lock()
+        self._owners: dict[int, RedisSettings] = {}
+        self._nodes: set[Node] = set()
+
+    def server(self, key: bytes) -> RedisSettings:
+        """The node that owns a key's slot."""
+        slot = key_slot(key)
+        with self._lock:
+            if not self._owners:
+                self._owners = self._asked()
+            if slot not in self._owners:
+                self._owners, owners = {}, self._owners
+                raise ConnectionError(f"nobody owns slot {slot} of {key!r}; {len(owners)} slots are owned")
+            return self._owners[slot]
+
+    def known(self, key: bytes) -> RedisSettings | None:
+        """The node that owned a key's slot when somebody asked last."""
+        return self._owners.get(key_slot(key))
+
+    def wire(self, key: bytes, dial: Dial = dial) -> Wire:
+        """A connection to the node that owns a key's slot."""
+        server = self.server(key)
+        try:
+            return Wire(server, dial)
+        except OSError as error:
+            raise ConnectionError(f"node {server.address}: {error}") from error
+
+    def hearers(self) -> list[RedisSettings]:
+        """Every master, in an order of chance: nodes pass notices on to each other."""
+        with self._lock:
+            if not self._owners:
+                self._owners = self._asked()
+            masters = {owner.url: owner for owner in self._owners.values()}
+        return random.sample(list(masters.values()), len(masters))
+
+    def met(self, error: BaseException) -> bool:
+        """Learns one slot's new owner from MOVED, and forgets the map when a node is lost."""
+        if isinstance(error, redis.exceptions.MovedError):
+            self._move(error.slot_id, (error.host, error.port))
+        elif isinstance(error, Elsewhere):
+            kind, *rest = str(error).split(" ")
+            if kind == "MOVED":
+                host, _, port = rest[1].rpartition(":")
+                self._move(int(rest[0]), (host, int(port)))
+        elif isinstance(error, (OSError, redis.ConnectionError, redis.TimeoutError)):
+            with self._lock:
+                self._owners = {}
+        else:
+            return isinstance(error, (redis.exceptions.AskError, redis.exceptions.TryAgainError))
+        return True
+
+    def told(self) -> str:
+        """How many masters share the slots."""
+        with self._lock:
+            self._owners = self._asked()
+            masters, missing = {owner.url for owner in self._owners.values()}, SLOTS - len(self._owners)
+        if missing:
+            raise ConnectionError(f"{missing} of its {SLOTS} slots have no owner")
+        return f"{self.settings.address}: {len(masters)} masters"
+
+    def _move(self, slot: int, node: Node) -> None:
+        """A node that does not know its own name sends none; then the whole map is asked for again."""
+        with self._lock:
+            if not node[0] or node[0] == "?":
+                self._owners = {}
+            elif self._owners:
+                self._owners[slot] = self.settings.at(node)
+
+    def _asked(self) -> dict[int, RedisSettings]:
+        """The map by the first node that answers, in an order of chance: one that is cut off must not always be it."""
+        silent: list[str] = []
+        error_of: type[Exception] = ConnectionError
+        nodes = sorted(self._nodes | set(self.settings.nodes))
+        for node in random.sample(nodes, len(nodes)):
+            try:
+                return self._ask(node)
+            except (OSError, InfrastructureError, ConfigurationError) as error:
+                error_of = ConfigurationError if isinstance(error, ConfigurationError) else error_of
+                silent.append(f"{node[0]}:{node[1]}: {error}")
+        raise error_of(f"no node of the cluster answers ({'; '.join(silent)})")
+
+    def _ask(self, node: Node) -> dict[int, RedisSettings]:
+        settings = self.settings.at(node)
+        wire = Wire(settings, self._dial)
+        try:
+            (ranges,) = replies = wire.exchange(asked := [packed(b"CLUSTER", b"SLOTS")])
+        finally:
+            wire.close()
+        refuse_errors(settings, replies, asked)
+        if not ranges:
+            raise ConnectionError("it knows no owner of any slot")
+        owners: dict[int, RedisSettings] = {}
+        for first, last, *places in ranges:
+            owner = self.settings.at(_node(places[0], node[0]))
+            owners.update(dict.fromkeys(range(first, last + 1), owner))
+        self._nodes = {_node(place, node[0]) for _, _, *places in ranges for place in places}
+        return owners
+
+
+def _node(place: Any, asked: str) -> Node:
+    """The address in a map of slots; a node without a name of its own is the one that was asked."""
+    host = place[0].decode() if place[0] else ""
+    return (host if host and host != "?" else asked), int(place[1])
+
+
+class Topology(Protocol):
+    """Knows where keys are, and notices when that was wrong; any number of threads may use it.
+
+    `server` and `wire` raise OSError when nobody can tell where a key is, or the server found cannot be reached.
+    """
+
+    settings: RedisSettings
+    spread: bool
+    """Whether keys are spread over several servers."""
+
+    def server(self, key: bytes) -> RedisSettings:
+        """The settings of the server that a key is on; asks others about it if that is not known."""
+
+    def known(self, key: bytes) -> RedisSettings | None:
+        """`server`, but None instead of asking."""
+
+    def wire(self, key: bytes, dial: Dial = dial) -> Wire:
+        """A bare connection to the server that a key is on."""
+
+    def hearers(self) -> list[RedisSettings]:
+        """Servers each of which hears every notice; the first that answers will do. Raises OSError as `server`."""
+
+    def met(self, error: BaseException) -> bool:
+        """Learns from an error of a server; True when it says that a key may be somewhere else now."""
+
+    def told(self) -> str:
+        """Which servers there are at the moment, for people; raises OSError when something of it is missing."""
+
+
+class OneServer:
+    """The topology of a single server: nothing to find out, nothing to learn."""
+
+    spread = False
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings = settings
+
+    def server(self, key: bytes) -> RedisSettings:
+        """The one server."""
+        return self.settings
+
+    def known(self, key: bytes) -> RedisSettings | None:
+        """The one server."""
+        return self.settings
+
+    def wire(self, key: bytes, dial: Dial = dial) -> Wire:
+        """A connection to it."""
+        return Wire(self.settings, dial)
+
+    def hearers(self) -> list[RedisSettings]:
+        """The one server."""
+        return [self.settings]
+
+    def met(self, error: BaseException) -> bool:
+        """Never: there is no other place."""
+        return False
+
+    def told(self) -> str:
+        """The one server."""
+        return self.settings.address
+
+
+def topology_of(settings: RedisSettings, dial: Dial = dial) -> Topology:
+    """The topology that a URL speaks of."""
+    match settings.kind:
+        case "server":
+            return OneServer(settings)
+        case "sentinel":
+            return Sentinels(settings, dial)
+        case "cluster":
+            return Slots(settings, dial)

@@ -1,0 +1,213 @@
+"""How a view's registry, the checkpoint of a bucket and its stream of changes are stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import redis
+
+from leftfold.errors import ContractError
+from leftfold.model.position import Position
+from leftfold.ports.flush import Generation, Mark, Parked, Phase, Registry
+from leftfold.ports.queries import Changed, Changes, Recent
+from leftfold.redis.connection.errors import Client, Pipeline
+from leftfold.redis.connection.protocol import BucketKeys, Command, ask_live, hash_of, live_in, registry_key
+
+__all__ = ["Recently", "addition", "change_registry", "decoded", "encode_mark", "read_mark"]
+
+
+POSITION, KEYS = b"position", b"keys"
+
+
+def addition(stream: bytes, position: Position, keys: Iterable[str], most: int) -> Command:
+    """The command that adds an entry: how far the bucket came, and the encoded keys of the rows that changed.
+
+    Encoded keys hold no space. An entry without keys begins a stream.
+    """
+    told = (POSITION, position.to_json().encode(), KEYS, " ".join(keys).encode())
+    return (b"XADD", stream, b"MAXLEN", b"~", b"%d" % most, b"*", *told)
+
+
+class Recently:
+    """`Changes` in Redis' words."""
+
+    def __init__(self, asked: Changes) -> None:
+        self._asked = asked
+        self.commands: list[Command] = [ask_live(asked.generation)]
+        for bucket, id_ in asked.ids.items():
+            keys = BucketKeys(asked.generation, bucket)
+            self.commands += (("HGET", keys.mark, POSITION), self._page(keys.changes, id_))
+
+    def answer(self, replies: Sequence[Any]) -> Recent:
+        """What the replies say."""
+        found = dict(zip(self._asked.ids, zip(replies[1::2], replies[2::2], strict=True), strict=True))
+        return Recent(
+            live_in(replies[0]),
+            {bucket: Position.from_json(position) for bucket, (position, _) in found.items() if position is not None},
+            {bucket: tuple(map(_changed, entries)) for bucket, (_, entries) in found.items()},
+        )
+
+    def _page(self, stream: bytes, id_: str) -> Command:
+        if self._asked.backwards:
+            return ("XREVRANGE", stream, f"({id_}" if id_ else "+", "-", "COUNT", self._asked.limit)
+        return ("XRANGE", stream, id_, "+", "COUNT", self._asked.limit)
+
+
+def _changed(entry: Sequence[Any]) -> Changed:
+    id_, fields = entry[0], hash_of(entry[1])
+    return Changed(id_.decode(), Position.from_json(fields[POSITION]), tuple(fields[KEYS].decode().split()))
+
+
+def encode_mark(mark: Mark) -> tuple[bytes, ...]:
+    """Field names and values in turn, every field of the mark."""
+    parked = json.dumps({key: asdict(why) for key, why in mark.parked.items()}) if mark.parked else "{}"
+    return (
+        b"position", mark.position.to_json().encode(),
+        b"checksum", b"%032x" % mark.checksum,
+        b"token", mark.token.encode(),
+        b"phase", mark.phase.value.encode(),
+        b"rows", b"%d" % mark.rows,
+        b"parked", parked.encode(),
+        b"time", mark.time.encode(),
+    )  # fmt: skip
+
+
+def read_mark(fields: Mapping[bytes, bytes], where: str) -> Mark:
+    """The mark behind a hash.
+
+    Args:
+        where: named in errors.
+
+    Raises:
+        ContractError: a field is missing or unreadable.
+    """
+    try:
+        return Mark(
+            position=Position.from_json(fields[b"position"]),
+            checksum=int(fields[b"checksum"], 16),
+            token=fields[b"token"].decode(),
+            phase=Phase(fields[b"phase"].decode()),
+            rows=int(fields[b"rows"]),
+            parked={key: Parked(**why) for key, why in json.loads(fields[b"parked"]).items()},
+            time=fields[b"time"].decode(),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, ContractError) as error:
+        raise ContractError(f"the mark of {where} is unreadable ({error!r}); rebuild the view") from error
+
+
+_LIVE, _GENERATION = b"live:", b"g:"
+
+
+def read_registry(client: Client | Pipeline, view: str) -> Registry:
+    """The registry as it stands."""
+    fields: Any = client.execute_command("HGETALL", registry_key(view))
+    return decoded(view, fields)
+
+
+def change_registry(
+    client: Client,
+    view: str,
+    before: Registry,
+    after: Registry,
+    marks: Sequence[bytes] = (),
+    holds: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Replaces the registry if it is still `before`; fields this version does not know stay as they are.
+
+    Args:
+        marks: keys that must not change from when `holds` is asked until this lands.
+    """
+    old, new = _encoded(before), _encoded(after)
+    gone = [field for field in old if field not in new]
+    moved = [part for field, value in new.items() if old.get(field) != value for part in (field, value)]
+    key = registry_key(view)
+    try:
+        with client.pipeline() as pipe:
+            pipe.watch(key, *marks)
+            if read_registry(pipe, view) != before or not holds():
+                return False
+            pipe.multi()
+            if gone:
+                pipe.execute_command("HDEL", key, *gone)
+            if moved:
+                pipe.execute_command("HSET", key, *moved)
+            pipe.execute()
+    except redis.WatchError:
+        return False
+    return True
+
+
+def _encoded(registry: Registry) -> dict[bytes, bytes]:
+    fields = {_LIVE + hash_.encode(): id_.encode() for hash_, id_ in registry.live.items()}
+    for id_, generation in registry.generations.items():
+        fields[_GENERATION + id_.encode()] = _generation_json(generation).encode()
+    return fields
+
+
+def _generation_json(generation: Generation) -> str:
+    return json.dumps(
+        {
+            "hash": generation.hash,
+            "stream_keyed": generation.stream_keyed,
+            "buckets": generation.buckets,
+            "topics": dict(generation.topics),
+            "phase": generation.phase.value,
+            "created": generation.created,
+            "since": generation.since,
+            "name": generation.name,
+            "fold": generation.fold,
+            "folds": generation.folds,
+            "superseded": generation.superseded,
+            "until": generation.until,
+            "ids": dict(generation.ids),
+            "ends": generation.ends.offsets,
+            "attempt": generation.attempt,
+        }
+    )
+
+
+def decoded(view: str, fields: Mapping[bytes, bytes]) -> Registry:
+    """The registry behind its hash."""
+    generations, live = {}, {}
+    for field, value in fields.items():
+        if field.startswith(_LIVE):
+            live[field.removeprefix(_LIVE).decode()] = value.decode()
+        elif field.startswith(_GENERATION):
+            id_ = field.removeprefix(_GENERATION).decode()
+            generations[id_] = _generation(view, id_, value)
+    return Registry(generations, live)
+
+
+def _generation(view: str, id_: str, text: bytes) -> Generation:
+    try:
+        told = json.loads(text)
+        return Generation(
+            view=view,
+            id=id_,
+            hash=str(told["hash"]),
+            stream_keyed=bool(told["stream_keyed"]),
+            buckets=int(told["buckets"]),
+            topics={str(topic): int(count) for topic, count in told["topics"].items()},
+            phase=Phase(told["phase"]),
+            created=str(told["created"]),
+            since=str(told.get("since", "")),
+            name=str(told.get("name", "")),
+            folds=_folds(told),
+            ends=Position.from_json(json.dumps(told.get("ends", {}))),
+            superseded=tuple(map(str, told.get("superseded", ()))),
+            until=str(told.get("until", "")),
+            ids={str(topic): str(id_) for topic, id_ in told.get("ids", {}).items()},
+            attempt=str(told.get("attempt", "")),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError, ContractError) as error:
+        raise ContractError(
+            f"generation {id_} in view:{view} is unreadable ({error!r}); remove it: HDEL view:{view} g:{id_}"
+        ) from error
+
+
+def _folds(told: Mapping[str, Any]) -> tuple[str, ...]:
+    """The codes that folded a generation; an older version names only one."""
+    return tuple(str(fold) for fold in told.get("folds", [told.get("fold", "")]) if fold)

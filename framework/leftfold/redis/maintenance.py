@@ -1,0 +1,154 @@
+"""Scans and removes keys without blocking a server, and checks that none may be evicted."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from leftfold.errors import ConfigurationError
+from leftfold.ports.bulk import Registries, Stored
+from leftfold.redis.connection.errors import Client, Part, translated
+from leftfold.redis.connection.protocol import (
+    OF_BUCKETS,
+    REGISTRIES,
+    BucketKeys,
+    Wire,
+    bucket_of,
+    packed,
+    registered_view,
+)
+from leftfold.redis.connection.settings import RedisSettings
+from leftfold.redis.connection.sync import RoutedClient
+from leftfold.redis.connection.topology import Topology, topology_of
+
+__all__ = ["policy_in", "refuse_eviction", "registered", "stored", "unlink_bucket"]
+
+
+_EVICTS = "allkeys-"
+"""How the policies begin that evict keys without a time to live, which all keys of views are."""
+
+_ASKED = (packed(b"CONFIG", b"GET", b"maxmemory-policy"), packed(b"INFO", b"memory"))
+_IN_INFO = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
+
+
+def refuse_eviction(settings: RedisSettings) -> str:
+    """The `maxmemory-policy` of the servers, sorted, with commas; '' when they do not say.
+
+    Raises:
+        ConfigurationError: one evicts keys of any kind: rows would be missing, and nothing could notice.
+        InfrastructureError: a server cannot be reached.
+    """
+    policies: set[str] = set()
+    with translated(settings):
+        for server in topology_of(settings).hearers():
+            policy = _policy(server)
+            if policy.startswith(_EVICTS):
+                at = f"-s {server.socket_path}" if server.socket_path else f"-h {server.host} -p {server.port}"
+                raise ConfigurationError(
+                    f"redis at {server.address} has maxmemory-policy {policy}, which drops rows of views unnoticed; "
+                    f"set it in redis.conf or type: redis-cli {at} config set maxmemory-policy noeviction"
+                )
+            policies.add(policy)
+    return ", ".join(sorted(filter(None, policies)))
+
+
+def _policy(server: RedisSettings) -> str:
+    wire = Wire(server)
+    try:
+        return policy_in(wire.exchange(_ASKED))
+    finally:
+        wire.close()
+
+
+def policy_in(replies: Sequence[Any]) -> str:
+    """The policy, by CONFIG where that is allowed, else by INFO; '' where both are refused."""
+    config, info = replies
+    if isinstance(config, list) and len(config) == 2:
+        return str(config[1].decode())
+    found = _IN_INFO.search(info) if isinstance(info, bytes) else None
+    return found[1].decode() if found else ""
+
+
+_AT_ONCE = 1000
+"""How many keys a server looks at before it serves others."""
+
+
+def stored(client: Client, topology: Topology, views: Collection[str], seconds: float) -> Stored:
+    """The generations of some views that have keys on any server.
+
+    While the slots of a cluster move, a bucket may be found on two servers; that counts once.
+    """
+    buckets: dict[tuple[str, str], int] = {}
+    look = _Look(client, topology, seconds)
+    for keys in look.keys("MATCH", OF_BUCKETS):
+        for view, id_, bucket in filter(None, map(bucket_of, keys)):
+            if view in views:
+                buckets[view, id_] = max(buckets.get((view, id_), 0), bucket + 1)
+    return Stored(buckets, look.whole)
+
+
+def registered(client: Client, topology: Topology, seconds: float) -> Registries:
+    """The views of which any server has a registry."""
+    look = _Look(client, topology, seconds)
+    views = {view for keys in look.keys("MATCH", REGISTRIES, "TYPE", "hash") for view in map(registered_view, keys)}
+    return Registries(frozenset(view for view in views if view is not None), look.whole)
+
+
+class _Look:
+    """A look through the keys of every server, for so many seconds at most; `whole` says whether it came to its end."""
+
+    def __init__(self, client: Client, topology: Topology, seconds: float) -> None:
+        self._client, self._topology, self._until = client, topology, time.monotonic() + seconds
+        self.whole = False
+
+    def keys(self, *what: Part) -> Iterator[list[bytes]]:
+        """The keys that some words of SCAN choose, in portions."""
+        client = self._client
+        try:
+            for server in self._topology.hearers():
+                for keys in _scanned(client.of(server) if isinstance(client, RoutedClient) else client, what):
+                    yield keys
+                    if time.monotonic() > self._until:
+                        return
+        except Exception as error:
+            self._topology.met(error)
+            raise
+        self.whole = True
+
+
+def _scanned(client: Client, what: Sequence[Part]) -> Iterator[list[bytes]]:
+    """Chosen keys of one server, in portions."""
+    cursor = 0
+    while True:
+        found, keys = client.execute_command("SCAN", cursor, *what, "COUNT", _AT_ONCE)
+        yield keys
+        cursor = int(found)
+        if not cursor:
+            return
+
+
+_CHUNK = 500
+
+
+def unlink_bucket(client: Client, keys: BucketKeys) -> None:
+    """Removes every key of a bucket; when interrupted, running it again removes the rest.
+
+    The mark goes first, which fences every writer; then the indexes, which are named after fields of the rows.
+    """
+    client.execute_command("UNLINK", keys.mark, keys.changes)
+    while listed := _first(client, keys):
+        rows = [keys.rows + key for key in listed]
+        fields: Any = client.execute_command("HKEYS", rows[0])
+        with client.pipeline() as pipe:
+            if fields:
+                pipe.execute_command("UNLINK", *(keys.listed + field for field in fields))
+            pipe.execute_command("UNLINK", *rows)
+            pipe.execute_command("ZREM", keys.listed, *listed)
+            pipe.execute()
+
+
+def _first(client: Client, keys: BucketKeys) -> list[bytes]:
+    listed: list[bytes] = client.execute_command("ZRANGE", keys.listed, 0, _CHUNK - 1)
+    return listed

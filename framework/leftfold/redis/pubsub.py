@@ -1,0 +1,300 @@
+"""One pub/sub subscription per event loop for all readers that wait for flushes, and a thread for blocking ones."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from typing import Any, TypeAlias, TypeVar
+
+from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.model.position import Position
+from leftfold.ports.flush import Generation
+from leftfold.ports.notifications import Bells, ThreadBell
+from leftfold.ports.queries import Rows
+from leftfold.redis.connection.asyncio import Line, open_line
+from leftfold.redis.connection.cluster_asyncio import open_asker
+from leftfold.redis.connection.errors import refuse_errors, unreachable
+from leftfold.redis.connection.protocol import Asker, channel, packed
+from leftfold.redis.connection.settings import RedisSettings
+from leftfold.redis.connection.topology import Topology
+from leftfold.redis.reads import worded
+
+__all__ = ["Background", "LoopClients", "Subscriber"]
+
+
+NET_SECONDS = 0.05
+LINGER_SECONDS = 10.0
+
+
+class Subscriber:
+    """Hears of flushes and rings `bells`; it is connected only while somebody waits, and a little longer.
+
+    A notice can be lost, since Redis delivers at most once. So while somebody waits, the marks are read every 50 ms,
+    once for all who wait for a generation; that also finds out when another one goes live.
+
+    Args:
+        net: seconds between two looks at the marks.
+    """
+
+    def __init__(self, settings: RedisSettings, asker: Asker, topology: Topology, net: float = NET_SECONDS) -> None:
+        self._settings, self._asker, self._topology, self._seconds = settings, asker, topology, net
+        self.bells = Bells()
+        self._line: Line | None = None
+        self._opening = asyncio.Lock()
+        self._heard: dict[bytes, tuple[str, str]] = {}
+        self._tokens: dict[str, tuple[str, ...]] = {}
+        self._lock, self._used = threading.Lock(), 0.0
+        self._net: asyncio.Task[None] | None = None
+
+    def hears(self, generation: Generation) -> bool:
+        """Whether flushes of a generation are heard already; any thread may ask, once its bell hangs."""
+        with self._lock:
+            self._used = time.monotonic()
+            return self._net is not None and self._is_heard(generation)
+
+    async def subscribe(self, generation: Generation) -> None:
+        """Hears of every flush of a generation from here on.
+
+        Raises:
+            InfrastructureError: the server cannot be reached, or refuses.
+            ConfigurationError: the user may not hear of it.
+        """
+        async with self._opening:
+            if not self._is_heard(generation):
+                await self._subscribe([generation])
+        with self._lock:
+            self._used = time.monotonic()
+            if self._net is None:
+                self._net = asyncio.create_task(self._look_after(), name="leftfold redis listens")
+
+    async def aclose(self) -> None:
+        """Listens no more."""
+        net, self._net = self._net, None
+        if net is not None:
+            net.cancel()
+            await asyncio.gather(net, return_exceptions=True)
+        await self._hang_up()
+
+    def _is_heard(self, generation: Generation) -> bool:
+        line = self._line
+        return line is not None and line.usable and channel(generation.view, generation.id) in self._heard
+
+    async def _subscribe(self, generations: Iterable[Generation]) -> None:
+        names = {channel(g.view, g.id): (g.view, g.id) for g in generations}
+        try:
+            if self._line is None or not self._line.usable:
+                names, self._heard = self._heard | names, {}
+                self._line = await self._connected()
+            commands = [packed(b"SUBSCRIBE", name) for name in names]
+            replies = await self._line.exchange(commands)
+        except OSError as error:
+            raise unreachable(self._settings, error) from error
+        refuse_errors(self._settings, replies, commands)
+        self._heard |= names
+
+    async def _connected(self) -> Line:
+        """A connection to the first server that answers of those that hear everything."""
+        leads, failure = self._settings.kind == "sentinel", OSError("nobody is there")
+        for server in await asyncio.to_thread(self._topology.hearers):
+            try:
+                return await open_line(server, self._told, leads=leads)
+            except OSError as error:
+                await asyncio.to_thread(self._topology.met, error)
+                failure = error
+        raise failure
+
+    def _told(self, name: bytes, message: bytes) -> None:
+        view, id_ = self._heard.get(name, ("", ""))
+        if self.bells.is_awaited(view, id_):
+            self.bells.reached(view, id_, Position.from_json(message))
+
+    async def _look_after(self) -> None:
+        """Looks at the marks for those who wait, connects again when the line is lost, and hangs up in the end."""
+        while not self._is_over():
+            await asyncio.sleep(self._seconds)
+            awaited = self.bells.generations()
+            if awaited:
+                await asyncio.gather(self._reconnect(awaited), *map(self._look, awaited))
+        await self._hang_up()
+
+    def _is_over(self) -> bool:
+        with self._lock:
+            over = not self.bells.generations() and time.monotonic() - self._used > LINGER_SECONDS
+            if over:
+                self._net = None
+            return over
+
+    async def _look(self, generation: Generation) -> None:
+        try:
+            whole = tuple(range(generation.buckets))
+            snapshot = await self._asker.ask(worded(Rows(generation, (), whole)))
+        except LeftfoldError:
+            self.bells.changed(generation.view)  # whoever waits reads again, and is told of it there
+            return
+        if snapshot.live != generation.id or len(snapshot.marks) < generation.buckets:
+            self.bells.changed(generation.view)
+            return
+        tokens = tuple([mark.token for mark in snapshot.marks.values()])
+        if self._tokens.get(generation.id) != tokens:
+            self._tokens = {generation.id: tokens} | self._tokens
+            position = Position.union(mark.position for mark in snapshot.marks.values())
+            self.bells.reached(generation.view, generation.id, position)
+
+    async def _reconnect(self, awaited: Iterable[Generation]) -> None:
+        if all(map(self._is_heard, awaited)):
+            return
+        try:
+            async with self._opening:
+                await self._subscribe(awaited)
+        except LeftfoldError:
+            return  # the marks are looked at meanwhile, and the next round tries again
+
+    async def _hang_up(self) -> None:
+        line, self._line = self._line, None
+        self._heard, self._tokens = {}, {}
+        if line is not None:
+            line.close()
+            await line.closed
+
+
+class LoopClient:
+    """The connections and the subscription of one event loop; none is opened before it is used."""
+
+    def __init__(self, settings: RedisSettings, topology: Topology) -> None:
+        self.asker = open_asker(settings, topology)
+        self.subscriber = Subscriber(settings, self.asker, topology)
+
+    async def aclose(self) -> None:
+        """Closes both."""
+        await self.subscriber.aclose()
+        await self.asker.aclose()
+
+
+_Held: TypeAlias = AsyncGenerator[LoopClient, None]
+
+
+class LoopClients:
+    """Hands out the client of the running loop.
+
+    Each client lives in an asynchronous generator: `asyncio.run` and every other well-behaved runner ends those before
+    it closes the loop, which is the only moment when connections of a loop can be closed properly.
+    """
+
+    def __init__(self, settings: RedisSettings, topology: Topology) -> None:
+        self._settings, self._topology = settings, topology
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[LoopClient, _Held]] = {}
+
+    def found(self) -> LoopClient | None:
+        """The client of this loop, if there is one yet."""
+        found = self._clients.get(asyncio.get_running_loop())
+        return None if found is None else found[0]
+
+    async def get(self) -> LoopClient:
+        """The client of this loop, made at the first call."""
+        loop = asyncio.get_running_loop()
+        found = self._clients.get(loop)
+        if found is None:
+            held = self._hold(loop)
+            found = await anext(held), held
+            self._clients[loop] = found
+        return found[0]
+
+    async def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
+        client = LoopClient(self._settings, self._topology)
+        try:
+            yield client
+        finally:
+            self._clients.pop(loop, None)
+            await client.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the client of this loop now."""
+        found = self._clients.get(asyncio.get_running_loop())
+        if found is not None:
+            await found[1].aclose()
+
+
+A = TypeVar("A")
+
+
+class Background:
+    """Hangs bells for threads; its own thread starts with the first of them and ends with `close`."""
+
+    def __init__(self, settings: RedisSettings, topology: Topology) -> None:
+        self._settings, self._topology = settings, topology
+        self._lock, self._closed = threading.Lock(), False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: LoopClient | None = None
+
+    def listen(self, generation: Generation, wanted: Position | None) -> ThreadBell:
+        """A bell that rings from now on.
+
+        Raises:
+            InfrastructureError: the server cannot be reached, or refuses.
+        """
+        client = self._started()
+        bell = client.subscriber.bells.thread_bell(generation, wanted)
+        try:
+            if not client.subscriber.hears(generation):
+                self._run(client.subscriber.subscribe(generation))
+        except BaseException:
+            bell.close()
+            raise
+        return bell
+
+    def close(self) -> None:
+        """Ends the thread and its connections."""
+        with self._lock:
+            self._closed = True
+            loop, thread, client = self._loop, self._thread, self._client
+            self._loop = self._thread = self._client = None
+        if loop is None or thread is None or client is None:
+            return
+        asyncio.run_coroutine_threadsafe(_ended(client), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def _started(self) -> LoopClient:
+        with self._lock:
+            if self._closed:
+                raise self._is_closed()
+            if self._client is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="leftfold redis", daemon=True)
+                self._thread.start()
+                self._client = self._run(_made(self._settings, self._topology))
+            return self._client
+
+    def _run(self, work: Coroutine[Any, Any, A]) -> A:
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise self._is_closed()
+        outcome = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return outcome.result()
+        except BaseException:
+            if outcome.cancelled():
+                raise self._is_closed() from None
+            raise
+
+    def _is_closed(self) -> InfrastructureError:
+        return InfrastructureError(f"the connection to redis at {self._settings.address} is closed")
+
+
+async def _made(settings: RedisSettings, topology: Topology) -> LoopClient:
+    """A client that belongs to the loop this runs in."""
+    return LoopClient(settings, topology)
+
+
+async def _ended(client: LoopClient) -> None:
+    """Gives up what is under way in the loop, also for threads that were interrupted while they waited for it."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await client.aclose()

@@ -1,0 +1,294 @@
+"""The queries of readers and of verification as Redis commands: checkpoints, then rows, in one pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from leftfold.ports.flush import Generation, Mark, Phase, Registry, Snapshot
+from leftfold.ports.queries import (
+    Changes,
+    Counting,
+    Counts,
+    Entries,
+    Glance,
+    Inspection,
+    Listed,
+    Matches,
+    Matching,
+    Question,
+    Range,
+    Recent,
+    Registered,
+    Rows,
+    Seen,
+    Standing,
+)
+from leftfold.redis.connection.protocol import (
+    BucketKeys,
+    Command,
+    Wording,
+    ask_live,
+    entry,
+    escaped,
+    hash_of,
+    live_in,
+    registry_key,
+    told,
+)
+from leftfold.redis.format import Recently, decoded, read_mark
+
+__all__ = ["Glimpse", "SnapshotQuery", "worded"]
+
+
+PHASE, BULK = b"phase", Phase.BULK.value.encode()
+
+
+class SnapshotQuery:
+    """The commands of one read, and how their replies become a Snapshot; for blocking and asyncio clients alike."""
+
+    def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]], buckets: Sequence[int] = ()) -> None:
+        self._generation = generation
+        places = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
+        behind: dict[int, Command] = {}
+        for bucket, _ in keys:
+            if bucket not in places:
+                places[bucket] = BucketKeys(generation, bucket)
+            if bucket not in behind:
+                behind[bucket] = ("HEXISTS", places[bucket].mark, "token")
+        self._buckets, self._behind = list(places), list(behind)
+        self.commands: list[Command] = [ask_live(generation)]
+        self.commands += [("HGETALL", place.mark) for place in places.values()]
+        self.commands += [("HGETALL", places[bucket].row(key)) for bucket, key in keys]
+        self.commands += behind.values()
+
+    def answer(self, replies: Sequence[Any]) -> Snapshot:
+        """What the replies say."""
+        count, rows = len(self._buckets), len(replies) - len(self._behind)
+        found = dict(zip(self._buckets, replies[1 : 1 + count], strict=True))
+        for bucket, there in zip(self._behind, replies[rows:], strict=True):
+            if not there:
+                del found[bucket]
+        return Snapshot(
+            live=live_in(replies[0]),
+            marks=read_marks(self._generation, found),
+            rows=tuple([hash_of(reply) or None for reply in replies[1 + count : rows]]),
+        )
+
+
+class Glimpse:
+    """`Glance` in Redis' words; a mark behind the row is enough where nobody asks how far it is."""
+
+    def __init__(self, asked: Glance) -> None:
+        self._generation = asked.generation
+        keys = BucketKeys(asked.generation, asked.bucket)
+        self.commands: list[Command] = [
+            ask_live(asked.generation),
+            ("HGETALL", keys.row(asked.key)),
+            ("HGET", keys.mark, PHASE),
+        ]
+
+    def answer(self, replies: Sequence[Any]) -> Seen:
+        """What the replies say."""
+        live, fields, phase = replies
+        return Seen(live_in(live), counts_in(self._generation, phase), hash_of(fields) or None)
+
+
+class _Marks(Mapping[int, Mark]):
+    """Marks that are read when somebody looks at them; most reads only ask whether they are there."""
+
+    def __init__(self, generation: Generation, replies: Mapping[int, Any]) -> None:
+        self._generation = generation
+        hashes = {bucket: hash_of(reply) for bucket, reply in replies.items() if reply}
+        self._hashes = {b: fields for b, fields in hashes.items() if counts_in(generation, fields.get(PHASE, b""))}
+        self._marks: dict[int, Mark] = {}
+
+    def __getitem__(self, bucket: int) -> Mark:
+        mark = self._marks.get(bucket)
+        if mark is None:
+            where = f"bucket {bucket} of {self._generation.view} {self._generation.id}"
+            mark = self._marks[bucket] = read_mark(self._hashes[bucket], where)
+        return mark
+
+    def __contains__(self, bucket: object) -> bool:
+        return bucket in self._hashes
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._hashes)
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+
+def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[int, Mark]:
+    """The marks of some buckets from the replies to HGETALL, without those that are missing or have lost their seal."""
+    return _Marks(generation, replies)
+
+
+def counts_in(generation: Generation, phase: bytes | None) -> bool:
+    """Whether a bucket is there, and sealed if its generation is."""
+    return phase is not None and (phase != BULK or generation.phase is Phase.BULK)
+
+
+Spread = Matching | Counting | Changes
+
+
+class Guarded:
+    """Looks at every bucket's mark behind what was asked for, and calls the generation not live where one is missing.
+
+    The live pointer is on another node and says nothing of the moment when the others answered. Marks are removed
+    before anything else of a bucket, so what was found before a mark was whole.
+    """
+
+    def __init__(self, asked: Spread, wording: Wording[Any]) -> None:
+        self._generation, self._wording = asked.generation, wording
+        marks = (BucketKeys(asked.generation, bucket).mark for bucket in _buckets(asked))
+        self.commands: list[Command] = [*wording.commands, *(("HGET", mark, PHASE) for mark in marks)]
+
+    def answer(self, replies: Sequence[Any]) -> Matches | Counts | Recent:
+        """What the replies say."""
+        asked = len(self._wording.commands)
+        found: Matches | Counts | Recent = self._wording.answer(replies[:asked])
+        whole = all(counts_in(self._generation, phase) for phase in replies[asked:])
+        return found if whole else replace(found, live="")
+
+
+def _buckets(asked: Spread) -> Sequence[int]:
+    if isinstance(asked, Changes):
+        return tuple(asked.ids)
+    if isinstance(asked, Matching) and asked.buckets is not None:
+        return asked.buckets
+    return range(asked.generation.buckets)
+
+
+class EntriesFrom:
+    """`Entries` in Redis' words."""
+
+    def __init__(self, asked: Entries) -> None:
+        first = b"-" if asked.first == ("", "") else b"[" + entry(*asked.first)
+        index = BucketKeys(asked.generation, asked.bucket).index(asked.index)
+        self.commands: list[Command] = [("ZRANGEBYLEX", index, first, b"+", b"LIMIT", 0, asked.limit)]
+
+    def answer(self, replies: Sequence[Any]) -> list[tuple[str, str]]:
+        """What the replies say."""
+        return [told(member) for member in replies[0]]
+
+
+class Inspecting:
+    """`Inspection` in Redis' words: the mark before all, and its token once more behind."""
+
+    def __init__(self, asked: Inspection) -> None:
+        self._asked = asked
+        keys = BucketKeys(asked.generation, asked.bucket)
+        self.commands: list[Command] = [
+            ("HGETALL", keys.mark),
+            ("HGETALL", keys.row(asked.key)),
+            ("ZSCORE", keys.listed, asked.key),
+            *(("ZSCORE", keys.index(index), entry(value, asked.key)) for index, value in asked.entries),
+            ("HGET", keys.mark, "token"),
+        ]
+
+    def answer(self, replies: Sequence[Any]) -> Standing:
+        """What the replies say."""
+        whole, fields, listed, *scores, token = replies
+        asked = self._asked
+        mark = read_marks(asked.generation, {asked.bucket: whole}).get(asked.bucket)
+        return Standing(
+            mark,
+            hash_of(fields) or None,
+            listed is not None,
+            frozenset(entry for entry, score in zip(asked.entries, scores, strict=True) if score is not None),
+            mark is not None and token is not None and token.decode() == mark.token,
+        )
+
+
+A = TypeVar("A")
+
+
+def worded(question: Question[A], *, spread: bool = False) -> Wording[A]:
+    """The commands of a question, and how to read their replies.
+
+    Args:
+        spread: keys are on several servers, which do not answer in one order.
+    """
+    wording: Wording[A] = _WORDINGS[type(question)](question)
+    if spread and isinstance(question, Spread):
+        guarded: Any = Guarded(question, wording)
+        wording = guarded
+    return wording
+
+
+class _Registered:
+    def __init__(self, asked: Registered) -> None:
+        self._view = asked.view
+        self.commands: list[Command] = [("HGETALL", registry_key(asked.view))]
+
+    def answer(self, replies: Sequence[Any]) -> Registry:
+        return decoded(self._view, hash_of(replies[0]))
+
+
+class _Listed:
+    def __init__(self, asked: Listed) -> None:
+        start = b"(" + asked.after.encode() if asked.after else b"-"
+        listed = BucketKeys(asked.generation, asked.bucket).listed
+        self.commands: list[Command] = [("ZRANGEBYLEX", listed, start, b"+", b"LIMIT", 0, asked.limit)]
+
+    def answer(self, replies: Sequence[Any]) -> list[str]:
+        return [key.decode() for key in replies[0]]
+
+
+class _Matching:
+    def __init__(self, asked: Matching) -> None:
+        generation = asked.generation
+        self._buckets = tuple(range(generation.buckets)) if asked.buckets is None else asked.buckets
+        self.commands: list[Command] = [ask_live(generation)]
+        limit: Command = () if asked.limit is None else (b"LIMIT", 0, asked.limit)
+        for range_ in asked.ranges:
+            low, high = _ends(range_)
+            ends = ("ZREVRANGEBYLEX", high, low) if asked.backwards else ("ZRANGEBYLEX", low, high)
+            for bucket in self._buckets:
+                self.commands.append((ends[0], BucketKeys(generation, bucket).index(range_.index), *ends[1:], *limit))
+
+    def answer(self, replies: Sequence[Any]) -> Matches:
+        found, rest = [], replies[1:]
+        for start in range(0, len(rest), len(self._buckets)):
+            entries = zip(self._buckets, rest[start : start + len(self._buckets)], strict=True)
+            found.append({bucket: tuple(map(told, members)) for bucket, members in entries})
+        return Matches(live_in(replies[0]), tuple(found))
+
+
+class _Counting:
+    def __init__(self, asked: Counting) -> None:
+        generation = asked.generation
+        self._each = generation.buckets
+        self.commands: list[Command] = [ask_live(generation)]
+        for range_ in asked.ranges:
+            for bucket in range(generation.buckets):
+                self.commands.append(("ZLEXCOUNT", BucketKeys(generation, bucket).index(range_.index), *_ends(range_)))
+
+    def answer(self, replies: Sequence[Any]) -> Counts:
+        rest = replies[1:]
+        totals = (sum(rest[start : start + self._each]) for start in range(0, len(rest), self._each))
+        return Counts(live_in(replies[0]), tuple(totals))
+
+
+def _ends(range_: Range) -> tuple[bytes, bytes]:
+    """The ends of a range among members `value NUL key`: no key begins with a byte from DEL on, nor with a NUL."""
+    low, high = (None if text is None else escaped(text) for text in (range_.low, range_.high))
+    start = b"[=" if low is None else b"[%b\0\x7f" % low if range_.above_low else b"[%b\0" % low
+    end = b"(>" if high is None else b"(%b\0" % high if range_.below_high else b"(%b\0\x7f" % high
+    return start, end
+
+
+_WORDINGS: dict[type, Callable[[Any], Wording[Any]]] = {
+    Registered: _Registered,
+    Glance: Glimpse,
+    Rows: lambda asked: SnapshotQuery(asked.generation, asked.keys, asked.buckets),
+    Listed: _Listed,
+    Matching: _Matching,
+    Counting: _Counting,
+    Entries: EntriesFrom,
+    Inspection: Inspecting,
+    Changes: Recently,
+}

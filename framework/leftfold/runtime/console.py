@@ -1,0 +1,218 @@
+"""Output of commands: results on standard output; messages and progress on standard error."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+from pydantic_core import to_jsonable_python
+
+from leftfold.engine.progress import Progress
+from leftfold.safety import printable, printable_json, veiled
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = [
+    "Styled",
+    "amount",
+    "csv_rows",
+    "draw",
+    "emit",
+    "lasting",
+    "note",
+    "note_lines",
+    "pairs",
+    "say",
+    "say_lines",
+    "shown",
+    "since",
+    "styled",
+    "table",
+]
+
+
+_GAP = "  "
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Styled:
+    """A part of a line in a colour."""
+
+    text: str
+    style: Mapping[str, Any]
+
+
+def styled(text: str, **style: Any) -> Styled:
+    """A part of a line; the style is what `typer.style` takes."""
+    return Styled(text, style)
+
+
+def say(*parts: str | Styled) -> None:
+    """A line of result; colours are taken out where nobody sees them."""
+    typer.echo(_printed(parts))
+
+
+def note(*parts: str | Styled) -> None:
+    """A remark beside the result, in one line and without secrets."""
+    typer.echo(_printed(_veiled(parts)), err=True)
+
+
+def say_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
+    """Several lines of result at once."""
+    for text in _chunks(lines):
+        typer.echo(text)
+
+
+def note_lines(lines: Iterable[str | Sequence[str | Styled]]) -> None:
+    """A remark of several lines, without secrets."""
+    for text in _chunks([_veiled(line) for line in lines]):
+        typer.echo(text, err=True)
+
+
+def emit(value: Mapping[str, Any]) -> None:
+    """One object as one line of JSON."""
+    text = json.dumps(to_jsonable_python(value), ensure_ascii=False, separators=(",", ":"))
+    sys.stdout.write(printable_json(text) + "\n")
+
+
+def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Rows under headings, as wide as they need to be."""
+    if not rows:
+        return
+    cells = [[printable(str(row.get(column, ""))) for column in columns] for row in rows]
+    widths = [max(len(column), *(len(line[n]) for line in cells)) for n, column in enumerate(columns)]
+    say(styled(_line(list(columns), widths), dim=True))
+    for line in cells:
+        say(_line(line, widths))
+
+
+def pairs(values: Mapping[str, object]) -> None:
+    """Names and values, one pair a line."""
+    names = {name: printable(name) for name in values}
+    width = max(map(len, names.values()), default=0)
+    for name, value in values.items():
+        say(styled(f"{names[name]:<{width}}", dim=True), f"{_GAP}{value}")
+
+
+def draw(drawing: RenderableType, width: int | None = None) -> None:
+    """What rich draws, on standard output.
+
+    Args:
+        width: in columns, whatever the terminal has; lines are not broken then. None = that of the terminal.
+    """
+    from rich.console import Console
+    from rich.segment import Segment, Segments
+
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    options = console.options if width is None else console.options.update(no_wrap=True, overflow="ignore")
+    drawn = [
+        Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
+        for segment in console.render(drawing, options)
+        if not segment.control
+    ]
+    console.print(Segments(drawn), soft_wrap=True, end="")
+
+
+def csv_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows as comma-separated values, in which a spreadsheet finds no formula: an apostrophe stands before it."""
+    writer = csv.writer(sys.stdout)
+    writer.writerow([_cell(column) for column in columns])
+    writer.writerows([_cell(value) for value in row] for row in rows)
+
+
+def amount(number: int, what: str) -> str:
+    """`1 event`, `2 events`, `3 processes`, `1,469,307 events`."""
+    plural = "es" if what.endswith("s") else "s"
+    return f"{number:,} {what}{'' if number == 1 else plural}"
+
+
+def since(time: str) -> float:
+    """The seconds since a time (RFC 3339)."""
+    return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
+
+
+def lasting(seconds: float) -> str:
+    """A duration in its largest whole unit."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
+
+
+def _printed(parts: Iterable[str | Styled]) -> str:
+    return "".join(
+        printable(part) if isinstance(part, str) else typer.style(printable(part.text), **part.style) for part in parts
+    )
+
+
+def _veiled(parts: str | Iterable[str | Styled]) -> list[str | Styled]:
+    """The same without secrets."""
+    return [
+        veiled(part) if isinstance(part, str) else Styled(veiled(part.text), part.style)
+        for part in ([parts] if isinstance(parts, str) else parts)
+    ]
+
+
+def _chunks(lines: Iterable[str | Sequence[str | Styled]]) -> Iterable[str]:
+    """The lines as one text, and no text at all when there are none."""
+    text = "\n".join(_printed([line] if isinstance(line, str) else line) for line in lines)
+    return [text] if text else []
+
+
+def _line(cells: list[str], widths: list[int]) -> str:
+    return _GAP.join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, int | float):
+        return value
+    text = str(value)
+    guarded = text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text)
+    return ("'" if guarded else "") + printable(text)
+
+
+@contextmanager
+def shown(what: str) -> Iterator[Callable[[Progress], None]]:
+    """A report that draws on standard error while the block runs."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description:<28}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.fields[figures]}"),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None, figures="")
+
+        def report(progress: Progress) -> None:
+            bar.update(
+                task,
+                description=f"{what}: {progress.phase}",
+                total=progress.total or None,
+                completed=progress.done,
+                figures=_figures(progress),
+            )
+
+        yield report
+
+
+def _figures(progress: Progress) -> str:
+    if not progress.total:
+        return f"{progress.seconds:.0f} s" if progress.seconds >= 1 else ""
+    rate = f"{progress.done:,}/{progress.total:,}  {progress.rate:,.0f}/s"
+    return rate if progress.eta is None else f"{rate}  {progress.eta:.0f} s left"

@@ -1,0 +1,118 @@
+"""Where Kafka and Redis are: the environment says, or `leftfold up` has told in `.leftfold/servers.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import AliasChoices, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from leftfold.errors import ConfigurationError
+from leftfold.safety import is_foreign
+
+__all__ = ["Announced", "Environment", "announced", "kafka_fields", "redis_fields"]
+
+_DATA = ".leftfold"
+_FILE = "servers.json"
+
+
+class Environment(BaseSettings):
+    """What the environment says of addresses; the adapters' own settings read everything else.
+
+    Args:
+        kafka: any setting that names brokers; redis: a URL; data: what the embedded servers keep, `LEFTFOLD_DATA`.
+        trust: directories of other users that are trusted, with colons between them; `LEFTFOLD_TRUST`.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, hide_input_in_errors=True)
+
+    kafka: str = Field(
+        default="",
+        validation_alias=AliasChoices("LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS", "LEFTFOLD_KAFKA_PROPERTIES"),
+    )
+    redis: str = Field(default="", validation_alias="LEFTFOLD_REDIS_URL")
+    data: Path | None = Field(default=None, validation_alias="LEFTFOLD_DATA")
+    trust: str = Field(default="", validation_alias="LEFTFOLD_TRUST")
+
+    def trusts(self, place: Path) -> bool:
+        """Whether the user has said to trust a directory, whoever it belongs to."""
+        return place.resolve() in (Path(path).resolve() for path in self.trust.split(os.pathsep) if path)
+
+
+@dataclass(frozen=True)
+class Announced:
+    """The addresses that running embedded servers announce, '' for a server that does not run, and who says so.
+
+    Where they want a login, `kafka_login` and `redis_login` are further fields of the settings of Kafka and Redis.
+    """
+
+    kafka: str = ""
+    redis: str = field(default="", repr=False)
+    file: Path | None = None
+    kafka_login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    redis_login: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def announced(start: Path, environment: Environment) -> Announced:
+    """The announcement in `LEFTFOLD_DATA`, else in the nearest `.leftfold` from `start` upwards."""
+    places = (start, *start.parents)
+    directories = [environment.data] if environment.data else [place / _DATA for place in places]
+    for directory in directories:
+        file = directory / _FILE
+        if file.is_file() and (environment.data or _is_safe(file, environment)):
+            return _read(file)
+    return Announced()
+
+
+def _is_safe(file: Path, environment: Environment) -> bool:
+    """Whether a file is one that no other user has put there to lead commands astray."""
+    return not is_foreign(file) or environment.trusts(file.parent.parent)
+
+
+def kafka_fields(start: Path) -> Mapping[str, str] | None:
+    """What is announced of the brokers, as fields of `KafkaSettings`; None when the environment names others.
+
+    Raises:
+        ConfigurationError: nobody says where Kafka is.
+    """
+    environment = Environment()
+    if environment.kafka:
+        return None
+    found = announced(start, environment)
+    return {"bootstrap_servers": _found(found.kafka, "Kafka", _KAFKA_VARIABLE), **found.kafka_login}
+
+
+def redis_fields(start: Path) -> Mapping[str, str] | None:
+    """What is announced of Redis, as fields of `RedisSettings`; None when the environment names another.
+
+    Raises:
+        ConfigurationError: nobody says where Redis is.
+    """
+    environment = Environment()
+    if environment.redis:
+        return None
+    found = announced(start, environment)
+    return {"url": _found(found.redis, "Redis", _REDIS_VARIABLE), **found.redis_login}
+
+
+_KAFKA_VARIABLE = "LEFTFOLD_KAFKA_BOOTSTRAP_SERVERS=host:port"
+_REDIS_VARIABLE = "LEFTFOLD_REDIS_URL=redis://host:6379/0"
+
+
+def _found(address: str, what: str, variable: str) -> str:
+    if not address:
+        raise ConfigurationError(f"no {what} address: start servers with `leftfold up`, or set {variable}")
+    return address
+
+
+def _read(file: Path) -> Announced:
+    try:
+        told = json.loads(file.read_text("utf-8"))
+        logins = told.get("kafka_login", {}), told.get("redis_login", {})
+        return Announced(str(told.get("kafka", "")), str(told.get("redis", "")), file, *logins)
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigurationError(f"{file} cannot be read ({error}); write it anew: leftfold up") from error

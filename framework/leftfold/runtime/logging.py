@@ -1,0 +1,151 @@
+"""What long-running parts tell an operator: one line per event, for people on a terminal, as JSON elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, TextIO
+from zlib import crc32
+
+import structlog
+
+from leftfold.safety import printable, veiled
+
+__all__ = ["Report", "open_report"]
+
+Report = Callable[[str, Mapping[str, Any]], None]
+Fields = MutableMapping[str, Any]
+
+_WARN = frozenset(
+    {
+        "a command is too slow",
+        "a partition stands still",
+        "answers dropped",
+        "answers withheld",
+        "commands begin again",
+        "commands lost to retention",
+        "commit outcome unknown",
+        "dead letters",
+        "decide failed",
+        "event dead-lettered",
+        "events passed over",
+        "fold changed",
+        "foreign state",
+        "generation lost",
+        "killed",
+        "not left clean",
+        "parked",
+        "react failed",
+        "refused in folding",
+        "restarting",
+        "sender of answers replaced",
+        "transaction aborted",
+        "waiting",
+    }
+)
+_TAKEN = ("event", "method_name")
+"""What structlog calls its own arguments: a report must not end the part that makes it."""
+_FAIL = frozenset({"failed", "view stopped"})
+_PART_COLOURS = (32, 33, 34, 35, 36, 92, 94, 95, 96)
+_LEVEL_COLOURS = {"warning": 33, "error": 31}
+_WIDTH = 12
+_AGAIN = 30.0
+_THREADS = re.compile(r" \[[^\]]{0,200}\]")
+
+
+def open_report(
+    part: str,
+    *,
+    as_json: bool | None = None,
+    stream: TextIO | None = None,
+    leaving: Callable[[], bool] = lambda: False,
+) -> Report:
+    """A report that writes lines of one part; what the adapters log goes the same way.
+
+    Args:
+        part: who says it, as in `baskets`. as_json: absent = unless the stream is a terminal. stream: standard error.
+        leaving: says whether the part is about to end, when lost connections are nobody's concern any more.
+    """
+    out = stream if stream is not None else sys.stderr
+    people = out.isatty() if as_json is None else not as_json
+    render = _People(colour=out.isatty()) if people else structlog.processors.JSONRenderer(default=str)
+    log = structlog.wrap_logger(
+        structlog.WriteLogger(out),
+        processors=[structlog.processors.add_log_level, _stamp, structlog.processors.format_exc_info, _veil, render],
+        wrapper_class=structlog.BoundLogger,
+        part=part,
+    )
+
+    def report(what: str, details: Mapping[str, Any]) -> None:
+        level = "error" if what in _FAIL else "warning" if what in _WARN or "exc_info" in details else "info"
+        getattr(log, level)(what, **{f"{name}_" if name in _TAKEN else name: value for name, value in details.items()})
+
+    handler = _Handler(report, leaving)
+    for name in ("leftfold", "aiokafka"):  # the driver of routers has no handler, and Python would print bare lines
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+    return report
+
+
+class _Handler(logging.Handler):
+    """Hands lines of the standard library's logging to a report, those that begin alike once in 30 s."""
+
+    def __init__(self, report: Report, leaving: Callable[[], bool]) -> None:
+        super().__init__(logging.WARNING)
+        self._report, self._leaving = report, leaving
+        self._seen: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line, now = _THREADS.sub("", record.getMessage()), time.monotonic()
+        # "reader: FAIL: ...": every client of a process tells of the same lost broker.
+        kind = line.partition(": ")[2].partition(" ")[0] or line
+        if self._leaving() or now - self._seen.get(kind, -_AGAIN) < _AGAIN:
+            return
+        self._seen = {k: at for k, at in self._seen.items() if now - at < _AGAIN} | {kind: now}
+        self._report(line, {"exc_info": record.exc_info} if record.exc_info else {})
+
+
+def _stamp(logger: Any, method: str, fields: Fields) -> Fields:
+    return {"time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
+
+
+def _veil(logger: Any, method: str, fields: Fields) -> Fields:
+    """The fields without secrets: messages of drivers and of users' code may hold addresses with logins."""
+    return {name: veiled(value) if isinstance(value, str) else value for name, value in fields.items()}
+
+
+class _People:
+    """Renders a line for reading: local time, part, what happened, and the details behind it."""
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+
+    def __call__(self, logger: Any, method: str, fields: Fields) -> str:
+        at = datetime.fromisoformat(fields.pop("time")).astimezone().strftime("%H:%M:%S")
+        part, what, level = str(fields.pop("part")), printable(str(fields.pop("event"))), fields.pop("level")
+        # Indented: a message of several lines must not look like lines of the log.
+        trace = [f"  {printable(line)}" for line in fields.pop("exception", "").split("\n") if line]
+        told = "".join(f"  {self._painted(2, f'{name}=')}{printable(_shown(value))}" for name, value in fields.items())
+        who = self._painted(_PART_COLOURS[crc32(part.encode()) % len(_PART_COLOURS)], f"{part:<{_WIDTH}}")
+        what = self._painted(_LEVEL_COLOURS.get(level, 0), what)
+        return "\n".join([f"{self._painted(2, at)} {who} {what}{told}", *trace])
+
+    def _painted(self, code: int, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._colour and code else text
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(v, int) for v in value):
+        return ",".join(_ranges(value)) or "none"
+    return str(value)
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    """`[0, 1, 2, 5]` as `0-2` and `5`."""
+    runs = [list(run) for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])]
+    return [f"{run[0][1]}-{run[-1][1]}" if len(run) > 1 else str(run[0][1]) for run in runs]

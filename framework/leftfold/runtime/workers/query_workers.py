@@ -1,0 +1,283 @@
+"""The process of views that Spark computes: streamed where that is exact, else refreshed at intervals."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from leftfold.engine.rebuild.rebuilder import RebuildOptions
+from leftfold.engine.rebuild.refresh import Refresh
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogHole
+from leftfold.model.computed_views import QueryView, TableView
+from leftfold.model.view import View
+from leftfold.ports.protocols import ViewStore
+from leftfold.runtime.connect import kafka_settings, open_bulk, redis_settings, ring
+from leftfold.runtime.lifecycle import Trouble
+from leftfold.runtime.logging import Report
+from leftfold.runtime.project import local_settings
+from leftfold.runtime.rebuilding import Rebuilding, cores_of, spark_settings
+
+__all__ = ["cancelling", "refresh"]
+
+
+_PATIENCE = 10.0
+"""For how many seconds nobody may have written before a run that was fenced takes over again."""
+_LOOK_SECONDS = 5.0
+"""How often a stream looks whether its view was rebuilt from the topics that are there."""
+
+
+class ViewStream(threading.Thread):
+    """Keeps one view until `stop` is set.
+
+    `error` is a definition that is wrong, which ends the process. `hole` is what an archive has and a stream cannot
+    read: the thread ends, and the view must be kept by somebody who reads the archive.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        view: QueryView[Any, Any],
+        *,
+        shuffles: int,
+        keep: float,
+        archive: str,
+        stop: threading.Event,
+        report: Report,
+    ) -> None:
+        super().__init__(name=view.name, daemon=True)
+        self._session, self.view, self._shuffles, self._keep = session, view, shuffles, keep
+        self._archive, self._stop_, self._report = archive, stop, report
+        self._trouble, self._foreign = Trouble(report, stop), ""
+        self.error: ConfigurationError | None = None
+        self.hole: LogHole | None = None
+
+    def run(self) -> None:
+        """Runs the stream again and again."""
+        while not self._stop_.is_set() and self.error is None:
+            try:
+                self._stream()
+            except Fenced as error:
+                self._report("out of step", {"view": self.view.name, "why": str(error)})
+                self._stand_by()
+            except ConfigurationError as error:
+                self.error = error
+            except LogHole as error:
+                if self._archive:
+                    self.hole = error
+                    return
+                self._trouble.met(error)
+            except InfrastructureError as error:
+                if not self._stop_.is_set():
+                    self._trouble.met(error)
+            except LeftfoldError as error:
+                self._report("view stopped", {"view": self.view.name, "why": str(error)})
+                return
+
+    def _stream(self) -> None:
+        kafka, redis = kafka_settings(), redis_settings()
+        adapters, batches = ring("leftfold.redis"), ring("leftfold.spark.queries.incremental_batches")
+        store = adapters.RedisViewStore(redis)
+        try:
+            where = batches.StreamPlaces(
+                store=store,
+                open_log=open_bulk(kafka, self._archive),
+                open_sink=partial(adapters.BulkSink, redis),
+                kafka=kafka.java(),
+                checkpoints=checkpoints(),
+            )
+            stream = ring("leftfold.spark.queries.query_stream").QueryStream(
+                self._session, self.view, where, shuffles=self._shuffles, keep=self._keep, report=self._told
+            )
+            if why := stream.foreign():
+                if why != self._foreign:
+                    self._report("view stopped", {"view": self.view.name, "why": why})
+                self._foreign = why
+                self._stop_.wait(_LOOK_SECONDS)
+                return
+            self._foreign = ""
+            stream.run(self._stop_)
+        finally:
+            store.close()
+
+    def _stand_by(self) -> None:
+        """Waits until nobody writes the view, or nothing of it is left; unreachable servers are met by the next try."""
+        store: ViewStore = ring("leftfold.redis").RedisViewStore(redis_settings())
+        seen, since = dict[int, str](), time.monotonic()
+        patience = _PATIENCE * random.uniform(0.75, 1.25)  # spreads two runs
+        try:
+            while time.monotonic() - since < patience and not self._stop_.wait(0.2):
+                live = store.registry(self.view.name).live_of(self.view.hash)
+                if live is None:
+                    return
+                tokens = {bucket: mark.token for bucket, mark in store.marks(live).items()}
+                if tokens != seen:
+                    seen, since = tokens, time.monotonic()
+        except LeftfoldError:
+            return
+        finally:
+            store.close()
+
+    def _told(self, what: str, details: Any) -> None:
+        self._trouble.told("")
+        self._report(what, details)
+
+
+def checkpoints() -> Path:
+    """Where streams keep their sums: what LEFTFOLD_SPARK_CHECKPOINTS says, else beside the embedded servers' data."""
+    settings = ring("leftfold.spark.core.session").SparkSettings()
+    return Path(settings.checkpoints or local_settings().data / "checkpoints").absolute()
+
+
+_KEEP = 60.0
+"""Seconds for which readers in the middle of a scan still find the rows that were replaced."""
+_PAST = "the topic no longer holds what its stream must read, and a stream reads no archive"
+
+
+def refresh(
+    views: Sequence[View[Any, Any]], every: float, stop: threading.Event, report: Report, *, archive: str
+) -> None:
+    """Keeps views up to date until `stop` is set: streams, and all others computed again every so many seconds.
+
+    Args:
+        archive: where events are that the topic has lost; '' = nowhere.
+
+    Raises:
+        ConfigurationError: the SQL of a view is not allowed or does not give its row, or Redis evicts keys;
+            starting again would not help.
+    """
+    settings = spark_settings(None)
+    settings = settings.model_copy(update={"jars": (*settings.jars, *ring("leftfold.local").spark_jars())})
+    report("starting Spark", {"views": ", ".join(view.name for view in views)})
+    with ring("leftfold.spark.core.session").spark_session(settings) as session:
+        keeping = _Keeping(session, every, stop, report, archive)
+        for view in views:
+            keeping.add(view)
+        with cancelling(session, stop):
+            keeping.run()
+
+
+class _Keeping:
+    """All views of one process."""
+
+    def __init__(self, session: Any, every: float, stop: threading.Event, report: Report, archive: str) -> None:
+        self._session, self._every, self._stop, self._report = session, every, stop, report
+        self._archive = archive
+        self._cores, self._keep = cores_of("spark", None), max(_KEEP, every)
+        self._work = Rebuilding(None, None, RebuildOptions(keep=self._keep, cores=self._cores), archive)
+        self._work.use(session, lambda told: report("events passed over", {"why": told}))
+        self._streams: list[ViewStream] = []
+        self._views: list[TableView[Any, Any]] = []
+        self._trouble, self._files = Trouble(report, stop), dict[str, object]()
+        self._foreign = dict[str, str]()
+
+    def add(self, view: View[Any, Any]) -> None:
+        """Judges a view's SQL and decides how to keep it."""
+        if not isinstance(view, TableView):
+            raise ConfigurationError(f"view {view.name} is folded; run it with a tail")
+        how = self._work.refreshed(view)
+        self._report("refreshing", {"view": view.name, "kept": str(how)})
+        if how.incremental and isinstance(view, QueryView):
+            options: Any = {
+                "shuffles": 2 * self._cores,
+                "keep": self._keep,
+                "archive": self._archive,
+                "stop": self._stop,
+            }
+            self._streams.append(ViewStream(self._session, view, **options, report=self._report))
+        else:
+            self._views.append(view)
+
+    def run(self) -> None:
+        """Works until told to stop, or until a stream meets a definition that is wrong."""
+        for stream in self._streams:
+            stream.start()
+        due = 0.0
+        try:
+            while not self._stop.wait(0.1):
+                for error in (stream.error for stream in self._streams if stream.error is not None):
+                    raise error
+                if self._handed_over():
+                    due = 0.0
+                if time.monotonic() >= due:
+                    due = time.monotonic() + self._every
+                    for view in self._views:
+                        self._refresh(view)
+        finally:
+            self._stop.set()
+            for stream in self._streams:
+                stream.join()
+
+    def _handed_over(self) -> bool:
+        """Takes over the views whose streams would have to read what only the archive has; whether there is one."""
+        ended = [stream for stream in self._streams if stream.hole is not None]
+        for stream in ended:
+            self._streams.remove(stream)
+            self._views.append(stream.view)
+            self._report("batch and swap", {"view": stream.view.name, "every": f"{self._every:g} s", "why": _PAST})
+        return bool(ended)
+
+    def _refresh(self, view: TableView[Any, Any]) -> None:
+        """One refresh; what goes wrong with the log or the rows is told and tried again the next time."""
+        if self._stop.is_set():
+            return
+        try:
+            self._compute(view)
+            self._trouble.told("")
+        except ConfigurationError:
+            raise
+        except InfrastructureError as error:
+            if not self._stop.is_set():
+                self._trouble.met(error)
+        except LeftfoldError as error:
+            self._report("failed", {"view": view.name, "why": str(error)})
+
+    def _compute(self, view: TableView[Any, Any]) -> None:
+        """Computes a view again, unless neither events nor reference files have changed since the last time."""
+        ring("leftfold.redis").refuse_eviction(redis_settings())
+        files = {name: file.fingerprint() for name, file in view.references.items()}
+        with self._work.opened(view, lambda progress: None) as rebuild:
+            if isinstance(rebuild, Refresh) and self._is_foreign(view, rebuild.foreign()):
+                return
+            plan = rebuild.plan()
+            if isinstance(rebuild, Refresh) and self._files.get(view.name) == files and rebuild.stands_at(plan):
+                return
+            result = rebuild.run(plan)
+        self._files[view.name] = files
+        details = {"view": view.name, "generation": result.generation, "rows": result.rows, "events": result.events}
+        self._report("refreshed", {**details, "seconds": round(sum(result.seconds.values()), 1)})
+        if not result.swapped:
+            self._report("view stopped", {"view": view.name, "why": str(result)})
+
+    def _is_foreign(self, view: TableView[Any, Any], why: str) -> bool:
+        """Whether the rows that readers see are of other topics: an operator may have named the wrong cluster."""
+        if why and self._foreign.get(view.name) != why:
+            self._report("view stopped", {"view": view.name, "why": why})
+        self._foreign[view.name] = why
+        return bool(why)
+
+
+@contextmanager
+def cancelling(session: Any, stop: threading.Event) -> Iterator[None]:
+    """Ends what Spark is at when the process must end: a refresh under way leaves nothing behind.
+
+    The block ends only when that was said: Spark, stopped meanwhile, would answer with a stack of Java's.
+    """
+
+    def cancel() -> None:
+        stop.wait()
+        with suppress(Exception):  # Spark has died, and its jobs with it
+            session.sparkContext.cancelAllJobs()
+
+    thread = threading.Thread(target=cancel, name="cancel", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

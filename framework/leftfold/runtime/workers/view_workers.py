@@ -1,0 +1,218 @@
+"""The processes that fold views: the projector, Spark streaming, and streams of users."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from leftfold.engine.archive.archived_log import ArchivedReader
+from leftfold.engine.views.projector import Tail
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LogHole
+from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.log_reader import KafkaLogReader
+from leftfold.kafka.settings import KafkaSettings
+from leftfold.model.app import App
+from leftfold.model.view import View
+from leftfold.ports.bulk import OpenArchive
+from leftfold.ports.protocols import LogReader
+from leftfold.redis import RedisSettings, RedisViewStore, refuse_eviction
+from leftfold.runtime.connect import open_archive, open_bulk, open_reader, redis_settings, ring
+from leftfold.runtime.lifecycle import Trouble
+from leftfold.runtime.logging import Report
+from leftfold.runtime.rebuilding import spark_settings
+
+if TYPE_CHECKING:
+    from leftfold.spark.core.session import SparkSettings
+    from leftfold.spark.streaming.projection import StreamPorts, ViewStream
+
+__all__ = ["follow", "run_agents", "stream"]
+
+
+def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
+    """Has agents go through events until `stop` is set.
+
+    Raises:
+        ConfigurationError: Faust is not installed, or Redis evicts keys. Fenced: end and start again.
+        ContractError: an event cannot be read.
+    """
+    try:
+        from leftfold.faust.streams import streams_of
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"streams need Faust ({error}): pip install 'leftfold[faust]'") from error
+    stream, trouble = app.stream(name), Trouble(report, stop)
+    redis = redis_settings() if stream.views else None
+
+    def told(what: str, details: Mapping[str, Any]) -> None:
+        if what == "streaming":
+            trouble.told("")
+        report(what, details)
+
+    while not stop.is_set():
+        store = ring("leftfold.redis").RedisViewStore(redis) if redis else None
+        try:
+            if redis:
+                ring("leftfold.redis").refuse_eviction(redis)
+            with Cluster(settings) as cluster:
+                streams = streams_of(app, stream, settings.aiokafka(), store, cluster.partitions, report=told)
+            streams.run(stop)
+        except Fenced:
+            raise
+        except InfrastructureError as error:
+            trouble.met(error)
+        finally:
+            if store is not None:
+                store.close()
+
+
+def follow(
+    views: Sequence[View[Any, Any]],
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    stop: threading.Event,
+    report: Report,
+    *,
+    options: Mapping[str, Any],
+    archive: str = "",
+) -> None:
+    """Keeps views at the end of the log until `stop` is set.
+
+    Args:
+        options: of the Tail. Its member's name must be the same after a restart, or the buckets of its own ghost would
+            stand still until that is taken for dead.
+        archive: where events are that the topic has lost; '' = nowhere.
+
+    Raises:
+        Fenced: this process must end and be started again.
+        ConfigurationError: Redis evicts keys.
+    """
+    trouble, started = Trouble(report, stop), set[str]()
+    while not stop.is_set():
+        try:
+            _follow(views, kafka, redis, stop, trouble, open_archive(archive), {**options, "started": started})
+        except Fenced:
+            raise
+        except InfrastructureError as error:
+            trouble.met(error)
+
+
+def _follow(
+    views: Sequence[View[Any, Any]],
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    stop: threading.Event,
+    trouble: Trouble,
+    past: OpenArchive | None,
+    options: Mapping[str, Any],
+) -> None:
+    readers: list[KafkaLogReader] = []
+
+    def open_log() -> LogReader:
+        readers.append(KafkaLogReader(kafka))
+        return readers[-1] if past is None else ArchivedReader(readers[-1], past)
+
+    refuse_eviction(redis)
+    store = RedisViewStore(redis)
+    try:
+        tail = Tail(views, open_log, store, report=trouble.report, **options)
+        told = False
+        while not stop.is_set():
+            tail.step()
+            if not told:
+                trouble.report("following", {"views": ", ".join(view.name for view in views)})
+                told = True
+            trouble.told(next((reader.trouble for reader in readers if reader.trouble), ""))
+        tail.close()
+    finally:
+        for reader in readers:
+            reader.close()
+        store.close()
+
+
+def stream(
+    views: Sequence[View[Any, Any]],
+    kafka: KafkaSettings,
+    redis: RedisSettings,
+    stop: threading.Event,
+    report: Report,
+    *,
+    archive: str,
+    options: Mapping[str, Any],
+) -> None:
+    """Keeps views at the end of the log until `stop` is set.
+
+    Args:
+        archive: where events are that the topic has lost; '' = nowhere.
+        options: of each ViewStream. `trigger`: seconds from batch to batch; 0 = as they come. `max_parked`: how many
+            rows of a view may be parked. `folds`: which code folds, by view.
+
+    Raises:
+        ConfigurationError: Spark or Java is missing, or Redis evicts keys.
+    """
+    session, streaming = ring("leftfold.spark.core.session"), ring("leftfold.spark.streaming.projection")
+    report("starting Spark", {"views": ", ".join(view.name for view in views)})
+    with session.spark_session(_settings()) as spark:
+        ports, trouble = _ports(kafka, redis, archive), Trouble(report, stop)
+        told = {name: value for name, value in options.items() if name != "folds"}
+        folds, started = options.get("folds", {}), set[str]()
+
+        def made(view: View[Any, Any]) -> ViewStream:
+            one: ViewStream = streaming.ViewStream(
+                spark, view, ports=ports, report=report, fold=folds.get(view.name, ""), started=started, **told
+            )
+            return one
+
+        while not stop.is_set():
+            try:
+                refuse_eviction(redis)
+                _follow_on_spark(made, views, stop, trouble)
+            except InfrastructureError as error:
+                trouble.met(error)
+
+
+def _follow_on_spark(
+    made: Callable[[View[Any, Any]], ViewStream],
+    views: Sequence[View[Any, Any]],
+    stop: threading.Event,
+    trouble: Trouble,
+) -> None:
+    streams: list[ViewStream] = []
+    holes: dict[str, str] = {}
+    try:
+        streams.extend(map(made, views))
+        while not stop.is_set():
+            for one in streams:
+                _step(one, holes, trouble.report)
+            trouble.told("")
+    finally:
+        for one in streams:
+            one.close()
+
+
+def _step(one: ViewStream, holes: dict[str, str], report: Report) -> None:
+    """One step; a view that needs what is gone from its topics stands still, and the others go on."""
+    try:
+        one.step(0.1)
+    except LogHole as error:
+        # Told once, and again when it is another hole.
+        if holes.get(one.view.name) != str(error):
+            report("view stopped", {"view": one.view.name, "why": str(error)})
+        holes[one.view.name] = str(error)
+
+
+def _settings() -> SparkSettings:
+    """Spark's settings with the jars of its Kafka connector."""
+    settings = spark_settings(None)
+    return settings if settings.jars else settings.model_copy(update={"jars": ring("leftfold.local").spark_jars()})
+
+
+def _ports(kafka: KafkaSettings, redis: RedisSettings, archive: str) -> StreamPorts:
+    ports: StreamPorts = ring("leftfold.spark.streaming.projection").StreamPorts(
+        open_store=partial(ring("leftfold.redis").RedisViewStore, redis),
+        open_log=open_bulk(kafka, archive),
+        open_reader=open_reader(kafka, archive),
+        kafka=kafka.java(),
+        archive=archive or "DIR",
+    )
+    return ports

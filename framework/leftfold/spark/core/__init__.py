@@ -1,0 +1,1 @@
+"""Spark sessions and jobs that rebuilds share."""

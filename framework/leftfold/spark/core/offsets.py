@@ -1,0 +1,122 @@
+"""The first offsets of topics, so that Spark does not silently skip records that are lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from leftfold.engine.archive.gaps import beginning, hole, out_of_reach, unreachable
+from leftfold.engine.streaming.microbatch import BatchCourse
+from leftfold.errors import InfrastructureError, LogHole
+from leftfold.model.position import Position
+from leftfold.ports.flush import Phase
+
+__all__ = ["Reach", "check_start", "first_offsets"]
+
+
+# A process that is to end waits for no longer than this for brokers that are away.
+_PATIENCE = {"request.timeout.ms": "10000", "default.api.timeout.ms": "10000"}
+
+
+def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> int:
+    """Checks that a topic still holds its first records; returns how many partitions it has.
+
+    Raises:
+        LogHole: it does not.
+        InfrastructureError: nobody answers.
+    """
+    starts = topic_starts(spark, [topic], kafka)
+    for gone in unreachable(starts, Position()):
+        raise hole(*gone)
+    return len(starts.offsets[topic])
+
+
+def topic_starts(spark: SparkSession, topics: Collection[str], kafka: Mapping[str, str]) -> Position:
+    """The first offset that each partition of some topics still holds.
+
+    Args:
+        kafka: the properties of a Java client.
+
+    Raises:
+        InfrastructureError: nobody answers.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # the JVM that has the connector's client
+    properties = jvm.java.util.HashMap()
+    for name, value in {**kafka, **_PATIENCE}.items():
+        properties.put(name, value)
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
+        try:
+            return Position({topic: _starts(jvm, admin, topic) for topic in topics})
+        finally:
+            admin.close()
+    except Exception as error:  # py4j wraps whatever Java throws
+        names = ", ".join(topics)
+        raise InfrastructureError(f"Spark's Kafka client cannot ask where {names} begins: {_brief(error)}") from error
+
+
+def first_offsets(topic: str, partitions: int) -> str:
+    """Where to begin, in Spark's words: at 0, which fails if that is gone; "earliest" would pass over it."""
+    return json.dumps({topic: {str(partition): 0 for partition in range(partitions)}})
+
+
+def _starts(jvm: Any, admin: Any, topic: str) -> dict[int, int]:
+    described = admin.describeTopics(jvm.java.util.List.of(topic)).allTopicNames().get()
+    earliest, wanted = jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest(), jvm.java.util.HashMap()
+    for partition in range(described.get(topic).partitions().size()):
+        wanted.put(jvm.org.apache.kafka.common.TopicPartition(topic, partition), earliest)
+    found = admin.listOffsets(wanted).all().get()
+    return {entry.getKey().partition(): entry.getValue().offset() for entry in found.entrySet()}
+
+
+def _brief(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if "xception" in line), repr(error))
+
+
+Report = Callable[[str, Mapping[str, Any]], None]
+
+
+class Reach:
+    """Refuses a stream of one view that would have to read what its topics no longer hold.
+
+    Args:
+        kafka: the properties of a Java client. mend: what an operator should do then.
+    """
+
+    def __init__(self, spark: SparkSession, kafka: Mapping[str, str], view: str, mend: str) -> None:
+        self._spark, self._kafka, self._view, self._mend = spark, kafka, view, mend
+
+    def check(self, wanted: Position) -> None:
+        """Checks that the topics which a position names can be read on from there.
+
+        Raises:
+            LogHole: they begin behind it.
+            InfrastructureError: no broker answers.
+        """
+        if gone := unreachable(topic_starts(self._spark, wanted.offsets.keys(), self._kafka), wanted):
+            raise out_of_reach(self._view, gone, self._mend)
+
+    def within(self, courses: Sequence[BatchCourse], report: Report) -> list[BatchCourse]:
+        """The courses that can go on, the live generation's among them; what must be left behind is told.
+
+        Raises:
+            LogHole: the live generation, or every one, lies before what the topics hold.
+        """
+        found, lost = list[BatchCourse](), list[LogHole]()
+        for course in courses:
+            try:
+                self.check(beginning(course.generation.topics) | course.position())
+            except LogHole as error:
+                if course.generation.phase is Phase.LIVE:
+                    raise
+                lost.append(error)
+                told = {"view": self._view, "generation": course.generation.id, "why": str(error)}
+                report("generation left behind", told)
+            else:
+                found.append(course)
+        if lost and not found:
+            raise lost[0]
+        return found

@@ -1,0 +1,279 @@
+"""What Spark tasks exchange with the driver: items as Arrow, results and errors as lines, progress."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import AccumulatorParam, SparkContext
+from pyspark.sql import SparkSession
+
+import leftfold.errors
+from leftfold.engine.processing.state_check import PartitionCheck, StateCheck
+from leftfold.engine.rebuild.sorted_fold import Item
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.errors import InfrastructureError, LeftfoldError, is_interruption
+from leftfold.ports.bulk import BucketResult
+
+__all__ = [
+    "ITEM",
+    "Address",
+    "Batches",
+    "Misfits",
+    "Teller",
+    "cause_of",
+    "item_batch",
+    "items_in",
+    "line_batches",
+    "lines_of",
+    "listening",
+    "results_of",
+    "results_of_pass",
+    "spark_checks",
+]
+
+
+Batches: TypeAlias = Iterator[pa.RecordBatch]
+ITEM = "bucket int, key string, source int, offset long, nth int, body binary, time string"
+_FIELDS: list[Any] = [
+    ("bucket", pa.int32()),
+    ("key", pa.string()),
+    ("source", pa.int32()),
+    ("offset", pa.int64()),
+    ("nth", pa.int32()),
+    ("body", pa.binary()),
+    ("time", pa.string()),
+]
+_ITEM_ARROW = pa.schema(_FIELDS)
+_LINE_ARROW = pa.schema([("line", pa.string())])
+
+
+def item_batch(items: Sequence[Item]) -> pa.RecordBatch:
+    """Some items as one batch."""
+    columns = zip(zip(*items, strict=True), _ITEM_ARROW, strict=True)
+    return pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_ITEM_ARROW)
+
+
+def items_in(batches: Batches) -> Iterator[Item]:
+    """The items in batches, in their order."""
+    return (
+        Item._make(row)
+        for batch in batches
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+
+
+def line_batches(lines: Iterable[str]) -> Batches:
+    """Lines as they come, each in a batch of its own: the driver collects few."""
+    for line in lines:
+        yield pa.RecordBatch.from_arrays([pa.array([line], pa.string())], schema=_LINE_ARROW)
+
+
+_KNOWN = 1000
+_NAMED = 5
+_SHOWN = 200
+_UNNAMED = ""
+
+
+class Misfits:
+    """Tells the driver what its tasks passed over; what is read again counts once."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context: SparkContext = spark.sparkContext
+        self._found = context.accumulator({}, _Places())
+
+    def add(self, place: str, field: str) -> None:
+        """Notes an event and the field that does not fit; tasks call this."""
+        self._found.add({place: field})
+
+    def unnamed(self, row: Any) -> None:
+        """Notes a row whose key is empty; tasks call this."""
+        self._found.add({f"{row!r:.{_SHOWN}}": _UNNAMED})
+
+    @property
+    def found(self) -> Mapping[str, str]:
+        """The places of events and their fields, and rows without a key, as far as tasks have ended; 1,000 at most."""
+        return dict(self._found.value)
+
+    def __str__(self) -> str:
+        """All of them in a line, '' when there are none."""
+        found = sorted(self.found.items())
+        events = [f"{place} ({field})" for place, field in found if field != _UNNAMED]
+        rows = [row for row, field in found if field == _UNNAMED]
+        many = " or more" if len(found) == _KNOWN else ""
+        sentences = (
+            _sentence(events, f"{many} event", "a value does not fit its column"),
+            _sentence(rows, f"{many} row", "a row key may not be empty"),
+        )
+        return "; ".join(filter(None, sentences))
+
+
+def _sentence(found: Sequence[str], what: str, why: str) -> str:
+    if not found:
+        return ""
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    count = f"{len(found):,}{what}{'' if len(found) == 1 else 's'}"
+    return f"{count} passed over, since {why}: {', '.join(found[:_NAMED])}{more}"
+
+
+class _Places(AccumulatorParam[dict[str, str]]):
+    def zero(self, value: dict[str, str]) -> dict[str, str]:
+        return {}
+
+    def addInPlace(self, value1: dict[str, str], value2: dict[str, str]) -> dict[str, str]:  # noqa: N802  # pyspark's
+        for place, field in value2.items():
+            if len(value1) < _KNOWN:
+                value1[place] = field
+        return value1
+
+
+_FAILED = "!"
+_OURS = re.compile(r"leftfold\.errors\.(\w+): (.*)")
+_DIED = re.compile(r"OutOfMemoryError|SparkContext was shut down|stopped SparkContext")
+_RAISED = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b.*")
+
+
+def lines_of(results: Callable[[], Iterable[BucketResult]]) -> Iterator[str]:
+    """Each result as a line; an error of ours as the last line, so that no Java stack trace buries it."""
+    try:
+        for result in results():
+            yield result.to_json()
+    except LeftfoldError as error:
+        yield _FAILED + json.dumps([type(error).__name__, str(error)])
+
+
+def results_of(lines: Iterable[str]) -> list[BucketResult]:
+    """The results behind the lines of all tasks.
+
+    Raises:
+        LeftfoldError: what a task raised.
+    """
+    found = []
+    for line in lines:
+        if line.startswith(_FAILED):
+            name, message = json.loads(line[1:])
+            raise getattr(leftfold.errors, name, InfrastructureError)(message)
+        found.append(BucketResult.from_json(line))
+    return found
+
+
+def results_of_pass(lines: Iterable[str], jobs: int) -> list[list[BucketResult]]:
+    """The results of each job of a pass; a line begins with the job's number.
+
+    Raises:
+        LeftfoldError: what a task raised.
+    """
+    told: list[list[str]] = [[] for _ in range(jobs)]
+    for line in lines:
+        number, _, rest = line.partition(" ")
+        told[int(number)].append(rest)
+    return [results_of(one) for one in told]
+
+
+def cause_of(error: Exception) -> LeftfoldError:
+    """What went wrong in an executor, without the Java stack traces around it.
+
+    Raises:
+        KeyboardInterrupt: that was Ctrl-C, behind which a connection to the JVM may fail on the way out.
+    """
+    if is_interruption(error):
+        raise KeyboardInterrupt
+    text = str(error)
+    if ours := _OURS.findall(text):
+        name, message = ours[-1]
+        kind: type[LeftfoldError] = getattr(leftfold.errors, name, InfrastructureError)
+        return kind(message)
+    gone = isinstance(error, ConnectionError | EOFError | Py4JError) and not isinstance(error, Py4JJavaError)
+    if gone or _DIED.search(text):
+        return InfrastructureError(
+            "Spark has died or run out of memory; ask for less, or give it more by LEFTFOLD_SPARK_MEMORY, as in 4g"
+        )
+    raised = [line.strip() for line in text.splitlines() if _RAISED.fullmatch(line.strip())]
+    return InfrastructureError(f"Spark could not do it: {(raised or [text or repr(error)])[-1][:500]}")
+
+
+Address = tuple[str, int]
+_EVERY = 0.2
+"""Seconds."""
+
+
+@contextmanager
+def listening(spark: SparkSession, tell: Callable[[int], None]) -> Iterator[Address]:
+    """Hands on the counts that arrive while the block runs; one that is lost is only missing from a progress bar."""
+    host = spark.conf.get("spark.driver.host", None) or "127.0.0.1"
+    bind = spark.conf.get("spark.driver.bindAddress", None) or ""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind((bind, 0))
+        port = receiver.getsockname()[1]
+        here = ("127.0.0.1" if bind in ("", "0.0.0.0") else bind, port)  # noqa: S104  # compared, not bound
+
+        def listen() -> None:
+            while told := receiver.recv(32):
+                if told.isdigit():
+                    tell(int(told))
+
+        thread = threading.Thread(target=listen, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield host, port
+        finally:
+            # An empty datagram to itself ends the thread, behind everything that has arrived.
+            while thread.is_alive():
+                receiver.sendto(b"", here)
+                thread.join(_EVERY)
+
+
+class Teller:
+    """Sends counts to the driver, five times a second at most, and what is left when it is closed."""
+
+    def __init__(self, address: Address) -> None:
+        self._address, self._count, self._told = address, 0, time.monotonic()
+        self._sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    def __call__(self, more: int) -> None:
+        """Counts more events."""
+        self._count += more
+        if time.monotonic() - self._told >= _EVERY:
+            self._send()
+
+    def close(self) -> None:
+        """Sends the rest."""
+        self._send()
+        self._sender.close()
+
+    def _send(self) -> None:
+        with suppress(OSError):  # a task does not fail because nobody can watch it
+            self._sender.sendto(b"%d" % self._count, self._address)
+        self._count, self._told = 0, time.monotonic()
+
+
+def spark_checks(spark: SparkSession) -> Callable[[StateCheck, Callable[[int], None]], list[PartitionCheck]]:
+    """Checks all partitions of a category on a session."""
+
+    def run(check: StateCheck, tell: Callable[[int], None]) -> list[PartitionCheck]:
+        with listening(spark, tell) as address:
+
+            def each(batches: Batches) -> Batches:
+                tuned_gc()
+                with closing(Teller(address)) as teller:
+                    for batch in batches:
+                        for number in batch.column(0).to_pylist():
+                            line = check.run(int(number or 0), teller).to_json()
+                            yield pa.RecordBatch.from_pydict({"line": [line]})
+
+            count = len(check.partitions)
+            try:
+                rows = spark.range(0, count, 1, count).mapInArrow(each, "line string").collect()
+            except Exception as error:
+                raise cause_of(error) from error
+        return [PartitionCheck.from_json(row.line) for row in rows]
+
+    return run

@@ -1,0 +1,1 @@
+"""Views that Spark computes: as a whole, or incrementally."""

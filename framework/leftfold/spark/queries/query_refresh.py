@@ -1,0 +1,121 @@
+"""Runs the refresh of a view that is computed from tables: its rows are keyed, sorted by bucket and written whole."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from leftfold.engine.rebuild.planner import RebuildPlan
+from leftfold.engine.rebuild.refresh import ComputedRow, computed_all, write_computed
+from leftfold.engine.rebuild.tasks import BulkJob, Tell, tuned_gc
+from leftfold.errors import ConfigurationError, LeftfoldError
+from leftfold.model.computed_views import TableView
+from leftfold.model.keys import events
+from leftfold.ports.bulk import BucketResult
+from leftfold.spark.core.job import tagged
+from leftfold.spark.core.task_io import Address, Misfits, cause_of, lines_of, listening, results_of
+from leftfold.spark.queries.compute import RowReader, compute, own_session
+from leftfold.spark.tables.columns import EventTable
+from leftfold.spark.tables.log_frames import LogSlice, log_frame
+
+__all__ = ["query_runner", "write_frame"]
+
+_LOGGER = logging.getLogger(__name__)
+Batches = Iterator[pa.RecordBatch]
+_ROW = "bucket int, key string, fields array<binary>, entries array<string>"
+_ROW_FIELDS: list[Any] = [
+    ("bucket", pa.int32()),
+    ("key", pa.string()),
+    ("fields", pa.list_(pa.binary())),
+    ("entries", pa.list_(pa.string())),
+]
+_ROW_ARROW = pa.schema(_ROW_FIELDS)
+_LINE_ARROW = pa.schema([("line", pa.string())])
+_EVENTS_PER_PART = 500_000
+
+
+def query_runner(
+    spark: SparkSession, warn: Callable[[str], None] = _LOGGER.warning
+) -> Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]:
+    """A Runner for query views and frame views on a session.
+
+    Args:
+        warn: called with what was passed over: events with a value that does not fit its column, rows without a key.
+    """
+
+    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+        view = job.view
+        if not isinstance(view, TableView):
+            raise ConfigurationError(f"view {view.name} is folded, not computed; rebuild it with the fold's runner")
+        session = own_session(spark, shuffles=max(2 * plan.cores, plan.events // _EVENTS_PER_PART))
+        misfits = Misfits(spark)
+        with listening(spark, tell) as address, tagged(spark.sparkContext):
+            frame = compute(session, view, _opener(plan, job, address, misfits))
+            results = write_frame(frame, job, 2 * plan.cores, misfits)
+        if misfits.found:
+            warn(f"view {view.name}: {misfits}")
+        return results
+
+    return run
+
+
+def _opener(
+    plan: RebuildPlan, job: BulkJob, address: Address, misfits: Misfits
+) -> Callable[[SparkSession, EventTable], DataFrame]:
+    log, told = LogSlice(plan.tasks, job.open_log), set[str]()
+
+    def open_table(session: SparkSession, table: EventTable) -> DataFrame:
+        # A topic that two tables are read from is read twice, but its events count once.
+        topic = events(table.event.__leftfold__.category)
+        teller = address if topic not in told else None
+        told.add(topic)
+        return log_frame(session, log.of(topic), table.schema, table.row, teller, misfits)
+
+    return open_table
+
+
+def write_frame(frame: DataFrame, job: BulkJob, parts: int, misfits: Misfits) -> list[BucketResult]:
+    """Writes all rows of a result into the generation of a job; one result per bucket that has any.
+
+    Args:
+        misfits: notes rows that have no key, which are left out.
+
+    Raises:
+        LeftfoldError: what a task raised: two rows of one key, a NULL where none may be, an event that cannot be read.
+    """
+    view: Any = job.view
+    reader, buckets = RowReader(view), job.generation.buckets
+
+    def encode(batches: Batches) -> Batches:
+        tuned_gc()
+        for batch in batches:
+            rows = computed_all(view, reader.rows(batch), buckets, misfits.unnamed)
+            columns = zip(zip(*rows, strict=True) if rows else [()] * len(_ROW_ARROW), _ROW_ARROW, strict=True)
+            yield pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_ROW_ARROW)
+
+    def write(batches: Batches) -> Batches:
+        tuned_gc()
+        rows = (
+            ComputedRow(bucket, key, tuple(fields), tuple(entries))
+            for batch in batches
+            for bucket, key, fields, entries in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        )
+        for line in lines_of(lambda: write_computed(job, rows)):
+            yield pa.RecordBatch.from_arrays([pa.array([line], pa.string())], schema=_LINE_ARROW)
+
+    written = (
+        frame.mapInArrow(encode, _ROW)
+        .repartitionById(min(buckets, parts), "bucket")
+        .sortWithinPartitions("bucket", "key")
+        .mapInArrow(write, "line string")
+    )
+    try:
+        return results_of(row.line for row in written.collect())
+    except LeftfoldError:
+        raise
+    except Exception as error:
+        raise cause_of(error) from error

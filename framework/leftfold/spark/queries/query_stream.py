@@ -1,0 +1,226 @@
+"""A computed view kept up to date by Spark streaming over tables of events."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from leftfold.engine.archive.gaps import beginning
+from leftfold.engine.streaming.computed_rows import QueryWriter
+from leftfold.engine.views.cleanup import abandon, remove, sweep
+from leftfold.engine.views.generations import BUCKETS, known_ids, open_generation, other_log, topics_of
+from leftfold.errors import ConfigurationError, Fenced, ViewNotBuilt
+from leftfold.model import keys as names
+from leftfold.model.computed_views import QueryView
+from leftfold.model.position import Position
+from leftfold.ports.flush import Generation, Phase
+from leftfold.spark.core.offsets import Reach, first_offsets
+from leftfold.spark.core.task_io import Misfits, cause_of
+from leftfold.spark.queries.compute import compute, own_session, refreshed
+from leftfold.spark.queries.incremental_batches import Checkpoint, Report, StreamBatches, StreamPlaces, StreamWork
+from leftfold.spark.queries.incremental_batches import sweep as sweep_checkpoints
+from leftfold.spark.tables.columns import EventTable
+from leftfold.spark.tables.frames import KAFKA_OPTIONS, typed
+
+__all__ = ["QueryStream"]
+
+
+def stream_frame(
+    spark: SparkSession,
+    table: EventTable,
+    kafka: Mapping[str, str],
+    topics: Mapping[str, int],
+    misfits: Misfits | None = None,
+) -> DataFrame:
+    """The events of one class from the start of the log on.
+
+    A batch ends where the log is stable, so no decision is cut in two: limits on the size of a batch would do that.
+
+    Args:
+        kafka: the properties of a Java client. topics: how many partitions each has. misfits: as of `typed`.
+    """
+    topic = names.events(table.event.__leftfold__.category)
+    reader = spark.readStream.format("kafka").option("subscribe", topic)
+    for name, value in kafka.items():
+        reader = reader.option(f"kafka.{name}", value)
+    for name, value in KAFKA_OPTIONS.items():
+        reader = reader.option(name, value)
+    reader = reader.option("startingOffsets", first_offsets(topic, topics[topic]))
+    return typed(reader.load(), table.schema, table.row, misfits)
+
+
+_MEND = (
+    "compute it from archive and topic: leftfold rebuild {view} --archive DIR; told LEFTFOLD_ARCHIVE_DIR=DIR, or "
+    "archive = 'DIR' under [tool.leftfold] in pyproject.toml, leftfold run {view} does so again and again"
+)
+
+_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+
+class QueryStream:
+    """Runs one incremental query view; one thread uses it.
+
+    Args:
+        shuffles: into how many parts sums are split; fixed for the life of a checkpoint. every: seconds between two
+            batches. keep: seconds for which a generation that is replaced stays.
+        report: told what an operator should know.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        view: QueryView[Any, Any],
+        places: StreamPlaces,
+        *,
+        shuffles: int = 2,
+        every: float = 0.2,
+        keep: float = 60.0,
+        report: Report = lambda what, details: None,
+    ) -> None:
+        how = refreshed(spark, view)
+        if not how.incremental:
+            raise ConfigurationError(f"view {view.name} cannot be kept by a stream: {how.why}")
+        self._spark, self._view, self._places = spark, view, places
+        self._groups, self._shuffles, self._every, self._keep = how.groups, shuffles, every, keep
+        self._report, self._reach = report, Reach(spark, places.kafka, view.name, _MEND.format(view=view.name))
+
+    def run(self, stop: threading.Event) -> None:
+        """Streams until `stop` is set.
+
+        Raises:
+            Fenced: another run has taken over, or the store lost or went back behind what was written; run again, and
+                the marks say from where.
+            ContractError: an event cannot be read, or two groups have one key.
+            LogHole: events that it must read are gone from a topic; it reads no archive.
+            ConfigurationError: the live generation was computed from another topic of that name.
+            InfrastructureError: the log, the store or Spark is not there.
+        """
+        run, files = secrets.token_hex(8), self._fingerprints()
+        sweep(self._places.store, self._view, self._keep)
+        with closing(self._places.open_log()) as log:
+            topics = topics_of(self._view, log.partitions)
+            ends, ids = log.stable_ends(topics), known_ids(log, topics)
+        if why := self._other(ids):
+            raise ConfigurationError(why)
+        batches = self._resumed(run, files, topics, ends) or self._begun(run, files, topics, ends, ids)
+        try:
+            self._stream(batches, stop)
+        except BaseException as error:
+            if batches.writer is None:
+                abandon(self._places.store, batches.generation, error, resumable=False)
+            raise
+        if batches.writer is None:
+            remove(self._places.store, batches.generation)
+
+    def foreign(self) -> str:
+        """Why the live generation does not belong to the topics that are there, and what to type; '' when it does."""
+        with closing(self._places.open_log()) as log:
+            return self._other(known_ids(log, topics_of(self._view, log.partitions)))
+
+    def _other(self, ids: Mapping[str, str]) -> str:
+        live = self._places.store.registry(self._view.name).live_of(self._view.hash)
+        return other_log(live, ids) if live is not None else ""
+
+    def checkpoint(self, generation: Generation) -> Checkpoint:
+        """Where Spark keeps the sums of a generation."""
+        return Checkpoint(self._places.checkpoints, self._view.name, generation.id)
+
+    def _fingerprints(self) -> dict[str, str]:
+        return {name: file.fingerprint() for name, file in self._view.references.items()}
+
+    def _resumed(
+        self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position
+    ) -> StreamBatches | None:
+        """The live generation, if its marks and its checkpoint agree."""
+        store, view = self._places.store, self._view
+        registry = store.registry(view.name)
+        sweep_checkpoints(self._places.checkpoints, view.name, registry.generations)
+        live = registry.live_of(view.hash)
+        if live is None or dict(live.topics) != dict(topics):
+            return None
+        try:
+            writer = QueryWriter(view, live, store, self._groups, run)
+        except ViewNotBuilt:
+            remove(store, live)
+            return None
+        checkpoint = self.checkpoint(live)
+        before = next(iter(writer.marks.values())).token.rpartition(".")[0]
+        found = checkpoint.resumable(before, writer.batch, files)
+        if found is None:
+            self._report("computed from the start", {"view": view.name, "why": "marks and checkpoint do not agree"})
+            return None
+        self._reach.check(beginning(topics) | checkpoint.committed(found))
+        if not writer.claim():
+            raise Fenced(f"view {view.name}: generation {live.id} is written by another run; this one gives way")
+        self._report("stream goes on", {"view": view.name, "generation": live.id, "batch": writer.batch})
+        batches = self._batches(live, run, ends, checkpoint.take(found, run))
+        batches.writer = writer
+        return batches
+
+    def _begun(
+        self, run: str, files: Mapping[str, str], topics: Mapping[str, int], ends: Position, ids: Mapping[str, str]
+    ) -> StreamBatches:
+        """A new generation and a fresh checkpoint; its first batch is the whole log."""
+        store, view = self._places.store, self._view
+        self._reach.check(beginning(topics))
+        generation = open_generation(store, view, topics, Phase.BULK, BUCKETS, ids=ids)
+        path = self.checkpoint(generation).begin(run, files)
+        batches = self._batches(generation, run, ends, path)
+        self._report("stream begins", {"view": view.name, "generation": generation.id})
+        if not any(ends.next_offset(t, p) for t, count in topics.items() for p in range(count)):
+            batches.seal([], -1, ends)
+        return batches
+
+    def _batches(self, generation: Generation, run: str, ends: Position, path: Path) -> StreamBatches:
+        what = StreamWork(self._view, self._places, self._groups, self._shuffles, self._report)
+        return StreamBatches(what, generation, run, ends, path, Misfits(self._spark))
+
+    def _stream(self, batches: StreamBatches, stop: threading.Event) -> None:
+        session = own_session(self._spark, shuffles=self._shuffles)
+        for name, value in _SETTINGS.items():
+            session.conf.set(name, value)
+        frame = compute(session, self._view, partial(self._open_table, batches.generation.topics, batches.misfits))
+        query = (
+            frame.writeStream.outputMode("update")
+            .option("checkpointLocation", str(batches.path))
+            .trigger(processingTime=f"{int(self._every * 1000)} milliseconds")
+            .foreachBatch(batches.take)
+            .start()
+        )
+        try:
+            _wait(query, stop)
+        except PySparkException as error:
+            raise batches.failure or cause_of(error) from error
+        finally:
+            query.stop()
+
+    def _open_table(
+        self, topics: Mapping[str, int], misfits: Misfits, session: SparkSession, table: EventTable
+    ) -> DataFrame:
+        frame = stream_frame(session, table, self._places.kafka, topics, misfits)
+        if self._view.late is None:
+            return frame
+        return frame.withWatermark("_time", f"{int(self._view.late.total_seconds() * 1000)} milliseconds")
+
+
+def _wait(query: StreamingQuery, stop: threading.Event) -> None:
+    while not stop.is_set():
+        if query.awaitTermination(1):
+            raise Fenced("another run of this stream was started in the same Spark; this one gives way")

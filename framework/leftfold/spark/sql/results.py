@@ -1,0 +1,129 @@
+"""Results of ad-hoc queries, read no further than their limit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
+
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.spark.sql.parser import parse
+from leftfold.spark.sql.statements import QUESTION, check
+
+__all__ = ["Answer", "AnswerLimit", "check_question"]
+
+
+Batches = Iterator[pa.RecordBatch]
+_ROWS, _BYTES = "rows", "bytes"
+
+
+@dataclass(frozen=True)
+class AnswerLimit:
+    """How long an answer may be.
+
+    Args:
+        rows: how many rows. bytes: how large all their values are together, as Arrow holds them. Spark needs
+            several times as much memory to hand them over.
+    """
+
+    rows: int = 100_000
+    bytes: int = 32 << 20
+
+
+class Answer:
+    """The rows of a DataFrame as far as its limit lets them.
+
+    Each partition is cut by its own task, and the next is read when the rows before it are taken, so a whole answer is
+    nowhere. `cut` says which limit was met, `rows` or `bytes`, once all rows are taken; '' when the answer is whole.
+    """
+
+    def __init__(self, frame: DataFrame, limit: AnswerLimit) -> None:
+        self.columns, self.cut, self._limit = frame.columns, "", limit
+        fields = [StructField(f"c{number}", field.dataType) for number, field in enumerate(frame.schema)]
+        told = frame.toDF(*(field.name for field in fields))  # several columns may have one name
+        for field in fields:
+            if not _is_arrow(field.dataType):
+                field.dataType = StringType()
+                told = told.withColumn(field.name, told[field.name].cast("string"))
+        schema = StructType([*fields, StructField("size", LongType()), StructField("cut", StringType())])
+        self._frame = told.mapInArrow(lambda batches: _cut(batches, limit), schema)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        rows = size = 0
+        for row in self._frame.toLocalIterator():
+            *values, bytes_, cut = row
+            rows, size = rows + 1, size + (bytes_ or 0)
+            self.cut = cut or (_ROWS if rows > self._limit.rows else _BYTES if size > self._limit.bytes else "")
+            if self.cut:
+                return
+            yield tuple(values)
+
+
+def _is_arrow(kind: DataType) -> bool:
+    """Whether Python's tasks can be given such values; some intervals they cannot."""
+    try:
+        to_arrow_type(kind, timezone="UTC")
+    except PySparkException:
+        return False
+    return True
+
+
+def _cut(batches: Batches, limit: AnswerLimit) -> Batches:
+    """The rows of a partition with their sizes; the last one has none when there are more, but says which limit is met.
+
+    A size is the mean of a batch.
+    """
+    rows, size = limit.rows, limit.bytes
+    for batch in batches:
+        count, cut = min(batch.num_rows, rows), _ROWS
+        if batch.slice(0, count).nbytes > size:
+            count, cut = _fitting(batch, size, count), _BYTES
+        part = batch.slice(0, count)
+        if count:
+            yield _told(part.columns, [-(-part.nbytes // count)] * count, [None] * count)
+        if count < batch.num_rows:
+            last = [pa.nulls(1, column.type) for column in batch.columns]
+            yield _told(last, [None], [cut])
+            return
+        rows, size = rows - count, size - part.nbytes
+
+
+def _fitting(batch: pa.RecordBatch, size: int, most: int) -> int:
+    """How many of the first rows are no larger than a size."""
+    least = 0
+    while least < most:
+        middle = (least + most + 1) // 2
+        if batch.slice(0, middle).nbytes <= size:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
+def _told(columns: list[Any], sizes: list[int | None], cuts: list[str | None]) -> pa.RecordBatch:
+    arrays = [*columns, pa.array(sizes, pa.int64()), pa.array(cuts, pa.string())]
+    return pa.RecordBatch.from_arrays(arrays, [*(f"c{number}" for number in range(len(columns))), "size", "cut"])
+
+
+_WHERE = "only questions are answered here"
+
+
+def check_question(spark: SparkSession, text: str, tables: Collection[str]) -> None:
+    """Checks that a statement only reads, before anything of it runs.
+
+    Args:
+        tables: the names of the tables that there are.
+
+    Raises:
+        ContractError: it is no SQL, or no question, or one that reads something else or calls programs.
+    """
+    try:
+        check(parse(spark, text, _WHERE), tables, _WHERE, QUESTION)
+    except ConfigurationError as error:
+        raise ContractError(str(error)) from error

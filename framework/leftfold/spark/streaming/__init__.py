@@ -1,0 +1,1 @@
+"""Folding views by Spark streaming."""

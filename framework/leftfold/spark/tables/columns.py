@@ -1,0 +1,190 @@
+"""Python types as Arrow types: the columns of event tables, metadata columns and reference tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from pydantic_core import to_json
+from pyspark.sql import DataFrame, SparkSession
+
+from leftfold.errors import ConfigurationError, ContractError
+from leftfold.model.computed_views import METADATA, ReferenceFile
+from leftfold.model.encoding import is_record, record_fields
+from leftfold.model.messages import Event
+from leftfold.model.position import Recorded
+from leftfold.ports.codec import MessageCodec, header, read_recorded
+from leftfold.ports.protocols import RawRecord
+
+__all__ = ["METADATA_COLUMNS", "EventTable", "arrow_type", "arrow_value", "metadata_types", "reference_frame"]
+
+
+DECIMAL = pa.decimal128(38, 10)
+_SCALARS: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    bool: pa.bool_(),
+    float: pa.float64(),
+    Decimal: DECIMAL,
+    datetime: pa.timestamp("us", tz="UTC"),
+    date: pa.date32(),
+    time: pa.string(),
+    UUID: pa.string(),
+}
+
+
+def arrow_type(type_: Any) -> pa.DataType:
+    """The column type of a Python type: records are structs, tuples and sets arrays; what has no type of its own, such
+    as a union of classes, is a JSON string.
+    """
+    origin, args = get_origin(type_), get_args(type_)
+    if type_ in _SCALARS:
+        return _SCALARS[type_]
+    if origin is Annotated:
+        return pa.string() if args[0] is Decimal and not _fits(args[1:]) else arrow_type(args[0])
+    if origin in (Union, UnionType):
+        some = [arg for arg in args if arg is not NoneType]
+        return arrow_type(some[0]) if len(some) == 1 else pa.string()
+    if origin in (frozenset, list) or (origin is tuple and len(args) == 2 and args[1] is Ellipsis):
+        return pa.list_(arrow_type(args[0]))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return pa.map_(arrow_type(args[0]), arrow_type(args[1]))
+    if is_record(type_):
+        fields: Any = [(name, arrow_type(hint)) for name, hint in record_fields(type_).items()]
+        return pa.struct(fields)
+    return pa.string()
+
+
+def _fits(constraints: tuple[Any, ...]) -> bool:
+    """Whether a Decimal so constrained, if it is, always fits our column; otherwise it is text, with all its digits."""
+    told = [part for one in constraints for part in (one, *getattr(one, "metadata", ()))]
+    places = max((getattr(part, "decimal_places", None) or 0 for part in told), default=0)
+    digits = max((getattr(part, "max_digits", None) or 0 for part in told), default=0)
+    return places <= DECIMAL.scale and digits - places <= DECIMAL.precision - DECIMAL.scale
+
+
+def arrow_value(value: Any, type_: pa.DataType) -> Any:
+    """The value as Arrow takes it for this type."""
+    if value is None:
+        return None
+    if isinstance(type_, pa.StructType):
+        return {field.name: arrow_value(getattr(value, field.name), field.type) for field in type_}
+    if isinstance(type_, pa.ListType):
+        return [arrow_value(item, type_.value_type) for item in value]
+    if isinstance(type_, pa.MapType):
+        return [(arrow_value(k, type_.key_type), arrow_value(v, type_.item_type)) for k, v in value.items()]
+    if pa.types.is_string(type_) and not isinstance(value, str):
+        if isinstance(value, Enum):
+            return str(value.value)
+        return str(value) if isinstance(value, UUID | time | Decimal) else to_json(value).decode()
+    return value
+
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+def _type_of(recorded: Recorded[Any]) -> str:
+    spec = type(recorded.event).__leftfold__
+    return f"{spec.name}.v{spec.version}"
+
+
+METADATA_COLUMNS: Mapping[str, tuple[pa.DataType, Callable[[Recorded[Any]], Any]]] = {
+    "_type": (pa.string(), _type_of),
+    "_key": (pa.string(), lambda recorded: recorded.key),
+    "_time": (_TIME, lambda recorded: recorded.time),
+    "_sequence": (pa.int64(), lambda recorded: recorded.version),
+    "_partition": (pa.int32(), lambda recorded: recorded.partition),
+    "_offset": (pa.int64(), lambda recorded: recorded.offset),
+    "_id": (pa.string(), lambda recorded: recorded.id),
+    "_correlation": (pa.string(), lambda recorded: recorded.correlation_id),
+    "_causation": (pa.string(), lambda recorded: recorded.causation_id),
+}
+"""The type of each column, and what it says of an event."""
+
+
+def metadata_types(names: Iterable[str]) -> dict[str, pa.DataType]:
+    """Some of these columns with their types, in the order of the names."""
+    return {name: METADATA_COLUMNS[name][0] for name in names}
+
+
+class EventTable:
+    """The events of one class as rows: their fields, upcast and typed, and their metadata.
+
+    Args:
+        wanted: the columns that are read, in lower case; None = all of them.
+    """
+
+    def __init__(self, event: type[Event], wanted: frozenset[str] | None = None) -> None:
+        self.event = event
+        spec = event.__leftfold__
+        self._prefix = f"{spec.category}.{spec.name}.v".encode()
+        hints = {name: hint for name, hint in record_fields(event).items() if name in event.model_fields}
+        types = {name: arrow_type(hint) for name, hint in hints.items()} | metadata_types(METADATA)
+        chosen: Any = [(name, type_) for name, type_ in types.items() if wanted is None or name.lower() in wanted]
+        # A table without columns could not say how many rows it has.
+        self.schema = pa.schema(chosen or [("_offset", pa.int64())])
+
+    @cached_property
+    def _codec(self) -> MessageCodec[Any]:
+        return MessageCodec([self.event])
+
+    def row(self, record: RawRecord) -> Mapping[str, Any] | None:
+        """What the table has of a record, None when that is no event of this class, whatever its version.
+
+        Raises:
+            ContractError: it cannot be read.
+        """
+        type_ = dict(record.headers or ()).get("ce_type") or b""
+        return self.told(self._read(record)) if type_.startswith(self._prefix) else None
+
+    def told(self, recorded: Recorded[Any]) -> Mapping[str, Any]:
+        """An event as a row."""
+        return {column.name: _value(recorded, column) for column in self.schema}
+
+    def _read(self, record: RawRecord) -> Recorded[Any]:
+        try:
+            found = read_recorded(self._codec, record)
+            if found is None:
+                raise ContractError(f"{header(record.headers, 'ce_type')!r} is not of the form category.Name.v1")
+        except ContractError as error:
+            place = f"{record.topic}[{record.partition}]@{record.offset}"
+            raise ContractError(f"table {self.event.__leftfold__.name} stops at {place}: {error}") from error
+        return found
+
+
+def _value(recorded: Recorded[Any], column: pa.Field[Any]) -> Any:
+    told = METADATA_COLUMNS.get(column.name)
+    if told is not None:
+        return told[1](recorded)
+    return arrow_value(getattr(recorded.event, column.name), column.type)
+
+
+def reference_frame(spark: SparkSession, file: ReferenceFile, where: str) -> DataFrame:
+    """A reference file as it is now, with the columns that its record declares.
+
+    Raises:
+        ConfigurationError: the file is not there, lacks a column, or holds values of another type.
+    """
+    path = file.locate()
+    schema = pa.schema([(name, arrow_type(hint)) for name, hint in record_fields(file.row).items()])
+    try:
+        if file.format == "csv":
+            types = pyarrow.csv.ConvertOptions(column_types=schema, include_columns=schema.names)
+            table = pyarrow.csv.read_csv(path, convert_options=types)
+        else:
+            table = pyarrow.parquet.read_table(path, columns=schema.names)
+        missing = [name for name in schema.names if name not in table.column_names]
+        if missing:
+            raise ConfigurationError(f"{where}: {file.path} has no column {', '.join(missing)}")
+        return spark.createDataFrame(table.select(schema.names).cast(schema))
+    except (pa.ArrowException, KeyError) as error:
+        raise ConfigurationError(f"{where}: {file.path} is not what {file.row.__name__} says: {error}") from error

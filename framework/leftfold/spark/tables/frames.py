@@ -1,0 +1,219 @@
+"""The log as DataFrames: events and states of a category, and one table per event type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from leftfold.engine.processing.stream_state import MARK, StreamCodec
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.errors import ContractError
+from leftfold.model import keys as names
+from leftfold.model.app import App
+from leftfold.model.encoding import is_record, record_fields
+from leftfold.model.messages import Event
+from leftfold.model.typing import flat
+from leftfold.ports.bulk import OpenBulkLog
+from leftfold.ports.codec import MessageCodec, read_recorded
+from leftfold.ports.protocols import RawRecord
+from leftfold.spark.core.offsets import check_start, first_offsets
+from leftfold.spark.core.task_io import Misfits
+from leftfold.spark.tables.columns import METADATA_COLUMNS, EventTable, arrow_type, arrow_value, metadata_types
+from leftfold.spark.tables.log_frames import Row, log_frame, table_of, whole_log
+
+__all__ = ["KAFKA_OPTIONS", "EventTables", "event_tables", "events", "states", "typed"]
+
+
+Batches = Iterator[pa.RecordBatch]
+_STATE: list[Any] = [
+    ("_key", pa.string()),
+    ("_type", pa.string()),
+    ("_version", pa.int64()),
+    ("_partition", pa.int32()),
+    ("_offset", pa.int64()),
+]
+
+
+def events(spark: SparkSession, app: App, category: str, log: Mapping[str, str] | OpenBulkLog) -> DataFrame:
+    """The committed events of a category of the App, from the first to the last there are now.
+
+    One row per event: its type, key, time, sequence, place and ids in columns that begin with `_`, then the fields of
+    all event classes, upcast to their newest version and typed; money is decimal(38,10), a field that an event does
+    not have is null.
+
+    Args:
+        log: what opens the log, as `leftfold.runtime.connect.open_bulk(kafka_settings(), archive)` returns it: it needs
+            no jars and reads the past from the archive. Or the properties of a Java client, such as
+            `KafkaSettings(...).java()`: then Spark's own connector reads the topic, and the session needs its jars:
+            `open_session(SparkSettings(jars=leftfold.local.spark_jars()))`.
+
+    Raises:
+        LogHole: the first events are gone from the topic, and no archive has them. Spark fails when they go later.
+    """
+    topic, (schema, row) = names.events(category), event_rows(app, category)
+    if not isinstance(log, Mapping):
+        return log_frame(spark, whole_log(log, topic), schema, row)
+    partitions = check_start(spark, topic, log)
+    return typed(_read(spark, topic, log, startingOffsets=first_offsets(topic, partitions)), schema, row)
+
+
+def event_rows(app: App, category: str) -> tuple[pa.Schema, Row]:
+    """The columns of a category's events, and what fills them."""
+    classes = _event_classes(app, category)
+    codec: MessageCodec[Any] = MessageCodec(classes)
+    columns = _columns(classes)
+
+    def row(record: RawRecord) -> Mapping[str, Any] | None:
+        # A record with the key of marks ends a transaction that a broker forgot; it is no event.
+        found = read_recorded(codec, record) if record.key != MARK else None
+        if found is None:
+            return None
+        told = {name: tell(found) for name, (_, tell) in METADATA_COLUMNS.items()}
+        return told | {name: arrow_value(getattr(found.event, name, None), type_) for name, type_ in columns}
+
+    schema: list[Any] = [*metadata_types(METADATA_COLUMNS).items(), *columns]
+    return pa.schema(schema), row
+
+
+def states(spark: SparkSession, app: App, category: str, kafka: Mapping[str, str]) -> DataFrame:
+    """The latest state of every stream of a category, from its compacted topic.
+
+    One row per stream: key, version and place, the state's class in `_type`, then the fields of all classes it may be,
+    or the whole state as JSON in `state` where it is no record. `kafka` as for `events`.
+    """
+    decider = app.decider(category)
+    classes = [kind for kind in flat(decider.state.type) if is_record(kind)]
+    columns = _columns(classes) if classes else [("state", pa.string())]
+    codec = StreamCodec(decider.state, decider.initial_state)
+
+    def row(record: RawRecord) -> Mapping[str, Any] | None:
+        if record.value is None:
+            return None
+        stream = codec.decode(record.value, 0.0)
+        state = (
+            {name: arrow_value(getattr(stream.state, name, None), type_) for name, type_ in columns}
+            if classes
+            else {"state": decider.state.encode(stream.state).decode()}
+        )
+        named = type(stream.state).__name__ if stream.state is not None else None
+        place = {"_key": (record.key or b"").decode(), "_version": stream.version, "_type": named}
+        return {**place, "_partition": record.partition, "_offset": record.offset, **state}
+
+    raw = _read(spark, names.state(category, decider.version), kafka)
+    raw = raw.where(raw.key != bytearray(MARK))
+    latest = raw.groupBy("key").agg({"offset": "max"}).withColumnRenamed("max(offset)", "offset")
+    return typed(raw.join(latest, ["key", "offset"], "left_semi"), pa.schema([*_STATE, *columns]), row)
+
+
+def _columns(classes: Iterable[Any]) -> list[tuple[str, pa.DataType]]:
+    """The fields of all these classes; text where two of them disagree on a field's type."""
+    found: dict[str, pa.DataType] = {}
+    for cls in classes:
+        for name, hint in record_fields(cls).items():
+            type_ = arrow_type(hint)
+            found[name] = type_ if found.get(name, type_) == type_ else pa.string()
+    return list(found.items())
+
+
+def _event_classes(app: App, category: str) -> list[Any]:
+    readers = [d.events for d in app.deciders if d.name == category] or [v.events for v in app.views]
+    found = dict.fromkeys(cls for classes in readers for cls in classes if cls.__leftfold__.category == category)
+    if not found:
+        app.decider(category)
+    return list(found)
+
+
+def _read(spark: SparkSession, topic: str, kafka: Mapping[str, str], **options: str) -> DataFrame:
+    reader = spark.read.format("kafka").option("subscribe", topic)
+    for name, value in kafka.items():
+        reader = reader.option(f"kafka.{name}", value)
+    for name, value in {**KAFKA_OPTIONS, **options}.items():
+        reader = reader.option(name, value)
+    return reader.option("endingOffsets", "latest").load()
+
+
+KAFKA_OPTIONS = {
+    "startingOffsets": "earliest",
+    "includeHeaders": "true",
+    "failOnDataLoss": "true",
+    # A Java client reads aborted records unless it is told not to.
+    "kafka.isolation.level": "read_committed",
+}
+
+
+def typed(frame: DataFrame, schema: pa.Schema, row: Row, misfits: Misfits | None = None) -> DataFrame:
+    """What Spark's Kafka source reads as rows.
+
+    Args:
+        misfits: as of `table_of`.
+    """
+
+    def convert(batches: Batches) -> Batches:
+        tuned_gc()
+        for batch in batches:
+            yield table_of((_record_of(told) for told in batch.to_pylist()), schema, row, misfits)
+
+    chosen = frame.select("topic", "partition", "offset", "key", "value", "headers")
+    return chosen.mapInArrow(convert, from_arrow_schema(schema))
+
+
+def _record_of(told: Mapping[str, Any]) -> RawRecord:
+    """The record behind a row of Spark's Kafka source.
+
+    Raises:
+        ContractError: it has no key.
+    """
+    headers = [(header["key"], header["value"] or b"") for header in told["headers"] or ()]
+    if told["key"] is None:
+        raise ContractError(f"{told['topic']}[{told['partition']}]@{told['offset']} has no key")
+    return RawRecord(told["topic"], told["partition"], told["offset"], told["key"], told["value"], headers)
+
+
+class EventTables(dict[str, DataFrame]):
+    """Tables by name; `misfits` tells which events they passed over, as far as they were read."""
+
+    def __init__(self, misfits: Misfits) -> None:
+        super().__init__()
+        self.misfits = misfits
+
+
+def event_tables(spark: SparkSession, app: App, open_log: OpenBulkLog) -> EventTables:
+    """A table for every event type, with its typed fields and its place in the log, and one for every category.
+
+    A type is called by its wire name, or `category_Name` where two categories have one name; Spark does not tell
+    upper from lower case. All tables end where the log was stable when this was called. An event of which a value does
+    not fit its column is passed over and told by `misfits`.
+
+    Raises:
+        InfrastructureError: the first records of a topic are gone.
+    """
+    classes = _classes(app)
+    categories = sorted({cls.__leftfold__.category for cls in classes})
+    logs = {category: whole_log(open_log, names.events(category)) for category in categories}
+    found = EventTables(misfits := Misfits(spark))
+    for category in categories:
+        found[category] = log_frame(spark, logs[category], *event_rows(app, category), misfits=misfits)
+    for name, cls in _named(classes, categories).items():
+        table = EventTable(cls)
+        found[name] = log_frame(spark, logs[cls.__leftfold__.category], table.schema, table.row, misfits=misfits)
+    return found
+
+
+def _classes(app: App) -> list[type[Event]]:
+    deciders = [cls for decider in app.deciders for cls in decider.events]
+    return list(dict.fromkeys([*deciders, *(cls for view in app.views for cls in view.events)]))
+
+
+def _named(classes: Iterable[type[Event]], categories: Iterable[str]) -> dict[str, Any]:
+    classes = list(classes)
+    counts = Counter([cls.__leftfold__.name.lower() for cls in classes] + [category.lower() for category in categories])
+    return {
+        spec.name if counts[spec.name.lower()] == 1 else f"{spec.category}_{spec.name}": cls
+        for cls in classes
+        for spec in [cls.__leftfold__]
+    }

@@ -1,0 +1,176 @@
+"""The log as DataFrames that our own reader fills, so that an archive counts and a hole is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import chain, islice
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from leftfold.engine.archive.gaps import check_whole
+from leftfold.engine.rebuild.tasks import tuned_gc
+from leftfold.errors import ContractError
+from leftfold.ports.bulk import BulkLog, OpenBulkLog, Range, raw_all
+from leftfold.ports.protocols import RawRecord
+from leftfold.spark.core.task_io import Address, Misfits, Teller
+
+__all__ = ["LogSlice", "Row", "log_frame", "table_of", "whole_log"]
+
+Batches = Iterator[pa.RecordBatch]
+Row = Callable[[RawRecord], Mapping[str, Any] | None]
+"""What a table has of a record, None when nothing."""
+_MANY = 5_000
+_SHOWN = 100
+_UNFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = (
+    (at.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+    for at in (datetime.min, datetime.max)  # noqa: DTZ901
+)
+
+
+class Placed(Protocol):
+    """What lies at some place of the log."""
+
+    @property
+    def topic(self) -> str:
+        """Its topic."""
+
+    @property
+    def partition(self) -> int:
+        """Its partition."""
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+
+
+P = TypeVar("P", bound=Placed)
+
+
+@dataclass(frozen=True)
+class LogSlice:
+    """Ranges of the log for tasks to read, with what makes a reader; everything can be pickled."""
+
+    tasks: tuple[tuple[Range, ...], ...]
+    open_log: OpenBulkLog
+
+    def of(self, topic: str) -> LogSlice:
+        """Only the ranges of one topic."""
+        tasks = (tuple(part for part in task if part.topic == topic) for task in self.tasks)
+        return LogSlice(tuple(task for task in tasks if task), self.open_log)
+
+
+def whole_log(open_log: OpenBulkLog, topic: str) -> LogSlice:
+    """Everything that a topic and its archive hold now, up to where it is stable, a task for each partition.
+
+    Raises:
+        InfrastructureError: the first records are gone.
+    """
+    with closing(open_log()) as log:
+        ends = log.stable_ends([topic]).offsets.get(topic, {})
+        parts = [Range(topic, partition, 0, end) for partition, end in sorted(ends.items()) if end > 0]
+        check_whole(log, parts)
+    return LogSlice(tuple((part,) for part in parts), open_log)
+
+
+def log_frame(
+    spark: SparkSession,
+    log: LogSlice,
+    schema: pa.Schema,
+    row: Row,
+    address: Address | None = None,
+    misfits: Misfits | None = None,
+) -> DataFrame:
+    """The records of a slice of the log as rows; nothing is read until somebody asks.
+
+    Args:
+        address: where progress is told; None = nowhere. misfits: as of `table_of`.
+    """
+    tasks, open_log = log.tasks, log.open_log
+    if not tasks:
+        return spark.createDataFrame([], from_arrow_schema(schema))
+
+    def read(batches: Batches) -> Batches:
+        tuned_gc()
+        numbers = chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+        parts = [part for number in numbers for part in tasks[int(number or 0)]]
+        with closing(open_log()) as reader, _telling(address) as tell:
+            records = _records(reader, parts, tell)
+            while chunk := list(islice(records, _MANY)):
+                yield table_of(chunk, schema, row, misfits)
+
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, from_arrow_schema(schema))
+
+
+def table_of(
+    records: Iterable[P],
+    schema: pa.Schema,
+    row: Callable[[P], Mapping[str, Any] | None],
+    misfits: Misfits | None = None,
+) -> pa.RecordBatch:
+    """Some records as rows.
+
+    Args:
+        misfits: told of events that are passed over, since a value does not fit its column; None = they are refused.
+
+    Raises:
+        ContractError: a value does not fit its column, such as a Decimal of more than 10 places.
+    """
+    told = [(record, found) for record in records if (found := row(record)) is not None]
+    try:
+        return _batch([found for _, found in told], schema)
+    except _UNFIT:
+        return _batch([found for record, found in told if _fits(record, found, schema, misfits)], schema)
+
+
+def _records(log: BulkLog, parts: Sequence[Range], tell: Callable[[int], None]) -> Iterator[RawRecord]:
+    for part in parts:
+        for records in log.read(part):
+            yield from raw_all(part, records)
+            tell(len(records))
+
+
+def _telling(address: Address | None) -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda count: None) if address is None else closing(Teller(address))
+
+
+def _fits(record: Placed, found: Mapping[str, Any], schema: pa.Schema, misfits: Misfits | None) -> bool:
+    for field in schema:
+        try:
+            _batch([found], pa.schema([field]))
+        except _UNFIT as error:
+            place = f"{record.topic}[{record.partition}]@{record.offset}" if record.topic else f"event {record.offset}"
+            if misfits is not None:
+                misfits.add(place, field.name)
+                return False
+            value = _brief(found.get(field.name))
+            raise ContractError(
+                f"{place}: {field.name} = {value} does not fit its column of type {field.type}: {error}"
+            ) from error
+    return True
+
+
+def _batch(rows: list[Mapping[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of a schema; of times outside of the years that Python knows Spark could not tell."""
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    for column in batch.columns:
+        if pa.types.is_timestamp(column.type):
+            ends: Any = pc.min_max(column.cast(pa.int64())).as_py()
+            if ends["min"] is not None and (ends["min"] < _FIRST or ends["max"] > _LAST):
+                raise OverflowError("it is not within the years 1 to 9999 in UTC")
+    return batch
+
+
+def _brief(value: Any) -> str:
+    try:
+        return repr(value)[:_SHOWN]
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        return "a number of very many digits"

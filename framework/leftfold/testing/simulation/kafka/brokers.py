@@ -1,0 +1,395 @@
+"""A cluster of brokers: what each is home to, how requests reach it, and what becomes of them when one dies."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from leftfold.testing.simulation.kafka.group_coordinator import Group
+from leftfold.testing.simulation.kafka.partitions import Partition, Refused, Topic
+from leftfold.testing.simulation.kafka.transaction_coordinator import Coordinator
+from leftfold.testing.simulation.scheduler import Process, Scheduler, Timer
+
+__all__ = ["Broker", "Cluster", "Connection", "Fate", "Home"]
+
+Home = tuple[str, ...]
+"""What a request is for: ("partition", topic, number), ("group", name), ("transaction", id), or () for any broker."""
+BORN = 1_750_000_000.0
+"""When the simulated world begins, in seconds since 1970."""
+UNKNOWN_TOPIC, NOT_LEADER, LOADING, NOT_COORDINATOR, TRANSPORT, TIMED_OUT = 3, 6, 14, 16, -195, -185
+LATENCY = 0.0004
+_SCAN_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of one request.
+
+    Attributes:
+        kind: "lost" and "unanswered" break its connection before or behind its work; "late" = by so many seconds;
+            "held" until what is then in `held` is called; "silent" = its answer never comes; "repeated" = it is
+            handled twice. handled: called once the broker has answered it.
+    """
+
+    kind: Literal["lost", "unanswered", "late", "held", "silent", "repeated"]
+    seconds: float = 0.0
+    held: list[Callable[[], None]] = field(default_factory=list)
+    handled: Callable[[], None] | None = None
+
+
+class Broker:
+    """One broker."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.is_up, self.lives, self.down_since = number, True, 0, 0.0
+        self.slow_until = 0.0
+        self.waiting: dict[_Request, None] = {}
+        """Requests that have arrived and are not answered."""
+        self.links: dict[Connection, Connections] = {}
+        """The connections of clients to it."""
+
+    def __repr__(self) -> str:
+        return f"<broker {self.number}>"
+
+
+class Connection:
+    """Of one client to one broker; what is sent on it arrives in its order."""
+
+    __slots__ = ("arrived", "returned")
+
+    def __init__(self) -> None:
+        self.arrived = self.returned = 0.0
+
+
+class Connections(dict[int, Connection]):
+    """Of one client, by the number of the broker; it hears at once when a broker dies, also while nothing is asked.
+
+    Args:
+        lost: called for each that breaks with its broker.
+    """
+
+    def __init__(self, lost: Callable[[], None]) -> None:
+        self.lost = lost
+
+    def to(self, broker: Broker) -> Connection:
+        """The one to a broker, opened when it is first needed."""
+        if (found := self.get(broker.number)) is None:
+            found = self[broker.number] = Connection()
+            broker.links[found] = self
+        return found
+
+    def drop(self, broker: Broker, link: Connection) -> None:
+        """Closes one: the next request opens another."""
+        broker.links.pop(link, None)
+        if self.get(broker.number) is link:
+            del self[broker.number]
+
+
+class Cluster:
+    """Brokers, topics and coordinators.
+
+    Args:
+        count: of brokers.
+
+    Attributes:
+        fate: asked for each request (api, process): None = it is handled and answered. cut: pairs (process, broker,
+            direction) that nothing passes, direction "to" or "from". pauses: how long ends of transactions take.
+    """
+
+    def __init__(self, scheduler: Scheduler, count: int = 2) -> None:
+        self.scheduler = scheduler
+        self.brokers = [Broker(number) for number in range(1, count + 1)]
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.fate: Callable[[str, Process], Fate | None] = lambda api, process: None
+        self.pause: Callable[[], float] = lambda: 0.0
+        self.forgets: Callable[[], bool] = lambda: False
+        self.cut: set[tuple[str, int, str]] = set()
+        self.join_delay = 0.0
+        self._homes: dict[Home, Broker] = {}
+        self._loading: dict[Home, float] = {}
+        self._made = 0
+        self._state = Topic("__transaction_state", 10, {"cleanup.policy": "compact"}, "state")
+        self.topics["__transaction_state"] = self._state
+        self.coordinator = Coordinator(self.time, self._later, self._mark, self._settle, self._state_of)
+        self._scan()
+
+    def time(self) -> float:
+        """Seconds since 1970, as brokers see it."""
+        return BORN + self.scheduler.now
+
+    def create(self, name: str, count: int, config: dict[str, str] | None = None) -> Topic:
+        """Makes a topic at once."""
+        self._made += 1
+        number = self.scheduler.random.getrandbits(64)
+        topic = self.topics[name] = Topic(name, count, dict(config or {}), f"id{self._made}-{number:016x}")
+        return topic
+
+    def delete(self, name: str) -> None:
+        """Deletes a topic at once; whoever reads it is told at its next request."""
+        topic = self.topics.pop(name)
+        for partition in topic.partitions:
+            partition.changed()
+
+    def topic(self, name: str) -> Topic:
+        """One topic.
+
+        Raises:
+            Refused: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        if name not in self.topics:
+            raise Refused(UNKNOWN_TOPIC)
+        return self.topics[name]
+
+    def partition(self, name: str, number: int) -> Partition:
+        """One partition.
+
+        Raises:
+            Refused: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        topic = self.topics.get(name)
+        if topic is None or not 0 <= number < len(topic.partitions):
+            raise Refused(UNKNOWN_TOPIC)
+        return topic.partitions[number]
+
+    def group(self, name: str) -> Group:
+        """A group, which need not have been there before."""
+        if name not in self.groups:
+            self.groups[name] = Group(name, self.scheduler.call_later, self.join_delay)
+        return self.groups[name]
+
+    def home(self, key: Home) -> Broker:
+        """Where something lives now; when its broker has been away for a moment, it moves."""
+        if not key:
+            return next((b for b in self.brokers if b.is_up), self.brokers[0])
+        found = self._homes.get(key)
+        if found is None:
+            found = self._homes[key] = self.brokers[zlib.crc32("/".join(key).encode()) % len(self.brokers)]
+        if not found.is_up and self.scheduler.now - found.down_since > 0.3:
+            others = [b for b in self.brokers if b.is_up]
+            if others:
+                self.move(key, others[self.scheduler.random.randrange(len(others))])
+                found = self._homes[key]
+        return found
+
+    def move(self, key: Home, broker: Broker | None = None) -> None:
+        """Moves something to another broker, by default in order; a coordinator loads for a while."""
+        is_orderly = broker is None
+        if broker is None:
+            choice = [b for b in self.brokers if b.is_up and b is not self._homes.get(key)]
+            if not choice:
+                return
+            broker = choice[self.scheduler.random.randrange(len(choice))]
+        self._homes[key] = broker
+        self._load(key, is_orderly=is_orderly)
+
+    def kill(self, broker: Broker) -> None:
+        """Kills a broker: what is written stays, what was asked of it is not answered."""
+        broker.is_up, broker.down_since = False, self.scheduler.now
+        broker.lives += 1
+        waiting, broker.waiting = broker.waiting, {}
+        for request in waiting:
+            request.broken()
+        for link, connections in list(broker.links.items()):
+            connections.drop(broker, link)
+            connections.lost()
+
+    def start(self, broker: Broker) -> None:
+        """Starts a broker again; what still lives there is loaded first."""
+        broker.is_up = True
+        for key, home in list(self._homes.items()):
+            if home is broker:
+                self._load(key, is_new=True)
+
+    def known_homes(self) -> list[Home]:
+        """What anybody has asked for."""
+        return list(self._homes)
+
+    def is_loading(self, key: Home) -> bool:
+        """Whether a coordinator that has moved still reads what it is home to."""
+        return self._loading.get(key, 0.0) > self.scheduler.now
+
+    def ask(
+        self,
+        process: Process,
+        connections: Connections,
+        api: str,
+        key: Home,
+        handle: Callable[[Callable[[Any], None]], None],
+        done: Callable[[Any], None],
+        timeout: float,
+    ) -> None:
+        """Sends a request; `done` gets the answer, a `Refused`, or a `Refused` of the client's own, once.
+
+        Args:
+            handle: does the work at the broker, and calls what it is given with the answer, now or later.
+        """
+        _Request(self, process, connections, api, key, handle, done, timeout).send()
+
+    def hop(self) -> float:
+        """Seconds that one way to a broker takes."""
+        return LATENCY * (0.25 + self.scheduler.random.random())
+
+    def _load(self, key: Home, *, is_orderly: bool = False, is_new: bool = False) -> None:
+        """Loads what lives there; a coordinator that was killed may forget partitions that have no marker yet.
+
+        Args:
+            is_new: whether its broker has just been started: one that has run all the while knows every partition.
+        """
+        kind = key[0]
+        if kind == "partition":
+            topic = self.topics.get(key[1])
+            if topic is not None and int(key[2]) < len(topic.partitions):
+                topic.partitions[int(key[2])].changed()
+            return
+        self._loading[key] = self.scheduler.now + self.scheduler.random.random() * 0.3
+        if kind == "group" and key[1] in self.groups:
+            self.groups[key[1]].reload()
+        if kind == "transaction" and not is_orderly and self.forgets() and is_new:
+            random = self.scheduler.random
+            self.coordinator.forget(key[1], lambda places: [p for p in places if random.random() < 0.7])
+
+    def _later(self, id_: str, action: Callable[[], None]) -> None:
+        def act() -> None:
+            if self.home(("transaction", id_)).is_up:
+                action()
+            else:
+                self.scheduler.call_later(0.2, act)
+
+        self.scheduler.call_later(self.hop() + self.pause(), act)
+
+    def _mark(self, partition: Partition, producer: int, epoch: int, outcome: bool) -> None:
+        partition.decide(producer, epoch, outcome, int(self.time() * 1000))
+
+    def _settle(self, group: str, producer: int, commit: bool) -> None:
+        self.group(group).settle(producer, commit=commit)
+
+    def _state_of(self, id_: str) -> Partition:
+        hashed = 0
+        for character in id_:
+            hashed = (31 * hashed + ord(character)) & 0xFFFFFFFF
+        signed = hashed - (1 << 32) if hashed >> 31 else hashed
+        return self._state.partitions[abs(signed) % len(self._state.partitions)]
+
+    def _scan(self) -> None:
+        self.coordinator.time_out()
+        self.scheduler.call_later(_SCAN_SECONDS, self._scan)
+
+
+class _Request:
+    """One request: on its way, at its broker, answered, or lost."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        process: Process,
+        connections: Connections,
+        api: str,
+        key: Home,
+        handle: Callable[[Callable[[Any], None]], None],
+        done: Callable[[Any], None],
+        timeout: float,
+    ) -> None:
+        self._cluster, self._scheduler, self._process, self._connections = (
+            cluster,
+            cluster.scheduler,
+            process,
+            connections,
+        )
+        self._key, self._handle, self._done, self._timeout = key, handle, done, timeout
+        self._broker = cluster.home(key)
+        self._link = connections.to(self._broker)
+        self._fate, self._lives, self._began = cluster.fate(api, process), self._broker.lives, cluster.scheduler.now
+        self._is_done = False
+        self._timer: Timer | None = None
+
+    def send(self) -> None:
+        """Puts it on its way."""
+        scheduler, broker, link = self._scheduler, self._broker, self._link
+        if not broker.is_up:
+            scheduler.call_later(self._cluster.hop(), lambda: self._finish(Refused(TRANSPORT)))
+            return
+        if self._fate is not None and self._is_fated("held"):
+            self._fate.held.append(self._travel)
+            self._expires(self._began)
+            return
+        wait = self._cluster.hop() + max(0.0, broker.slow_until - scheduler.now)
+        if self._fate is not None:
+            wait += self._fate.seconds
+        link.arrived = at = max(scheduler.now + wait, link.arrived + 1e-9)
+        if at - self._began > self._timeout / 2:
+            self._expires(self._began)
+        scheduler.call_later(at - scheduler.now, self._arrive)
+
+    def _travel(self) -> None:
+        self._scheduler.call_later(self._cluster.hop(), self._arrive)
+
+    def broken(self) -> None:
+        """Its connection breaks."""
+        self._drop_link()
+        self._scheduler.call_later(self._cluster.hop(), lambda: self._finish(Refused(TRANSPORT)))
+
+    def _arrive(self) -> None:
+        cluster, broker, key = self._cluster, self._broker, self._key
+        if broker.lives != self._lives or not broker.is_up or self._is_fated("lost"):
+            self.broken()
+        elif (self._process.name, broker.number, "to") in cluster.cut:
+            self._expires(self._began)
+        elif key and cluster.home(key) is not broker:
+            self._answer(Refused(NOT_LEADER if key[0] == "partition" else NOT_COORDINATOR))
+        elif cluster.is_loading(key):
+            self._answer(Refused(LOADING))
+        else:
+            if self._is_fated("repeated"):
+                self._work(lambda value: None)
+            broker.waiting[self] = None
+            self._work(self._answer)
+
+    def _work(self, answer: Callable[[Any], None]) -> None:
+        try:
+            self._handle(answer)
+        except Refused as refused:
+            answer(refused)
+
+    def _answer(self, value: Any) -> None:
+        broker, link, scheduler = self._broker, self._link, self._scheduler
+        broker.waiting.pop(self, None)
+        if self._fate is not None and self._fate.handled is not None:
+            self._fate.handled()
+        if self._is_done:
+            return
+        if broker.lives != self._lives or self._is_fated("unanswered"):
+            self.broken()
+        elif self._is_fated("silent") or (self._process.name, broker.number, "from") in self._cluster.cut:
+            self._expires(scheduler.now)
+        else:
+            link.returned = at = max(scheduler.now + self._cluster.hop(), link.returned + 1e-9)
+            scheduler.call_later(at - scheduler.now, lambda: self._finish(value))
+
+    def _expires(self, since: float) -> None:
+        """It is given up when its time is up."""
+        if self._timer is None:
+            self._timer = self._scheduler.call_later(
+                max(0.0, since + self._timeout - self._scheduler.now), self._expire
+            )
+
+    def _expire(self) -> None:
+        if not self._is_done:
+            # The connection is given up with it: what is sent next does not wait behind it.
+            self._drop_link()
+            self._finish(Refused(TIMED_OUT))
+
+    def _drop_link(self) -> None:
+        self._connections.drop(self._broker, self._link)
+
+    def _is_fated(self, kind: str) -> bool:
+        return self._fate is not None and self._fate.kind == kind
+
+    def _finish(self, value: Any) -> None:
+        if not self._is_done:
+            self._is_done = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._done(value)
