@@ -11,14 +11,14 @@ from benchmarks.figure import Figure
 from benchmarks.rebuilding import timed_rebuild
 from benchmarks.small_events import balances, write_movements
 from leftfold.engine.rebuild.tasks import tuned_gc
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers, java_home
 from leftfold.model.keys import events
 from leftfold.parquet.archive_check import verify_archive
 from leftfold.parquet.archiver import Archiver
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
 
@@ -34,7 +34,7 @@ def run(servers: Servers) -> list[Figure]:
     tuned_gc()
     write_movements(kafka, EVENTS)
     with tempfile.TemporaryDirectory(prefix="leftfold-archive-") as folder:
-        place = Place(folder)
+        place = ArchiveFileSystem(folder)
         written = EVENTS / _timed(lambda: _archive(kafka, place))
         verified = EVENTS / _timed(lambda: verify_archive(place, TOPIC))
         size = sum(place.size(name) or 0 for name in place.names(TOPIC))
@@ -55,8 +55,8 @@ def run(servers: Servers) -> list[Figure]:
     ]
 
 
-def _archive(kafka: KafkaSettings, place: Place) -> None:
-    with Cluster(kafka) as cluster, closing(KafkaBulkLog(kafka)) as log:
+def _archive(kafka: KafkaSettings, place: ArchiveFileSystem) -> None:
+    with ClusterAdmin(kafka) as cluster, closing(KafkaBulkLog(kafka)) as log:
         Archiver(place, TOPIC, cluster.identity(TOPIC), log).run()
 
 

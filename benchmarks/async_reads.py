@@ -18,10 +18,10 @@ from leftfold.engine.views.generations import change, open_generation
 from leftfold.engine.views.row_folding import bucket_of
 from leftfold.local import Servers
 from leftfold.model.position import Position
-from leftfold.ports.flush import BucketFlush, Generation, Mark, Phase, RowChange
-from leftfold.ports.queries import Glance, Matching, Question, Range, Rows
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, RowChange
+from leftfold.ports.queries import GetRow, IndexRange, Matching, Query, Rows
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.redis.reads import worded
+from leftfold.redis.reads import compile_query
 
 __all__ = ["run"]
 
@@ -73,7 +73,9 @@ def _filled(store: RedisViewStore) -> Generation:
         changes[bucket_of(generation, row.product, 0)].append(RowChange(row.product, fields, None, None, entries))
     at = Position({"sales.events": dict.fromkeys(range(4), ROWS)})
     flushes = [
-        BucketFlush(generation, number, "", Mark(at, rows=len(some)), view.rows.columns, view.rows.indexes, tuple(some))
+        BucketFlush(
+            generation, number, "", Checkpoint(at, rows=len(some)), view.rows.columns, view.rows.indexes, tuple(some)
+        )
         for number, some in changes.items()
     ]
     store.flush(flushes)
@@ -106,24 +108,24 @@ class _Peer:
 
     async def get(self, key: str) -> object:
         """One row by key."""
-        seen = await self._ask(Glance(self._generation, bucket_of(self._generation, key, 0), key))
+        seen = await self._ask(GetRow(self._generation, bucket_of(self._generation, key, 0), key))
         return None if seen.fields is None else view.rows.decode(seen.fields)
 
     async def top(self, key: str) -> object:
         """The ten largest."""
-        matches = await self._ask(Matching(self._generation, (Range("total"),), 10, backwards=True))
+        matches = await self._ask(Matching(self._generation, (IndexRange("total"),), 10, backwards=True))
         hits = sorted(
             ((value, bucket, key) for bucket, some in matches.found[0].items() for value, key in some), reverse=True
         )
         snapshot = await self._ask(Rows(self._generation, tuple((bucket, key) for _, bucket, key in hits[:10])))
         return [view.rows.decode(fields) for fields in snapshot.rows if fields is not None]
 
-    async def _ask(self, question: Question[A]) -> A:
-        wording = worded(question)
+    async def _ask(self, question: Query[A]) -> A:
+        query = compile_query(question)
         async with self._client.pipeline(transaction=False) as pipe:
-            for command in wording.commands:
+            for command in query.commands:
                 pipe.execute_command(*command)
-            return wording.answer(await pipe.execute())
+            return query.answer(await pipe.execute())
 
 
 async def _compared(ours: Read, peer: Read, reads: int = READS) -> tuple[float, float]:

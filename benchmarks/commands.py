@@ -1,4 +1,4 @@
-"""How many commands lanes decide and commit a second: one lane, two that share the machine, and the ceiling."""
+"""Commands that processors decide and commit a second: one processor, two on one machine, and the ceiling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.writes import writes_alone
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
 from services.baskets.app import app
@@ -26,7 +26,8 @@ MANY, FEW, BATCH = 200_000, 1_000, 16_000
 
 
 def run(servers: Servers) -> list[Figure]:
-    """The lane at full load, without and with answers to clients, and the same lane with one command a transaction.
+    """The processor at full load, without and with answers to clients, and the same processor with one command a
+    transaction.
 
     The first commands only warm the broker up.
     """
@@ -59,7 +60,7 @@ def run(servers: Servers) -> list[Figure]:
 
 
 def _decide(settings: KafkaSettings, count: int, *, batch: int) -> float:
-    worker = Worker(app, "baskets", Workshop(settings), stop=threading.Event(), batch=batch)
+    worker = Worker(app, "baskets", KafkaClientSupplier(settings), stop=threading.Event(), batch=batch)
     while len(worker.served) < app.partitions:
         worker.step()
     gc.collect()
@@ -94,8 +95,8 @@ def _share(settings: KafkaSettings, fill: Any) -> float:
 
 
 def _work(address: str, ready: Barrier, begin: Barrier, stop: Event, counts: Any, number: int) -> None:
-    workshop = Workshop(KafkaSettings(bootstrap_servers=address))
-    worker = Worker(app, "baskets", workshop, stop=threading.Event(), batch=BATCH)
+    supplier = KafkaClientSupplier(KafkaSettings(bootstrap_servers=address))
+    worker = Worker(app, "baskets", supplier, stop=threading.Event(), batch=BATCH)
     tuned_gc()
     while len(worker.served) != app.partitions // 2:
         worker.step()

@@ -20,10 +20,10 @@ from leftfold.engine.views.generations import open_generation
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import events
 from leftfold.model.position import Position
-from leftfold.ports.bulk import BulkRecord, Range
+from leftfold.ports.bulk import BulkRecord, OffsetRange
 from leftfold.ports.flush import Phase
 from leftfold.ports.protocols import Headers
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from projections.basket_summary import basket_summary
 from services.baskets.app import app
 
@@ -73,7 +73,7 @@ class _Frame:
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
         return {}
 
-    def read(self, part: Range) -> Iterator[list[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[list[BulkRecord]]:
         for batch in self._batches:
             columns = (batch.column(name).to_pylist() for name in ("offset", "key", "value", "headers"))
             yield [_Row(*row) for row in zip(*columns, strict=True)]
@@ -86,13 +86,13 @@ def connector_fold(spark: SparkSession, kafka: KafkaSettings, settings: RedisSet
     """Seconds for Spark's connector, one task per partition, into the same fold and the same sink."""
     store = RedisViewStore(settings)
     generation = open_generation(store, basket_summary, {TOPIC: app.partitions}, Phase.BULK)
-    sink = partial(BulkSink, settings)
+    sink = partial(RedisBulkSink, settings)
 
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         first = next(batches, None)
         if first is None:
             return
-        part = Range(TOPIC, int(first.column("partition")[0].as_py()), 0, 1 << 60)
+        part = OffsetRange(TOPIC, int(first.column("partition")[0].as_py()), 0, 1 << 60)
 
         def everything() -> Iterator[pa.RecordBatch]:
             yield first

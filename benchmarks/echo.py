@@ -10,7 +10,7 @@ from uuid import uuid4
 from confluent_kafka import OFFSET_STORED, Consumer, Producer, TopicPartition
 
 from benchmarks.writes import EVENT, HEADERS, RECORD
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topic_configs import EVENTS, STATE
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import commands, events, state
@@ -24,7 +24,7 @@ READ: Any = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "fetc
 
 def create(settings: KafkaSettings) -> None:
     """Makes its topics."""
-    with Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         for topic in (commands(NAME), events(NAME), REPLIES):
             cluster.create(topic, PARTITIONS, 1, EVENTS)
         cluster.create(state(NAME, 1), PARTITIONS, 1, STATE)

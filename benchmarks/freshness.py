@@ -1,8 +1,8 @@
 """How soon a reader sees an event: from the return of its commit to the row, with everything on one machine.
 
-The writer commits as a lane does, every 5 ms, in a process of its own; the tail is another, the one that `leftfold run`
-starts; the reader asks for the row of a sampled event with `get(after=its position)`. What it asks late because it
-still waited for the sample before counts as freshness too.
+The writer commits as a processor does, every 5 ms, in a process of its own; the projector is another, the one that
+`leftfold run` starts; the reader asks for the row of a sampled event with `get(after=its position)`. What it asks late
+because it still waited for the sample before counts as freshness too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ START_SECONDS, LATEST_SECONDS = 60.0, 30.0
 
 
 def run(servers: Servers, seconds: float = SECONDS) -> list[Figure]:
-    """Each rate with a tail of its own, after two seconds of the same to warm up."""
+    """Each rate with a projector of its own, after two seconds of the same to warm up."""
     create(KafkaSettings(bootstrap_servers=servers.kafka), TOPIC)
     figures: list[Figure] = []
     for rate in RATES:

@@ -1,4 +1,4 @@
-"""The headers that a lane gives to an event."""
+"""The headers that a processor gives to an event."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
 from services.baskets.app import app
@@ -64,7 +64,7 @@ def _beside(work: Callable[[str, Event], None], address: str, measure: Callable[
 
 def _work(address: str, done: Event) -> None:
     stop = threading.Event()
-    worker = Worker(app, "baskets", Workshop(KafkaSettings(bootstrap_servers=address)), stop=stop)
+    worker = Worker(app, "baskets", KafkaClientSupplier(KafkaSettings(bootstrap_servers=address)), stop=stop)
 
     def stopped() -> None:
         done.wait()

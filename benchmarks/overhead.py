@@ -1,4 +1,4 @@
-"""What safety costs the live tail: the same fold without checksums and without watching and comparing tokens."""
+"""What safety costs the live projector: the same fold without checksums and without watching and comparing tokens."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
 from leftfold.model import keys as names
@@ -130,7 +130,7 @@ def _work(address: str, process: str, stop: Event, serves: Event, taken: Any) ->
 
 def _serving(kafka: KafkaSettings, process: str) -> Worker:
     tuned_gc()
-    worker = Worker(app, process, Workshop(kafka), stop=threading.Event())
+    worker = Worker(app, process, KafkaClientSupplier(kafka), stop=threading.Event())
     while len(worker.served) < PARTITIONS:
         worker.step()
     return worker

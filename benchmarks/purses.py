@@ -1,4 +1,4 @@
-"""A log of small events over 20,000 keys, two views that add them up, and nothing else: what a live tail folds."""
+"""A log of small events over 20,000 keys, two views that add them up, and nothing else: what a live projector folds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from benchmarks.headers import lane_headers
 from leftfold import Event, FoldView
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topic_configs import EVENTS
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import events, partition_of
@@ -60,7 +60,7 @@ def spendings(count: int) -> Iterator[tuple[int, Spent]]:
 
 def create(settings: KafkaSettings, topic: str) -> None:
     """Creates the topic of the events, or another one to be used like it."""
-    with Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         cluster.create(topic, PARTITIONS, 1, EVENTS)
 
 

@@ -17,11 +17,11 @@ from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers, java_home, spark_jars
 from leftfold.model import keys as names
-from leftfold.ports.bulk import Range
+from leftfold.ports.bulk import OffsetRange
 from leftfold.redis import RedisSettings
 from leftfold.spark import SparkSettings, spark_session
 from projections.basket_summary import basket_summary
@@ -61,7 +61,7 @@ def run(servers: Servers) -> list[Figure]:
 
 
 def _decide(kafka: KafkaSettings, count: int) -> None:
-    worker, done = Worker(app, "baskets", Workshop(kafka), stop=threading.Event()), 0
+    worker, done = Worker(app, "baskets", KafkaClientSupplier(kafka), stop=threading.Event()), 0
     while done < count:
         done += worker.step()
     worker.close()
@@ -78,7 +78,7 @@ def _read(spark: SparkSession, kafka: KafkaSettings) -> float:
     def count(tasks: Iterable[int]) -> Iterator[int]:
         tuned_gc()
         reader = KafkaBulkLog(kafka)
-        parts = [Range(topic, p, 0, end) for task in tasks for p, end in halves[task]]
+        parts = [OffsetRange(topic, p, 0, end) for task in tasks for p, end in halves[task]]
         yield sum(len(records) for part in parts for records in reader.read(part))
         reader.close()
 

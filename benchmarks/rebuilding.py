@@ -13,7 +13,7 @@ from leftfold.engine.rebuild.result import RebuildResult
 from leftfold.engine.rebuild.tasks import run_here
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.view import View
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.runtime.connect import open_bulk, open_reader
 from leftfold.spark.core.job import spark_runner
 
@@ -29,13 +29,13 @@ def rebuild_of(
     *,
     archive: str = "",
 ) -> Rebuild:
-    """A rebuild that waits for no tail."""
+    """A rebuild that waits for no projector."""
     return Rebuild(
         view,
         store,
         open_log=open_bulk(kafka, archive),
         open_reader=open_reader(kafka, archive),
-        open_sink=partial(BulkSink, redis),
+        open_sink=partial(RedisBulkSink, redis),
         run=run,
         options=RebuildOptions(patience=0.0),
     )

@@ -25,7 +25,7 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers
 from leftfold.model import keys as names
@@ -101,7 +101,7 @@ def _until(stop: Event) -> threading.Event:
 
 def _work(address: str, number: int, name: str, stop: Event, ready: Event) -> None:
     app = APPS[number]
-    worker = Worker(app, name, Workshop(KafkaSettings(bootstrap_servers=address)), stop=_until(stop))
+    worker = Worker(app, name, KafkaClientSupplier(KafkaSettings(bootstrap_servers=address)), stop=_until(stop))
     tuned_gc()
     while len(worker.served) < app.partitions:
         worker.step()

@@ -14,7 +14,7 @@ from leftfold.engine.views.generations import open_generation
 from leftfold.local import Servers
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Generation, Phase
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 
 __all__ = ["run"]
 
@@ -61,7 +61,7 @@ def _rows() -> Iterator[BulkRow]:
 
 
 def _ours(settings: RedisSettings) -> float:
-    store, sink = RedisViewStore(settings), BulkSink(settings)
+    store, sink = RedisViewStore(settings), RedisBulkSink(settings)
     generation = open_generation(store, view, {"sales.events": 1}, Phase.BULK)
     rows = list(_rows())
     began = time.perf_counter()

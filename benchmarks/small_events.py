@@ -1,4 +1,4 @@
-"""A log of small events with all headers that a lane writes, and a view of it whose fold costs next to nothing."""
+"""A log of small events with all headers that a processor writes, and a view of it whose fold costs next to nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from benchmarks.headers import lane_headers
 from leftfold import Event, FoldView
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topic_configs import EVENTS
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import events, partition_of
@@ -51,7 +51,7 @@ balances = FoldView("balances", events=Moved, row=Balance, evolve=_add)
 
 def write_movements(settings: KafkaSettings, count: int) -> None:
     """Writes the events in transactions of 5,000, 12 to a stream, 5,000 streams at a time in turns."""
-    with Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         cluster.create(events("movements"), PARTITIONS, 1, EVENTS)
     config = {"transactional.id": "movements", "linger.ms": 20, "queue.buffering.max.messages": 1_000_000}
     producer = Producer({**settings.librdkafka(), **config})

@@ -1,4 +1,4 @@
-"""Commits events at a steady rate in small transactions, as a lane does, in a process of its own."""
+"""Commits events at a steady rate in small transactions, as a processor does, in a process of its own."""
 
 from __future__ import annotations
 

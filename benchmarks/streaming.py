@@ -17,9 +17,9 @@ from benchmarks.figure import Figure
 from benchmarks.headers import lane_headers
 from benchmarks.small_events import PARTITIONS, Moved, balances
 from leftfold.engine.rebuild.tasks import tuned_gc
-from leftfold.engine.streaming.microbatch import BatchCourse
+from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.engine.views.generations import open_generation
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topic_configs import EVENTS
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
@@ -45,7 +45,7 @@ def run(servers: Servers) -> list[Figure]:
     """Milliseconds of a batch with a transaction of 100 events in it: median and 99th percentile of 40."""
     kafka, redis = KafkaSettings(bootstrap_servers=servers.kafka), RedisSettings(url=servers.redis)
     tuned_gc()
-    with Cluster(kafka) as cluster:
+    with ClusterAdmin(kafka) as cluster:
         cluster.create(TOPIC, PARTITIONS, 1, EVENTS)
     trickle = Trickle(kafka)
     settings = SparkSettings(master="local[2]", java_home=java_home(), jars=spark_jars())
@@ -106,11 +106,11 @@ class Times:
         """Milliseconds of each batch that had events, those at the start left out."""
         store = RedisViewStore(self._redis)
         generation = open_generation(store, balances, {TOPIC: PARTITIONS}, Phase.SEALED)
-        course = BatchCourse(
-            balances, generation, store.marks(generation), secrets.token_hex(6),
+        course = MicroBatchDriver(
+            balances, generation, store.checkpoints(generation), secrets.token_hex(6),
             open_store=partial(RedisViewStore, self._redis), open_log=partial(KafkaBulkLog, self._kafka),
         )  # fmt: skip
-        folded: list[BatchCourse] = []
+        folded: list[MicroBatchDriver] = []
         query = BatchQuery(self._spark, [course], store, QueryOptions(java), folded.append)
         found: dict[int, float] = {}
         for _ in range(WARM + BATCHES):

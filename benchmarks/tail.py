@@ -1,4 +1,4 @@
-"""The live tail against its peers: a sum per key, from the same topic, until everything is folded.
+"""The live projector against its peers: a sum per key, from the same topic, until everything is folded.
 
 All have one process. The clock runs from the first event to the last, without any start. Ours stops when the last row
 is in Redis; a peer's stops when its fold has seen the last event, before it has saved that. The topic was written in

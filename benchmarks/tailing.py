@@ -1,4 +1,4 @@
-"""A live tail that follows one view in this process, from nothing to the end of the log."""
+"""A live projector that follows one view in this process, from nothing to the end of the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import redis as redis_py
 
 from leftfold.client import Reader
 from leftfold.engine.rebuild.tasks import tuned_gc
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import Servers
@@ -28,11 +28,11 @@ def catch_up(servers: Servers, view: View[Any, Any], events: int, store: ViewSto
     """Events a second, from the first step that reads any until all of them are folded and the rows are in Redis.
 
     Raises:
-        SystemExit: the tail reads another number of events, or does not get to the end.
+        SystemExit: the projector reads another number of events, or does not get to the end.
     """
     kafka = KafkaSettings(bootstrap_servers=servers.kafka)
     store = store or RedisViewStore(RedisSettings(url=servers.redis))
-    tail = Tail([view], partial(KafkaLogReader, kafka), store)
+    tail = Projector([view], partial(KafkaLogReader, kafka), store)
     tuned_gc()
     gc.collect()
     began, done, deadline = 0.0, 0, time.monotonic() + LIMIT_SECONDS
@@ -53,7 +53,7 @@ def catch_up(servers: Servers, view: View[Any, Any], events: int, store: ViewSto
 
 
 def forget_views(servers: Servers) -> None:
-    """Empties Redis, so that the next tail begins from nothing."""
+    """Empties Redis, so that the next projector begins from nothing."""
     with redis_py.Redis.from_url(servers.redis) as client:
         client.flushall()
 

@@ -14,7 +14,7 @@ from leftfold.engine.rebuild.rebuilder import rebuild_together
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers, java_home, spark_jars
 from leftfold.redis import RedisSettings, RedisViewStore
@@ -46,7 +46,7 @@ def run(servers: Servers, commands: int = COMMANDS) -> list[Figure]:
 
 
 def _decide(kafka: KafkaSettings, count: int) -> None:
-    worker, done = Worker(app, "baskets", Workshop(kafka), stop=threading.Event()), 0
+    worker, done = Worker(app, "baskets", KafkaClientSupplier(kafka), stop=threading.Event()), 0
     while done < count:
         done += worker.step()
     worker.close()

@@ -15,7 +15,7 @@ from leftfold import Event, FoldView, Position
 from leftfold.client import Reader, Views
 from leftfold.engine.views.generations import change, open_generation
 from leftfold.local import Servers
-from leftfold.ports.flush import BucketFlush, Generation, Mark, Phase, RowChange
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, RowChange
 from leftfold.redis import RedisSettings, RedisViewStore
 
 __all__ = ["run"]
@@ -82,8 +82,8 @@ class Pauses:
 
 
 def _times(store: RedisViewStore, generation: Generation, reader: Reader[Count]) -> Iterator[float]:
-    token = store.marks(generation)[0].token
-    start = store.marks(generation)[0].position.next_offset(TOPIC, 0)
+    token = store.checkpoints(generation)[0].token
+    start = store.checkpoints(generation)[0].position.next_offset(TOPIC, 0)
     with _waiting(reader) as (wanted, found):
         for number in range(start + 1, start + FLUSHES + 1):
             position = Position.at(TOPIC, 0, number)
@@ -117,7 +117,7 @@ def _waiting(reader: Reader[Count]) -> Iterator[tuple[queue.Queue[Position | Non
 def _flush(store: RedisViewStore, generation: Generation, expected: str, position: Position, number: int) -> str:
     fields = view.rows.encode(Count(number))
     some = (RowChange("v", fields, number, None if number == 1 else (), ()),)
-    mark = Mark(position, token=f"f-{number}", rows=1)
-    if not store.flush([BucketFlush(generation, 0, expected, mark, view.rows.columns, (), some)]):
+    checkpoint = Checkpoint(position, token=f"f-{number}", rows=1)
+    if not store.flush([BucketFlush(generation, 0, expected, checkpoint, view.rows.columns, (), some)]):
         raise RuntimeError("somebody else writes this view")
-    return mark.token
+    return checkpoint.token

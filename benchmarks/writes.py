@@ -1,4 +1,4 @@
-"""The ceiling of a lane: its records in its transactions, written by the same client, with nothing decided."""
+"""The ceiling of a processor: its records in its transactions, written by the same client, with nothing decided."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topic_configs import EVENTS, STATE
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import commands, events, state
@@ -33,7 +33,7 @@ HEADERS: Any = [
 
 def writes_alone(settings: KafkaSettings, count: int, batch: int) -> float:
     """Commands a second, if deciding took no time: an event each, and a state for every tenth."""
-    with Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         cluster.create(commands(NAME), PARTITIONS, 1, EVENTS)
         cluster.create(events(NAME), PARTITIONS, 1, EVENTS)
         cluster.create(state(NAME, 1), PARTITIONS, 1, STATE)

@@ -17,7 +17,7 @@ from benchmarks.rebuilding import timed_rebuild
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.local import Servers, java_home, spark_jars
 from leftfold.redis import RedisSettings
@@ -66,7 +66,10 @@ def _decided(kafka: KafkaSettings, count: int) -> float:
 
 def _decide(address: str, count: int, seconds: Any) -> None:
     tuned_gc()
-    worker, done = Worker(app, "baskets", Workshop(KafkaSettings(bootstrap_servers=address)), stop=threading.Event()), 0
+    worker, done = (
+        Worker(app, "baskets", KafkaClientSupplier(KafkaSettings(bootstrap_servers=address)), stop=threading.Event()),
+        0,
+    )
     began = time.perf_counter()
     while done < count:
         done += worker.step()

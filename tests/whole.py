@@ -21,7 +21,7 @@ _SOME = {bool: True, Decimal: Decimal(0), str: "m", int: 0}
 
 
 def assert_whole(store: ViewStore, view: View[Any, Any], rows: Mapping[Any, Any], ends: Position | None = None) -> None:
-    """Rows, their keys and number, index entries, checksum, and the positions of marks if `ends` are told.
+    """Rows, their keys and number, index entries, checksum, and the positions of checkpoints if `ends` are told.
 
     Parked rows are not among `rows`; where there is one it is listed, counted and indexed like any other.
     """
@@ -30,16 +30,20 @@ def assert_whole(store: ViewStore, view: View[Any, Any], rows: Mapping[Any, Any]
     assert {key: row for key, row in found.items() if key not in parked} == rows, view.name
     live = store.registry(view.name).live_of(view.hash)
     assert live is not None, view.name
-    marks, encode = store.marks(live), view.keys.encode
+    checkpoints, encode = store.checkpoints(live), view.keys.encode
     listed = [key for bucket in range(live.buckets) for key in store.keys(live, bucket, "", _MANY)]
     assert sorted(listed) == sorted(map(encode, found)), f"{view.name}: the list of keys"
-    assert sum(mark.rows for mark in marks.values()) == len(found), f"{view.name}: the number of rows"
+    assert sum(checkpoint.rows for checkpoint in checkpoints.values()) == len(found), f"{view.name}: the number of rows"
     digests = sum(view.rows.digest(encode(key), view.rows.encode(row)) for key, row in rows.items())
-    assert (sum(mark.checksum for mark in marks.values()) - digests) % CHECKSUM_MODULUS == 0, f"{view.name}: checksum"
+    assert (sum(checkpoint.checksum for checkpoint in checkpoints.values()) - digests) % CHECKSUM_MODULUS == 0, (
+        f"{view.name}: checksum"
+    )
     _assert_indexed(reader, view, list(found.values()))
-    for bucket, mark in marks.items() if ends is not None else ():
+    for bucket, checkpoint in checkpoints.items() if ends is not None else ():
         wanted = ends.only(live.topics, bucket if live.stream_keyed else None)  # type: ignore[union-attr]  # as above
-        assert mark.position == wanted, f"{view.name}: bucket {bucket} is at {mark.position}, not at {wanted}"
+        assert checkpoint.position == wanted, (
+            f"{view.name}: bucket {bucket} is at {checkpoint.position}, not at {wanted}"
+        )
 
 
 def _assert_indexed(reader: Any, view: View[Any, Any], rows: list[Any]) -> None:

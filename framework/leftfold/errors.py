@@ -11,7 +11,7 @@ LeftfoldError
 ├── ViewNotBuilt             no generation of the view with this code's schema is live yet
 ├── ConfigurationError       a definition or a setting is wrong, or a right is missing (exit 78)
 └── InfrastructureError      a broker, a server or a disk is not there (exit 69)
-    ├── LogHole              events that a fold needs are gone from the log; name the archive that holds them
+    ├── LogGap              events that a fold needs are gone from the log; name the archive that holds them
     └── Fenced               another process has taken over; this one must end (exit 75)
 """
 
@@ -31,7 +31,7 @@ __all__ = [
     "Fenced",
     "InfrastructureError",
     "LeftfoldError",
-    "LogHole",
+    "LogGap",
     "OutcomeUnknown",
     "StaleViewError",
     "ViewNotBuilt",
@@ -145,7 +145,7 @@ class ChangesNotKept(LeftfoldError):
 
 
 class ViewNotBuilt(LeftfoldError):
-    """No generation of this view is live for this code; run a tail or a rebuild."""
+    """No generation of this view is live for this code; run a projector or a rebuild."""
 
 
 class ConfigurationError(LeftfoldError):
@@ -160,7 +160,7 @@ class InfrastructureError(LeftfoldError):
     exit_code = 69
 
 
-class LogHole(InfrastructureError):
+class LogGap(InfrastructureError):
     """Events that a fold needs are gone from the topic and cannot be had from an archive; nothing is folded."""
 
 

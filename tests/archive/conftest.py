@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded
 from leftfold.redis import RedisSettings
@@ -31,14 +31,14 @@ def kafka(own: Addresses) -> KafkaSettings:
 
 
 @pytest.fixture(scope="package")
-def cluster(kafka: KafkaSettings) -> Iterator[Cluster]:
+def cluster(kafka: KafkaSettings) -> Iterator[ClusterAdmin]:
     """Questions to that broker."""
-    with Cluster(kafka) as cluster:
+    with ClusterAdmin(kafka) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def make_topic(kafka: KafkaSettings, cluster: Cluster, tmp_path: Path) -> Callable[..., Topic]:
+def make_topic(kafka: KafkaSettings, cluster: ClusterAdmin, tmp_path: Path) -> Callable[..., Topic]:
     """Makes a topic with an archive of its own."""
     return lambda partitions=2: Topic(kafka, cluster, str(tmp_path / "archive"), partitions)
 

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.parquet.archiver import Archiver
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from tests.servers import patient
 
 
-class Dying(Place):
+class Dying(ArchiveFileSystem):
     """A place whose nth step of a kind is the process's last, before it is done or after."""
 
     def __init__(self, uri: str, step: str, nth: int, when: str) -> None:
@@ -50,7 +50,7 @@ def main(given: dict[str, Any]) -> None:
     """Archives until death."""
     kafka = patient(given["kafka"])
     place = Dying(given["folder"], given["step"], given["nth"], given["when"])
-    with Cluster(kafka) as cluster:
+    with ClusterAdmin(kafka) as cluster:
         identity = cluster.identity(given["topic"])
     Archiver(place, given["topic"], identity, KafkaBulkLog(kafka)).run()
 

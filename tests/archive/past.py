@@ -17,23 +17,23 @@ from leftfold.engine.archive.archived_log import ArchivedLog, ArchivedReader
 from leftfold.engine.archive.retention import Trimming
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, Runner
 from leftfold.engine.rebuild.tasks import run_here
-from leftfold.engine.views.projector import Tail
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.engine.views.projector import Projector
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.view import View
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.archiver import Archiver
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.ports.bulk import OpenArchive, OpenBulkLog
 from leftfold.ports.protocols import LogReader
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from tests.ledger import app, histories, stranger
 from tests.waiting import wait_until
 from tests.worker.receipts import behind
@@ -80,8 +80,8 @@ class Past:
 
     def trim(self, *, keep: int = 0) -> None:
         """Archives all there is and takes it out of the topic; of partition n its last `keep` times n offsets stay."""
-        with Cluster(self.kafka) as cluster, closing(self.topic()) as log:
-            Archiver(Place(self.folder), TOPIC, cluster.identity(TOPIC), log).run()
+        with ClusterAdmin(self.kafka) as cluster, closing(self.topic()) as log:
+            Archiver(ArchiveFileSystem(self.folder), TOPIC, cluster.identity(TOPIC), log).run()
             ends = self.archive().ends(TOPIC)
             trimming = Trimming(TOPIC, self.archive, log, cluster.delete_records)
             trimming.run(trimming.plan({p: end - keep * p for p, end in ends.items()}))
@@ -95,9 +95,9 @@ class Past:
 
     @contextmanager
     def working(self, reader: Callable[[], LogReader]) -> Iterator[None]:
-        """A worker and a tail at work while the block runs."""
+        """A worker and a projector at work while the block runs."""
         stop = threading.Event()
-        worker = Worker(app, "ledgers", Workshop(self.kafka, archive=self.archive), stop=stop)
+        worker = Worker(app, "ledgers", KafkaClientSupplier(self.kafka, archive=self.archive), stop=stop)
         threads = [threading.Thread(target=worker.run), threading.Thread(target=self.follow, args=(reader, stop))]
         for thread in threads:
             thread.start()
@@ -109,16 +109,16 @@ class Past:
                 thread.join()
 
     def follow(self, reader: Callable[[], LogReader], stop: threading.Event) -> None:
-        """A tail until told to stop."""
-        tail = Tail(app.views, reader, self.store)
+        """A projector until told to stop."""
+        tail = Projector(app.views, reader, self.store)
         while not stop.is_set():
             tail.step()
         tail.close()
 
     def caught_up(self, redis: RedisSettings, reader: Callable[[], LogReader]) -> dict[str, dict[Any, Any]]:
-        """The rows of a tail that begins with nothing, in another database, once it is at the end."""
+        """The rows of a projector that begins with nothing, in another database, once it is at the end."""
         store = RedisViewStore(redis)
-        tail, deadline = Tail(app.views, reader, store), time.monotonic() + WAIT_SECONDS
+        tail, deadline = Projector(app.views, reader, store), time.monotonic() + WAIT_SECONDS
         try:
             while not tail.caught_up():
                 assert time.monotonic() < deadline, f"waited {WAIT_SECONDS:g} s for the tail to catch up"
@@ -147,7 +147,7 @@ class Past:
             self.store,
             open_log=log or self.log,
             open_reader=self.reader,
-            open_sink=partial(BulkSink, self.redis),
+            open_sink=partial(RedisBulkSink, self.redis),
             options=RebuildOptions(**{"keep": 0, **told}),
             run=run,
         )
@@ -160,6 +160,6 @@ class Past:
         """Deletes the state topic and makes it anew, empty."""
         topic, admin = names.state("ledgers", 1), AdminClient(self.kafka.librdkafka())
         admin.delete_topics([topic])[topic].result(WAIT_SECONDS)
-        with Cluster(self.kafka) as cluster:
+        with ClusterAdmin(self.kafka) as cluster:
             wait_until(lambda: not cluster.partition_counts([topic]), f"{topic} to go")
         ensure(app, self.kafka)

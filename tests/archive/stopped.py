@@ -36,7 +36,7 @@ class Stopped:
     """The ledgers App with streams that stand before the start of the topic.
 
     Args:
-        past: the query view's stream has written here; a tail keeps the App's views up to date.
+        past: the query view's stream has written here; a projector keeps the App's views up to date.
         behind: the same servers with another Redis database, where streams have folded the App's views.
         checkpoints: of the query view's stream.
     """
@@ -105,7 +105,7 @@ class Stopped:
         wait_until(lambda: any(checkpoints.glob("*/*/*/commits/[0-9]*")), f"a commit in {checkpoints}", WAIT_SECONDS)
 
     def write(self, seed: int) -> None:
-        """More history, folded by the tail."""
+        """More history, folded by the projector."""
         with self.past.working(self.past.reader), closing(KafkaClient(app.name, self.past.kafka)) as client:
             self.past.send(client, seed)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
-from leftfold.ports.bulk import Range, raw
+from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.protocols import RawRecord
 from tests.archive.topics import BEGUN, DAY, Topic, decision
 from tests.worker.raw_headers import produce_with_header
@@ -28,7 +28,7 @@ MakeTopic = Callable[..., Topic]
 def archived(archive: ParquetArchive, topic: str, start: int = 0) -> list[RawRecord]:
     found = []
     for partition, end in archive.ends(topic).items():
-        part = Range(topic, partition, start, end)
+        part = OffsetRange(topic, partition, start, end)
         for records in archive.read(part):
             found += [raw(part, record) for record in records]
     return found

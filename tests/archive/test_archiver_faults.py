@@ -19,9 +19,9 @@ from leftfold.errors import Fenced, InfrastructureError
 from leftfold.parquet.archive_check import verify_archive
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.archiver import LEASE_SECONDS, Lease, leased
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import Span, end_of, pieces_of
-from leftfold.ports.bulk import Range, raw
+from leftfold.ports.bulk import OffsetRange, raw
 from tests.archive.topics import BEGUN, DAY, Topic, decision
 
 pytestmark = pytest.mark.servers
@@ -38,7 +38,7 @@ DEATHS = [
 def values(archive: ParquetArchive, topic: Topic) -> list[Any]:
     found = []
     for partition, end in archive.ends(topic.name).items():
-        part = Range(topic.name, partition, 0, end)
+        part = OffsetRange(topic.name, partition, 0, end)
         found += [raw(part, record) for records in archive.read(part) for record in records]
     return found
 
@@ -72,7 +72,7 @@ def test_a_killed_archiver_leaves_nothing_twice_and_misses_nothing(make_topic: M
     assert died >= 2
     assert topic.archive().position == topic.cluster.ends([topic.name])
     assert values(topic.opened(), topic) == whole
-    verified = verify_archive(Place(topic.folder), topic.name)
+    verified = verify_archive(ArchiveFileSystem(topic.folder), topic.name)
     assert not verified.damages
     assert verified.records == len(whole)
 
@@ -86,7 +86,7 @@ def test_the_twin_that_reads_what_lies_about_counts_twice(make_topic: MakeTopic)
     assert values(topic.opened(), topic) == whole
     found = [row for file in files_of(topic) for row in pq.read_table(file, partitioning=None).to_pylist()]
     assert len(found) > len(whole)
-    assert verify_archive(Place(topic.folder), topic.name).strays
+    assert verify_archive(ArchiveFileSystem(topic.folder), topic.name).strays
 
 
 def test_a_torn_file_is_not_folded(make_topic: MakeTopic) -> None:
@@ -97,7 +97,7 @@ def test_a_torn_file_is_not_folded(make_topic: MakeTopic) -> None:
     torn.write_bytes(torn.read_bytes()[:-10])
     with pytest.raises(InfrastructureError, match=rf"{torn.name} has [\d,]+ bytes, not"):
         values(topic.opened(), topic)
-    (damage,) = verify_archive(Place(topic.folder), topic.name).damages
+    (damage,) = verify_archive(ArchiveFileSystem(topic.folder), topic.name).damages
     assert damage.path.endswith(torn.name)
 
 
@@ -114,7 +114,7 @@ def test_a_flipped_bit_is_found_by_checksums_and_by_nothing_else(make_topic: Mak
     file.write_bytes(whole)
     with pytest.raises(InfrastructureError, match="cannot be read: .*[Cc][Rr][Cc]"):
         values(topic.opened(), topic)
-    damages = verify_archive(Place(topic.folder), topic.name).damages
+    damages = verify_archive(ArchiveFileSystem(topic.folder), topic.name).damages
     assert any("another sha256" in damage.what for damage in damages)
     # The twin: read without checksums, the other bytes are taken for the event.
     assert pq.read_table(file, partitioning=None).column("value")[10].as_py() != value
@@ -128,7 +128,7 @@ def test_a_missing_file_is_a_hole_and_not_a_shorter_log(make_topic: MakeTopic) -
     gone.unlink()
     with pytest.raises(InfrastructureError, match=f"{gone.name} is missing"):
         values(topic.opened(), topic)
-    assert [d.what for d in verify_archive(Place(topic.folder), topic.name).damages] == ["is missing"]
+    assert [d.what for d in verify_archive(ArchiveFileSystem(topic.folder), topic.name).damages] == ["is missing"]
     # The twin: whoever reads the folder as a table gets fewer rows and no word about it.
     folder = Path(topic.folder) / topic.name
     assert pq.read_table(folder).num_rows == len(topic.records()) - 5
@@ -147,7 +147,7 @@ def test_manifests_older_than_the_files_tell_of_less_and_never_of_something_wron
     for name, text in old.items():
         (folder / name).write_bytes(text)
     assert topic.opened().ends(topic.name) == first.position.offsets[topic.name]
-    assert verify_archive(Place(topic.folder), topic.name).strays
+    assert verify_archive(ArchiveFileSystem(topic.folder), topic.name).strays
     topic.archive()
     assert values(topic.opened(), topic) == topic.records()
 
@@ -155,7 +155,10 @@ def test_manifests_older_than_the_files_tell_of_less_and_never_of_something_wron
 def test_two_archivers_at_once_one_is_refused(make_topic: MakeTopic) -> None:
     topic = make_topic(1)
     topic.history()
-    with leased(Place(topic.folder), topic.name), pytest.raises(InfrastructureError, match="works on this archive"):
+    with (
+        leased(ArchiveFileSystem(topic.folder), topic.name),
+        pytest.raises(InfrastructureError, match="works on this archive"),
+    ):
         topic.archive()
     assert topic.archive().records == len(topic.records())
 
@@ -175,7 +178,7 @@ def test_the_twin_without_a_lease_does_the_work_twice_and_is_still_read_once(
 
 
 def test_a_lease_ends_with_its_process_or_its_time(tmp_path: Path) -> None:
-    place, now = Place(str(tmp_path)), [1000.0]
+    place, now = ArchiveFileSystem(str(tmp_path)), [1000.0]
 
     def lease() -> Lease:
         return Lease(place, "t.events", clock=lambda: now[0])
@@ -233,7 +236,7 @@ def test_an_interrupted_run_leaves_no_trace_but_what_is_done(make_topic: MakeTop
 
     with pytest.raises(KeyboardInterrupt):
         topic.archive(most=200, tell=interrupted)
-    verified = verify_archive(Place(topic.folder), topic.name)
+    verified = verify_archive(ArchiveFileSystem(topic.folder), topic.name)
     assert not verified.damages
     assert not verified.strays
     done = topic.archive()

@@ -1,4 +1,4 @@
-"""Archived records are folded by columns where they have the headers of lanes, and one by one where not: alike."""
+"""Archived records are folded by columns where they have the headers of processors, and one by one where not: alike."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold.engine.rebuild.stream_fold import StreamFold
-from leftfold.engine.views.row_folding import Unstorable
+from leftfold.engine.views.row_folding import RowEncodingError
 from leftfold.model.view import View
 from leftfold.parquet.archive_reader import records_of
 from leftfold.parquet.file_writer import READ, table_of
-from leftfold.ports.bulk import Range, ReadRecord, ToldRecords
+from leftfold.ports.bulk import OffsetRange, ReadRecord, ToldRecords
 from leftfold.ports.protocols import RawRecord
 from tests.core.test_bulk_folds import TOPIC, by_name, good, odd, only_counted
 
-PART = Range(TOPIC, 0, 0, 1_000)
+PART = OffsetRange(TOPIC, 0, 0, 1_000)
 VIEWS = pytest.mark.parametrize("view", [by_name, only_counted], ids=lambda view: view.name)
 batches = st.lists(st.lists(good, min_size=1, max_size=12) | st.lists(good | odd, min_size=1, max_size=6), max_size=4)
 
@@ -42,7 +42,7 @@ def folded(view: View[Any, Any], batches: list[Any], tracked: Collection[str] = 
         fold.add(batch)
     try:
         rows = fold.rows()
-    except Unstorable as error:
+    except RowEncodingError as error:
         assert not tracked, "a row that is tracked can be stored"
         return folded(view, batches, error.rows)
     return sorted(rows, key=lambda row: row.key), fold.result(rows)
@@ -69,10 +69,10 @@ def test_a_part_of_a_batch_is_what_lies_between_its_offsets(found: list[list[Any
 
 
 def test_records_of_lanes_are_told_by_columns_and_others_are_not() -> None:
-    (lane,) = numbered([[(b"a", b"{}", [(f"ce_{n}", b"x") for n in range(3)])]])
-    assert archived(lane).told() is None
+    (processor,) = numbered([[(b"a", b"{}", [(f"ce_{n}", b"x") for n in range(3)])]])
+    assert archived(processor).told() is None
     names = ["1", "2", "3", "ce_type", "5", "ce_time", "ce_sequence", "8"]
-    (lane,) = numbered([[(b"a", b"{}", [(name, name.encode()) for name in names])] * 3])
-    told = archived(lane).told()
-    assert isinstance(archived(lane), ToldRecords)
+    (processor,) = numbered([[(b"a", b"{}", [(name, name.encode()) for name in names])] * 3])
+    told = archived(processor).told()
+    assert isinstance(archived(processor), ToldRecords)
     assert list(told) == [(b"ce_type", b"ce_time", b"ce_sequence", b"a", b"{}")] * 3

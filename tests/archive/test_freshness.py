@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 
 from leftfold.cli.health.components import Freshness
-from leftfold.errors import InfrastructureError, LogHole
+from leftfold.errors import InfrastructureError, LogGap
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Range
+from leftfold.ports.bulk import OffsetRange
 from tests.archive.past import TOPIC, Past
 from tests.ledger import app
 
@@ -29,7 +29,7 @@ def events(past: Past) -> dict[int, list[tuple[int, int]]]:
         return {
             partition: [
                 (record.offset(), record.timestamp()[1])
-                for records in log.read(Range(TOPIC, partition, 0, end))
+                for records in log.read(OffsetRange(TOPIC, partition, 0, end))
                 for record in records
             ]
             for partition, end in log.stable_ends([TOPIC]).offsets[TOPIC].items()
@@ -66,7 +66,7 @@ def test_without_an_archive_nobody_guesses(past: Past) -> None:
     with (
         freshness(past, "") as looking,
         pytest.raises(
-            LogHole, match=r"no longer holds offsets 0 to \d+, and no archive is configured; .* --archive DIR"
+            LogGap, match=r"no longer holds offsets 0 to \d+, and no archive is configured; .* --archive DIR"
         ),
     ):
         looking.seconds(START)

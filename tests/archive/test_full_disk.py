@@ -7,17 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 
 WRITE = """
 import os, resource, sys
 from leftfold.errors import InfrastructureError
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.file_writer import FileWriter
 from leftfold.ports.protocols import RawRecord
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
-writer = FileWriter(Place(sys.argv[1]), "t.events", 0, 0, 0)
+writer = FileWriter(ArchiveFileSystem(sys.argv[1]), "t.events", 0, 0, 0)
 try:
     writer.add([RawRecord("t.events", 0, n, b"k", os.urandom(1000), (), 0) for n in range(100)])
     writer.close(100)
@@ -38,5 +38,5 @@ def test_a_full_disk_is_told_with_the_file_and_what_to_do(tmp_path: Path) -> Non
     told = written(tmp_path, 10_000)
     assert told.startswith(f"the archive {tmp_path}: t.events/day=1970-01-01/00000-")
     assert told.endswith("make room and run it again: it goes on behind the last whole file")
-    assert Place(str(tmp_path)).names("") == []
+    assert ArchiveFileSystem(str(tmp_path)).names("") == []
     assert written(tmp_path, resource.RLIM_INFINITY) == "written"

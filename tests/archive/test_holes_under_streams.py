@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.engine.streaming.microbatch import BatchCourse
+from leftfold.engine.streaming.microbatch import MicroBatchDriver
 from leftfold.engine.views.generations import open_generation
-from leftfold.errors import InfrastructureError, LogHole
+from leftfold.errors import InfrastructureError, LogGap
 from leftfold.ports.flush import Phase
 from leftfold.runtime.rebuilding import kept
 from leftfold.spark.core.offsets import Reach
@@ -55,9 +55,9 @@ def test_a_query_stream_that_must_begin_with_the_first_event_refuses(stopped: St
     past = stopped.elsewhere(2)
     with stopped.querying(past, tmp_path) as stream:
         error = stream.wait_ended()
-    assert isinstance(error, LogHole)
+    assert isinstance(error, LogGap)
     assert error.exit_code == 69
-    with pytest.raises(LogHole, match=FIRST + r"owner_sums .*: leftfold rebuild owner_sums --archive DIR;"):
+    with pytest.raises(LogGap, match=FIRST + r"owner_sums .*: leftfold rebuild owner_sums --archive DIR;"):
         raise error
     assert not past.store.registry(owner_sums.name).generations
     assert not list(tmp_path.rglob("*"))
@@ -65,7 +65,7 @@ def test_a_query_stream_that_must_begin_with_the_first_event_refuses(stopped: St
 
 def test_a_query_stream_whose_checkpoint_stands_before_the_start_refuses(stopped: Stopped) -> None:
     before = stopped.past.store.registry(owner_sums.name)
-    with stopped.querying(stopped.past, stopped.checkpoints) as stream, pytest.raises(LogHole, match=LATER):
+    with stopped.querying(stopped.past, stopped.checkpoints) as stream, pytest.raises(LogGap, match=LATER):
         raise stream.wait_ended()
     assert stopped.past.store.registry(owner_sums.name) == before
     assert before.live_of(owner_sums.hash)
@@ -106,7 +106,7 @@ def test_a_fold_that_must_begin_with_the_first_event_refuses(stopped: Stopped, v
     past = stopped.elsewhere(5)
     with (
         closing(stopped.folding(past, view)) as stream,
-        pytest.raises(LogHole, match=FIRST + view.name + f" .*: leftfold rebuild {view.name} --archive DIR$"),
+        pytest.raises(LogGap, match=FIRST + view.name + f" .*: leftfold rebuild {view.name} --archive DIR$"),
     ):
         stream.step()
     assert not past.store.registry(view.name).generations
@@ -117,7 +117,7 @@ def test_a_fold_that_stands_before_the_start_refuses_and_goes_on_when_rebuilt(st
     past, told = stopped.elsewhere(6), list[tuple[str, Any]]()
     begun = open_generation(past.store, view, {TOPIC: app.partitions}, Phase.SEALED)
     with closing(stopped.folding(past, view, told)) as stream:
-        assert isinstance(failed(stream), LogHole)
+        assert isinstance(failed(stream), LogGap)
         assert past.rebuild(view, past.log).run().swapped
         stopped.write(10)
         stopped.follow(stream, past)
@@ -140,7 +140,7 @@ def test_a_live_fold_that_stands_before_the_start_stays_as_it_is(stopped: Stoppe
     before = reader.describe()
     with closing(stopped.folding(stopped.behind, view)) as stream:
         error = failed(stream)
-    with pytest.raises(LogHole, match=LATER + view.name):
+    with pytest.raises(LogGap, match=LATER + view.name):
         raise error
     assert reader.describe() == before
 
@@ -156,8 +156,8 @@ def test_twin_of_a_live_fold_that_begins_where_the_topic_does_shows_wrong_rows(
     with closing(stopped.past.topic()) as log:
         starts, ends = log.starts([TOPIC]), log.stable_ends([TOPIC])
     assert not before.position.covers(starts)
-    position = BatchCourse.position
-    monkeypatch.setattr(BatchCourse, "position", lambda self: position(self) | starts)
+    position = MicroBatchDriver.position
+    monkeypatch.setattr(MicroBatchDriver, "position", lambda self: position(self) | starts)
     with closing(stopped.folding(behind, view, archive=False)) as stream:
         stopped.follow(stream, behind)
     after = behind.views[view].describe()

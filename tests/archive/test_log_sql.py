@@ -19,7 +19,7 @@ from leftfold import Event, FoldView
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model.app import App
-from leftfold.ports.bulk import OpenBulkLog, Range, raw
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.runtime.connect import open_bulk
 from leftfold.spark import event_tables, events
@@ -49,7 +49,7 @@ def recorded(open_log: OpenBulkLog) -> list[Any]:
     codec, found = MessageCodec[Any](ledgers.events), []
     with closing(open_log()) as log:
         for partition, end in log.stable_ends([TOPIC]).offsets[TOPIC].items():
-            part = Range(TOPIC, partition, 0, end)
+            part = OffsetRange(TOPIC, partition, 0, end)
             found += [read_recorded(codec, raw(part, record)) for batch in log.read(part) for record in batch]
     return found
 

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from leftfold.engine.archive.gaps import place_at
+from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.rebuild.rebuilder import Rebuild
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model.position import Position
 from leftfold.parquet import archive_reader as reading
 from leftfold.parquet import archive_reader as searching
 from leftfold.parquet.archive_reader import ParquetArchive
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import Span
-from leftfold.ports.bulk import Range, raw
+from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.protocols import RawRecord
 from leftfold.runtime.as_of import place_meant
 from leftfold.testing import fold
@@ -93,7 +93,7 @@ def test_a_trim_moves_no_moment(days: Topic, trim: str) -> None:
     if TRIMS[trim]:
         days.trim(TRIMS[trim])
     for moment in moments(whole):
-        place = place_at(days.cluster, days.name, moment, days.opened)
+        place = offsets_for_time(days.cluster, days.name, moment, days.opened)
         assert covered(whole, place) == behind(whole, moment), moment
 
 
@@ -111,13 +111,13 @@ def test_the_log_is_not_read_to_find_a_moment(days: Topic, monkeypatch: pytest.M
 
     real = reading.opened
 
-    def opened(place: Place, folder: str, span: Span) -> Any:
+    def opened(place: ArchiveFileSystem, folder: str, span: Span) -> Any:
         files.append(span.path)
         return real(place, folder, span)
 
     monkeypatch.setattr(searching, "opened", opened)
     moment = BEGUN + 3 * DAY + HOUR
-    place_at(days.cluster, days.name, moment, days.opened)
+    offsets_for_time(days.cluster, days.name, moment, days.opened)
     assert {path[:14] for path in files} == {"day=2024-10-06", "day=2024-10-07"}, "the moment's day and the one before"
 
 
@@ -127,8 +127,8 @@ def test_without_an_archive_a_moment_before_what_is_left_is_refused(days: Topic)
     gone = rf"hole in the log: {days.name}\[0\] no longer holds offsets 0 to 8, and no archive is configured"
     for moment in (0, BEGUN, BEGUN + DAY, BEGUN + 3 * DAY):
         with pytest.raises(InfrastructureError, match=gone):
-            place_at(days.cluster, days.name, moment)
-    place = place_at(days.cluster, days.name, BEGUN + 3 * DAY + HOUR)
+            offsets_for_time(days.cluster, days.name, moment)
+    place = offsets_for_time(days.cluster, days.name, BEGUN + 3 * DAY + HOUR)
     assert covered(whole, place) == behind(whole, BEGUN + 3 * DAY + HOUR)
 
 
@@ -139,10 +139,10 @@ def test_an_archive_that_ends_too_early_answers_only_what_it_knows(days: Topic) 
     days.produce(producer, decision(b"e", b"f"), at=BEGUN + 8 * DAY)
     days.trim({0: ends[0] + 1})
     known = BEGUN + 2 * DAY
-    assert covered(whole, place_at(days.cluster, days.name, known, days.opened)) == behind(whole, known)
+    assert covered(whole, offsets_for_time(days.cluster, days.name, known, days.opened)) == behind(whole, known)
     lost = rf"no longer holds offsets {ends[0]} to {ends[0]}, and the archive .* does not hold them"
     with pytest.raises(InfrastructureError, match=lost):
-        place_at(days.cluster, days.name, BEGUN + 7 * DAY, days.opened)
+        offsets_for_time(days.cluster, days.name, BEGUN + 7 * DAY, days.opened)
 
 
 def test_what_is_trimmed_between_two_questions_is_found_in_the_archive(
@@ -150,15 +150,15 @@ def test_what_is_trimmed_between_two_questions_is_found_in_the_archive(
 ) -> None:
     whole = days.records()
     days.trim({0: 2, 1: 2})
-    starts = Cluster.starts
+    starts = ClusterAdmin.starts
 
-    def late(cluster: Cluster, topics: Any) -> Position:
+    def late(cluster: ClusterAdmin, topics: Any) -> Position:
         days.trim({0: 24, 1: 24})
         return starts(cluster, topics)
 
-    monkeypatch.setattr(Cluster, "starts", late)
+    monkeypatch.setattr(ClusterAdmin, "starts", late)
     moment = BEGUN + 3 * DAY
-    assert covered(whole, place_at(days.cluster, days.name, moment, days.opened)) == behind(whole, moment)
+    assert covered(whole, offsets_for_time(days.cluster, days.name, moment, days.opened)) == behind(whole, moment)
 
 
 def test_a_broken_or_foreign_archive_is_not_asked(days: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,17 +166,17 @@ def test_a_broken_or_foreign_archive_is_not_asked(days: Topic, monkeypatch: pyte
     file = min((Path(days.folder) / days.name).glob("day=*/00000-*.parquet"))
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(InfrastructureError, match=f"{file.name} has .* bytes, not"):
-        place_at(days.cluster, days.name, BEGUN, days.opened)
+        offsets_for_time(days.cluster, days.name, BEGUN, days.opened)
     monkeypatch.setattr(ParquetArchive, "identity", lambda self, topic: "another")
     with pytest.raises(InfrastructureError, match="with id another"):
-        place_at(days.cluster, days.name, BEGUN, days.opened)
+        offsets_for_time(days.cluster, days.name, BEGUN, days.opened)
 
 
 def everything(past: Past) -> list[RawRecord]:
     """The whole log, from archive and topic."""
     with closing(past.log()) as log:
         ends = log.stable_ends([TOPIC]).offsets[TOPIC]
-        parts = [Range(TOPIC, partition, 0, end) for partition, end in sorted(ends.items())]
+        parts = [OffsetRange(TOPIC, partition, 0, end) for partition, end in sorted(ends.items())]
         return [raw(part, record) for part in parts for batch in log.read(part) for record in batch]
 
 
@@ -223,7 +223,7 @@ def test_rows_as_of_a_time_in_the_archived_past_are_those_of_then(past: Past, vi
     assert rows(past, view, meant(past, typed(past.noon))) == expected
     assert rows(past, view, meant(past, "2000-01-01")) == {}
     # The twin: the topic alone is asked, and all that it has lost counts as older.
-    with Cluster(past.kafka) as cluster:
+    with ClusterAdmin(past.kafka) as cluster:
         alone = cluster.starts_at(TOPIC, past.noon)
         assert alone == cluster.starts([TOPIC])
     assert rows(past, view, alone) != expected
@@ -231,7 +231,7 @@ def test_rows_as_of_a_time_in_the_archived_past_are_those_of_then(past: Past, vi
 
 def test_a_version_in_the_archived_past_is_found_with_what_was_there_beside_it(past: Past) -> None:
     whole = everything(past)
-    with Cluster(past.kafka) as cluster:
+    with ClusterAdmin(past.kafka) as cluster:
         low = cluster.starts([TOPIC]).offsets[TOPIC]
     key = next(r.key for r in whole if r.key and r.offset < low[r.partition] // 2 and number(r) == 4).decode()
     at = next(record for record in whole if record.key == key.encode() and number(record) == 4)

@@ -18,7 +18,7 @@ import pytest
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.local import embedded
 from services.baskets.app import app
@@ -39,7 +39,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with embedded(tmp_path / "servers", want=frozenset({"kafka"})) as servers:
         settings, stop = KafkaSettings(bootstrap_servers=servers.kafka), threading.Event()
         ensure(app, settings)
-        thread = threading.Thread(target=Worker(app, "baskets", Workshop(settings), stop=stop).run)
+        thread = threading.Thread(target=Worker(app, "baskets", KafkaClientSupplier(settings), stop=stop).run)
         thread.start()
         try:
             ids, commands = zip(*history(weeks=WEEKS), strict=True)

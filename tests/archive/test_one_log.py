@@ -16,17 +16,17 @@ from leftfold.engine.archive.archived_log import ArchivedLog
 from leftfold.engine.processing.state_check import StateCheck, check_here
 from leftfold.engine.rebuild.planner import plan_rebuild
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.engine.views.projector import Tail
-from leftfold.errors import InfrastructureError, LogHole
+from leftfold.engine.views.projector import Projector
+from leftfold.errors import InfrastructureError, LogGap
 from leftfold.kafka import bulk_log as bulk
 from leftfold.kafka import log_reader as reader
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
-from leftfold.ports.bulk import OpenBulkLog, Range, raw
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
 from leftfold.redis import RedisSettings, RedisViewStore
 from tests.archive.past import TOPIC, WAIT_SECONDS, Past
 from tests.ledger import app, ledgers
@@ -55,7 +55,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 def records(open_log: OpenBulkLog) -> list[Any]:
     log = open_log()
     ends = log.stable_ends([TOPIC])
-    parts = [Range(TOPIC, p, 0, end) for p, end in ends.offsets[TOPIC].items()]
+    parts = [OffsetRange(TOPIC, p, 0, end) for p, end in ends.offsets[TOPIC].items()]
     with closing(log):
         return [raw(part, record) for part in parts for batch in log.read(part) for record in batch]
 
@@ -143,17 +143,17 @@ def test_the_twin_that_does_not_ask_before_leaves_an_empty_generation(
 ) -> None:
     monkeypatch.setattr(KafkaLogReader, "check", lambda self, position: None)
     with nowhere(past, 4) as (tail, store, _):
-        with pytest.raises(LogHole, match=GONE):
+        with pytest.raises(LogGap, match=GONE):
             step_for_ever(tail)
         assert left(store) == {view.name for view in app.views}
 
 
 @contextmanager
-def nowhere(past: Past, database: int) -> Iterator[tuple[Tail, RedisViewStore, list[tuple[str, Any]]]]:
-    """A tail without the archive on a Redis database of which nothing is known, and what it tells."""
+def nowhere(past: Past, database: int) -> Iterator[tuple[Projector, RedisViewStore, list[tuple[str, Any]]]]:
+    """A projector without the archive on a Redis database of which nothing is known, and what it tells."""
     told: list[tuple[str, Any]] = []
     store = RedisViewStore(elsewhere(past, database))
-    tail = Tail(app.views, past.bare_reader, store, look=0.0, report=lambda *what: told.append(what))
+    tail = Projector(app.views, past.bare_reader, store, look=0.0, report=lambda *what: told.append(what))
     try:
         yield tail, store, told
     finally:
@@ -161,7 +161,7 @@ def nowhere(past: Past, database: int) -> Iterator[tuple[Tail, RedisViewStore, l
         store.close()
 
 
-def step_for_ever(tail: Tail) -> None:
+def step_for_ever(tail: Projector) -> None:
     """Steps until something is raised."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
@@ -214,16 +214,16 @@ def test_states_that_are_lost_are_folded_from_archive_and_topic(past: Past) -> N
     checks = {c.partition: c.streams for c in check_here(StateCheck.plan(ledgers, past.log), lambda count: None)}
     past.wipe_state()
     with pytest.raises(InfrastructureError, match="hole in the log"):
-        restored(past, Workshop(past.kafka))
-    restored(past, Workshop(past.kafka, archive=past.archive))
+        restored(past, KafkaClientSupplier(past.kafka))
+    restored(past, KafkaClientSupplier(past.kafka, archive=past.archive))
     again = list(check_here(StateCheck.plan(ledgers, past.log), lambda count: None))
     assert {check.partition: check.streams for check in again} == checks
     assert not [check for check in again if check.differences]
 
 
-def restored(past: Past, workshop: Workshop) -> None:
+def restored(past: Past, supplier: KafkaClientSupplier) -> None:
     """A worker works until it serves every partition."""
-    worker = Worker(app, "ledgers", workshop, stop=threading.Event())
+    worker = Worker(app, "ledgers", supplier, stop=threading.Event())
     try:
         deadline = time.monotonic() + WAIT_SECONDS
         while len(worker.served) < app.partitions:
@@ -231,7 +231,7 @@ def restored(past: Past, workshop: Workshop) -> None:
             worker.step()
     finally:
         worker.close()
-        workshop.close()
+        supplier.close()
 
 
 def elsewhere(past: Past, database: int) -> RedisSettings:

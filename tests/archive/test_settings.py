@@ -10,7 +10,7 @@ import pytest
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.runtime.connect import open_archive, open_bulk
 from leftfold.runtime.project import Usage
 from leftfold.runtime.toolbox import archive_needed, archive_of
@@ -51,4 +51,4 @@ def test_a_uri_in_the_project_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_an_unknown_file_system_is_a_wrong_setting() -> None:
     with pytest.raises(ConfigurationError, match="no file system that pyarrow knows"):
-        Place("carrier-pigeon://loft")
+        ArchiveFileSystem("carrier-pigeon://loft")

@@ -12,14 +12,14 @@ from uuid import uuid4
 
 from confluent_kafka import Producer
 
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.archiver import Archived, Archiver
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.ports.protocols import RawRecord
 from tests.settled import wait_settled
 from tests.waiting import wait_until
@@ -39,7 +39,7 @@ def decision(*values: bytes, key: bytes = b"k", version: int = 1, whole: int = 0
 
 
 def headers(key: bytes, version: int, k: int, n: int) -> list[tuple[str, bytes]]:
-    """What a lane writes."""
+    """What a processor writes."""
     number = next(_numbers)
     return [
         ("ce_specversion", b"1.0"),
@@ -61,7 +61,7 @@ class Topic:
     """A topic of its own, what is written to it, and its archive."""
 
     kafka: KafkaSettings
-    cluster: Cluster
+    cluster: ClusterAdmin
     folder: str
     partitions: int = 2
     name: str = field(default_factory=lambda: f"t{uuid4().hex[:12]}.events")
@@ -112,7 +112,7 @@ class Topic:
         if settled:
             self.wait_settled()
         return Archiver(
-            Place(folder or self.folder),
+            ArchiveFileSystem(folder or self.folder),
             self.name,
             self.cluster.identity(self.name),
             KafkaBulkLog(self.kafka),

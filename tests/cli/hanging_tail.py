@@ -1,11 +1,11 @@
-"""A tail of a project that stays on the list of tails for ten minutes after it last showed itself."""
+"""A projector of a project that stays on the list of projectors for ten minutes after it last showed itself."""
 
 from __future__ import annotations
 
 import signal
 import threading
 
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.redis import RedisViewStore
 from leftfold.runtime.connect import kafka_settings, redis_settings
@@ -19,7 +19,7 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     kafka, store = kafka_settings(), RedisViewStore(redis_settings())
-    tail = Tail(load_app("").views, lambda: KafkaLogReader(kafka), store, lease=LEASE)
+    tail = Projector(load_app("").views, lambda: KafkaLogReader(kafka), store, lease=LEASE)
     while not stop.is_set():
         tail.step()
     tail.close()

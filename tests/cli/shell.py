@@ -190,7 +190,7 @@ def _typist() -> _Typist:
 
 @contextmanager
 def serving(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`leftfold run` in a project until the block ends; the block begins once worker and tail are at work."""
+    """`leftfold run` in a project until the block ends; the block begins once worker and projector are at work."""
     process = shell.start(["run", *words])
     try:
         wait_until(

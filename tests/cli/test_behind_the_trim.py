@@ -189,7 +189,7 @@ def test_retry_folds_a_row_from_what_only_the_archive_has(shell: Shell, places: 
 def test_run_goes_on_from_what_was_trimmed_meanwhile(
     shell: Shell, places: dict[str, str], run: subprocess.Popen[bytes], wait_until: Wait
 ) -> None:
-    """The last test, since it ends the service: events come and are trimmed away while no tail runs."""
+    """The last test, since it ends the service: events come and are trimmed away while no projector runs."""
     end(run)
     decider, bare, whole = (another(shell, name) for name in ("decider", "bare", "whole"))
     bare._environment |= {"LEFTFOLD_ARCHIVE_DIR": "kept"}

@@ -9,7 +9,7 @@ import pytest
 
 from leftfold.cli import options
 from leftfold.cli.main import COMMANDS as SECTIONS
-from leftfold.engine.views import projection_writer as follower
+from leftfold.engine.views import projection_writer as writer
 from tests.cli.shell import ROOT, Shell, Typed
 
 GROUPS = {"dead", "log", "reactions", "state", "timers", "topics"}
@@ -77,7 +77,7 @@ def test_a_wrong_option_shows_the_usage(typed: Callable[..., Typed]) -> None:
 
 
 def test_options_have_the_engines_defaults() -> None:
-    assert options.MAX_PARKED == follower.MAX_PARKED
+    assert options.MAX_PARKED == writer.MAX_PARKED
 
 
 def test_the_exit_codes_of_the_help_are_those_of_the_reference(typed: Callable[..., Typed]) -> None:

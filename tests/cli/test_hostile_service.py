@@ -1,4 +1,4 @@
-"""A service among hostile writers: its worker, router, tail, reaction and clients go on, and log nothing raw."""
+"""A service among hostile writers: its worker, router, projector, reaction and clients go on, and log nothing raw."""
 
 from __future__ import annotations
 

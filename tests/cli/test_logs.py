@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leftfold import InfrastructureError
-from leftfold.runtime.lifecycle import Trouble
+from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import open_report
 
 
@@ -106,7 +106,7 @@ def test_trouble_is_told_once_and_its_end_once() -> None:
     told: list[tuple[str, Mapping[str, Any]]] = []
     stop = threading.Event()
     stop.set()
-    trouble = Trouble(lambda *line: told.append(line), stop)
+    trouble = Outage(lambda *line: told.append(line), stop)
     for why in ("redis is away", "redis is away", "redis is still away"):
         trouble.met(InfrastructureError(why))
     trouble.told("")

@@ -13,7 +13,7 @@ from leftfold.cli.main import run
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import LocalSettings
-from leftfold.parquet.filesystem import ArchiveSettings, Place
+from leftfold.parquet.filesystem import ArchiveFileSystem, ArchiveSettings
 from leftfold.redis import RedisSettings
 from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.logging import open_report
@@ -146,7 +146,7 @@ def test_an_archive_is_called_without_its_keys(uri: str, capfd: pytest.CaptureFi
     words = ["log", "verify-archive", "tower", "--archive", uri]
     assert SECRET not in said_by(words, capfd)
     with pytest.raises(Exception, match="the archive") as told:
-        Place(uri)
+        ArchiveFileSystem(uri)
     assert SECRET not in str(told.value)
 
 

@@ -27,7 +27,7 @@ class Beside(Shell):
 
 @pytest.fixture
 def runs(up: Shell, wait_until: Wait) -> Iterator[tuple[Running, Running]]:
-    """Two runs at work, both with a worker and a tail."""
+    """Two runs at work, both with a worker and a projector."""
     both = Running(Beside(up, "one")), Running(Beside(up, "two"))
     wait_until(lambda: all(run.count(" serving ") and run.count(" following ") for run in both), "both to work")
     yield both

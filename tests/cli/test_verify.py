@@ -141,8 +141,8 @@ def test_a_row_missing_in_its_index_and_in_the_key_list_is_found(at_work: Shell,
 
 
 def test_a_row_in_a_bucket_that_no_event_belongs_to_is_found(at_work: Shell, damage: Damage) -> None:
-    marks, used = damage.keys("v:{customer_spend:*}@"), damage.keys("v:{customer_spend:*}#")
-    bucket = next(mark[:-1] for mark in marks if mark[:-1] + b"#" not in used)
+    checkpoints, used = damage.keys("v:{customer_spend:*}@"), damage.keys("v:{customer_spend:*}#")
+    bucket = next(checkpoint[:-1] for checkpoint in checkpoints if checkpoint[:-1] + b"#" not in used)
     commands = (("HSET", bucket + b":eve", "orders", "1"), ("ZADD", bucket + b"#", "0", "eve"))
     with damage.done(*commands):
         assert plain(at_work, "customer_spend") == (0, True), "the twin"
@@ -151,8 +151,8 @@ def test_a_row_in_a_bucket_that_no_event_belongs_to_is_found(at_work: Shell, dam
 
 
 def test_a_wrong_checksum_is_found_without_reading_rows(at_work: Shell, damage: Damage) -> None:
-    mark = damage.key("v:{customer_spend:*}:bob").removesuffix(b":bob") + b"@"
-    with damage.done(("HSET", mark, "checksum", "0" * 32)):
+    checkpoint = damage.key("v:{customer_spend:*}:bob").removesuffix(b":bob") + b"@"
+    with damage.done(("HSET", checkpoint, "checksum", "0" * 32)):
         assert plain(at_work, "customer_spend") == (3, False)
         told = at_work("verify", "customer_spend", "--deep")
         assert (told.code, "differs in 1 bucket, no row differs" in told.out) == (3, True), told.out + told.err

@@ -113,7 +113,7 @@ def test_a_view_as_of_a_time_is_found_by_the_log(at_work: Shell, place: str) -> 
 def test_a_changed_fold_is_noticed_held_back_compared_and_promoted(
     at_work: Shell, place: str, wait_until: Wait
 ) -> None:
-    """As docs/views.md has it typed, while a tail of the old code runs."""
+    """As docs/views.md has it typed, while a projector of the old code runs."""
     first = at_work("rebuild", "cart_summary", "--engine", "local", "--json").rows()[0]["generation"]
     fold(at_work, FOLD, SLIP)
     assert "view cart_summary was folded by other code of the same version" in at_work("status").err

@@ -1,4 +1,4 @@
-"""Views in trouble: `status` says how far one is behind whose tail hangs, and what to type; it fails for none."""
+"""Views in trouble: `status` says how far one is behind whose projector hangs, and what to type; it fails for none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VIEWS = {"cart_summary", "customer_spend"}
 
 @pytest.fixture
 def run(up: Shell, wait_until: Wait) -> Iterator[Running]:
-    """A worker and the only tail."""
+    """A worker and the only projector."""
     run = Running(Beside(up, "hung"))
     wait_until(lambda: run.count(" serving ") and run.count(" following "), "both to work")
     yield run
@@ -94,7 +94,7 @@ def test_a_standby_is_at_work_within_seconds_and_nobody_needs_to_type(
 def test_the_twin_whose_place_is_kept_for_long_is_not_replaced_and_status_says_so(
     up: Shell, wait_until: Wait, started: Started
 ) -> None:
-    """The list of tails is fresh, as it is in the first seconds of every hang: nobody may take its buckets."""
+    """The list of projectors is fresh, as it is in the first seconds of every hang: nobody may take its buckets."""
     started(Beside(up, "worker"), ["run", "carts"])
     environment = up._environment | {"PYTHONPATH": f"{ROOT / 'framework'}{os.pathsep}{ROOT}"}
     keys = [f"kept-{number}" for number in range(8)]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from leftfold.engine.streaming.microbatch import BatchCourse
-from leftfold.engine.streaming.microbatch_task import BatchJob, BatchResult
+from leftfold.engine.streaming.microbatch import MicroBatchDriver
+from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
 from leftfold.memory import MemoryLog
 from leftfold.model.position import Position
 from leftfold.ports.bulk import SteadyLog
@@ -27,8 +27,8 @@ class Batches:
     def __post_init__(self) -> None:
         self.bench.settle(self.bench.tail())
         generation = self.bench.live(self.view)
-        self.course = BatchCourse(
-            self.view, generation, self.bench.store.marks(generation), self.run,
+        self.course = MicroBatchDriver(
+            self.view, generation, self.bench.store.checkpoints(generation), self.run,
             open_store=lambda: self.bench.store, open_log=lambda: SteadyLog(self.bench.log.reader()),
         )  # fmt: skip
         self.number, self.begin = 0, self.course.position()
@@ -39,12 +39,12 @@ class Batches:
         self.course.fold(self.number, (self.begin, end), self.tasks, self.bench.store)
         self.number, self.begin = self.number + 1, end
 
-    def tasks(self, job: BatchJob) -> Sequence[BatchResult]:
+    def tasks(self, job: MicroBatchTask) -> Sequence[BatchResult]:
         """The tasks of a batch."""
         return run_tasks(job, self.bench.log, self.bench.store)
 
 
-def run_tasks(job: BatchJob, log: MemoryLog, store: ViewStore) -> list[BatchResult]:
+def run_tasks(job: MicroBatchTask, log: MemoryLog, store: ViewStore) -> list[BatchResult]:
     """What Spark does: a task per source partition that has anything new, and one per bucket that is touched."""
     parts = [log.of(source.topic)[source.partition][source.start : source.end] for source in job.sources]
     if job.generation.stream_keyed:

@@ -1,4 +1,4 @@
-"""A lane over memory with the log around it, so that tests send records and look at what comes of them."""
+"""A processor over memory with the log around it, so that tests send records and look at what comes of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leftfold import Command, Decider, memory
-from leftfold.engine.processing.command_processor import Lane
+from leftfold.engine.processing.command_processor import CommandProcessor
 from leftfold.engine.processing.command_wire import command_headers
 from leftfold.memory import MemoryStates
 from leftfold.model.keys import partition_of
@@ -21,7 +21,7 @@ PARTITIONS, END = 4, 1000
 
 
 class LaneBench:
-    """One lane that holds every partition; `now` is the time of the broker in seconds, `clock` the worker's.
+    """One processor that holds every partition; `now` is the time of the broker in seconds, `clock` the worker's.
 
     A process `checkout` of another App sends to it, each partition of whose inputs ends at `END`.
     """
@@ -29,7 +29,7 @@ class LaneBench:
     def __init__(self, decider: Decider[Any, Any, Any] = baskets, max_bytes: int = 1_000_000) -> None:
         self.now, self.clock, self.offset, self.asked = 1000.0, 0.0, 0, 0
         self.codec: MessageCodec[Any] = MessageCodec(decider.commands)
-        self.lane = Lane(
+        self.processor = CommandProcessor(
             "shop",
             decider,
             partition_of=lambda key: partition_of(key, PARTITIONS),
@@ -40,7 +40,7 @@ class LaneBench:
             end=self._end,
         )
         for partition in range(PARTITIONS):
-            self.lane.hold(partition, MemoryStates(), end=0)
+            self.processor.hold(partition, MemoryStates(), end=0)
 
     def _end(self, topic: str, partition: int) -> int:
         self.asked += 1
@@ -76,8 +76,8 @@ class LaneBench:
 
     def run(self, *records: RawRecord) -> Batch:
         """Decides and commits one batch."""
-        batch = self.lane.process(records)
-        self.lane.commit(batch, {})
+        batch = self.processor.process(records)
+        self.processor.commit(batch, {})
         return batch
 
     def send(self, *commands: Command) -> Batch:
@@ -86,7 +86,7 @@ class LaneBench:
 
     def state(self, key: str) -> Any:
         """The committed stream."""
-        return self.lane.held[partition_of(key.encode(), PARTITIONS)].copy_of(key, self.now)
+        return self.processor.held[partition_of(key.encode(), PARTITIONS)].copy_of(key, self.now)
 
 
 def header(record: Outgoing, name: str) -> bytes:

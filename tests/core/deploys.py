@@ -1,4 +1,4 @@
-"""A view whose fold changes without a new version, and the tails, rebuilds and promotions of both codes.
+"""A view whose fold changes without a new version, and the projectors, rebuilds and promotions of both codes.
 
 A row spells which code folded each of its events, in order.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from leftfold import FoldView
 from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import RebuildResult
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.ports.bulk import SteadyLog
 from leftfold.ports.flush import Generation, Phase
 from tests.core.folding import FoldBench, out
@@ -43,7 +43,7 @@ class Deploys:
     def __init__(self) -> None:
         self.bench = FoldBench(view_of("a"))
         self.store = self.bench.store
-        self.tails: dict[str, Tail] = {}
+        self.tails: dict[str, Projector] = {}
         self.written = 0
         self.claims: dict[str, list[str]] = {}
         """The codes that were seen to fold each generation, in order."""
@@ -54,9 +54,9 @@ class Deploys:
             self.bench.write(out(f"b{self.written}", HOUSEHOLDS[self.written % len(HOUSEHOLDS)], p=1))
             self.written += 1
 
-    def start(self, code: str, name: str, **options: Any) -> Tail:
-        """A tail that looks around when it starts, and then when it is made to."""
-        self.tails[name] = Tail(
+    def start(self, code: str, name: str, **options: Any) -> Projector:
+        """A projector that looks around when it starts, and then when it is made to."""
+        self.tails[name] = Projector(
             [view_of(code)],
             self.bench.log.reader,
             self.store,
@@ -74,15 +74,15 @@ class Deploys:
         return self.tails[name]
 
     def stop(self, name: str) -> None:
-        """Ends a tail in order."""
+        """Ends a projector in order."""
         self.tails.pop(name).close()
 
     def look(self, name: str) -> None:
-        """Makes a tail look around at its next step."""
+        """Makes a projector look around at its next step."""
         self.tails[name]._looked = float("-inf")
 
     def settle(self, only: Collection[str] = ()) -> None:
-        """Lets the tails look and fold until nothing is left to do."""
+        """Lets the projectors look and fold until nothing is left to do."""
         idle = 0
         for _ in range(2000):
             count = 0

@@ -1,4 +1,4 @@
-"""A log, a store and tails over memory, with events written straight into the log."""
+"""A log, a store and projectors over memory, with events written straight into the log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from leftfold import Event, View
 from leftfold.client import Views
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import MessageCodec
-from leftfold.ports.flush import BucketFlush, Generation, Mark
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation
 from leftfold.ports.protocols import RawRecord
 from tests.core.shop import CheckedOut, baskets, household_spend, open_baskets, product_sales
 
@@ -30,7 +30,7 @@ def out(basket: str, household: str, **prices: int) -> CheckedOut:
 
 
 class FoldBench:
-    """`write` appends decisions; `settle` lets a tail fold them; `views` reads."""
+    """`write` appends decisions; `settle` lets a projector fold them; `views` reads."""
 
     def __init__(self, *views: View[Any, Any]) -> None:
         self.wanted = views or VIEWS
@@ -64,9 +64,9 @@ class FoldBench:
         """Appends any record at all to the partition of its key."""
         return self.log.append(TOPIC, partition_of(key or b"", PARTITIONS), key, value, list(headers.items()))
 
-    def tail(self, **options: Any) -> Tail:
-        """A tail of the views; the next one is this one's successor, unless it has a name of its own."""
-        return Tail(
+    def tail(self, **options: Any) -> Projector:
+        """A projector of the views; the next one is this one's successor, unless it has a name of its own."""
+        return Projector(
             self.wanted,
             self.log.reader,
             self.store,
@@ -75,13 +75,13 @@ class FoldBench:
             **{"member": "bench", "growth": 1, **options},
         )
 
-    def settle(self, tail: Tail | None = None) -> Tail:
-        """Steps a tail until it has folded everything."""
+    def settle(self, tail: Projector | None = None) -> Projector:
+        """Steps a projector until it has folded everything."""
         tail = tail or self.tail()
         self.until(tail, lambda: not tail.step(0.0) and tail.caught_up())
         return tail
 
-    def until(self, tail: Tail, done: Callable[[], bool], seconds: float = 240.0) -> None:
+    def until(self, tail: Projector, done: Callable[[], bool], seconds: float = 240.0) -> None:
         """Steps until a condition holds."""
         deadline = time.monotonic() + seconds
         while not done():
@@ -98,18 +98,18 @@ class FoldBench:
         """Every row."""
         return dict(self.views[view].items())
 
-    def change_marks(self, view: View[Any, Any], how: Callable[[Mark], Mark | None]) -> None:
-        """Does to every mark what another writer, or an older store, would have done."""
+    def change_marks(self, view: View[Any, Any], how: Callable[[Checkpoint], Checkpoint | None]) -> None:
+        """Does to every checkpoint what another writer, or an older store, would have done."""
         generation = self.live(view)
-        for number, mark in self.store.marks(generation).items():
-            changed = how(mark)
+        for number, checkpoint in self.store.checkpoints(generation).items():
+            changed = how(checkpoint)
             if changed is None:
                 del self.store._buckets[generation.view, generation.id, number]
             else:
-                flush = BucketFlush(generation, number, mark.token, replace(changed, token="other"), (), ())
+                flush = BucketFlush(generation, number, checkpoint.token, replace(changed, token="other"), (), ())
                 assert self.store.flush([flush])
 
 
-def checksum(marks: Sequence[Mark]) -> int:
-    """The sum of marks."""
-    return sum(mark.checksum for mark in marks) % (1 << 128)
+def checksum(checkpoints: Sequence[Checkpoint]) -> int:
+    """The sum of checkpoints."""
+    return sum(checkpoint.checksum for checkpoint in checkpoints) % (1 << 128)

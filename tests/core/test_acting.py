@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leftfold import Delivery
-from leftfold.engine.reactions.delivery import Frontier, Pending, PendingReader
-from leftfold.engine.reactions.executor import Actors
-from leftfold.engine.reactions.processor import Acting
+from leftfold.engine.reactions.delivery import Frontier, PendingDelivery, PendingReader
+from leftfold.engine.reactions.executor import DeadlineExecutor
+from leftfold.engine.reactions.processor import ReactionProcessor
 from leftfold.errors import Fenced
 from tests.core.receipts import Paid, paid, receipts_with
 from tests.waiting import wait_until
@@ -45,7 +45,7 @@ class Runs:
             ended.set()
 
 
-def steps(acting: Acting, until: Callable[[], bool], awaited: str) -> None:
+def steps(acting: ReactionProcessor, until: Callable[[], bool], awaited: str) -> None:
     """Steps until something is so."""
 
     def is_so() -> bool:
@@ -55,15 +55,15 @@ def steps(acting: Acting, until: Callable[[], bool], awaited: str) -> None:
     wait_until(is_so, awaited)
 
 
-def acting_with(runs: Runs, parked: list[Pending], **other: Any) -> Iterator[Acting]:
-    acting = Acting(receipts_with(runs.act, **other), lambda pending, error: parked.append(pending))
+def acting_with(runs: Runs, parked: list[PendingDelivery], **other: Any) -> Iterator[ReactionProcessor]:
+    acting = ReactionProcessor(receipts_with(runs.act, **other), lambda pending, error: parked.append(pending))
     for partition in range(2):
         acting.frontier.hold(("visits.events", partition), 0)
     yield acting
 
 
 def test_a_stream_is_acted_on_in_order_and_others_do_not_wait_for_it() -> None:
-    runs, parked = Runs(), list[Pending]()
+    runs, parked = Runs(), list[PendingDelivery]()
     (acting,) = acting_with(runs, parked, attempts=2)
     for record in (paid("a", 0), paid("a", 1), paid("b", 2), paid("c", 0, partition=1)):
         acting.take(record)
@@ -100,7 +100,7 @@ def test_no_more_streams_are_acted_on_at_once_than_the_reaction_says() -> None:
 
 
 def test_an_act_that_hangs_counts_as_failed_and_is_parked_in_the_end() -> None:
-    runs, parked = Runs(), list[Pending]()
+    runs, parked = Runs(), list[PendingDelivery]()
     (acting,) = acting_with(runs, parked, attempts=2, timeout=0.05)
     acting.take(paid("a", 0))
     acting.take(paid("a", 1))
@@ -112,7 +112,7 @@ def test_an_act_that_hangs_counts_as_failed_and_is_parked_in_the_end() -> None:
 def test_when_far_too_many_acts_hang_the_process_ends() -> None:
     runs = Runs()
     reaction = receipts_with(runs.act, attempts=1, at_once=1, timeout=0.001)
-    actors, reader = Actors(reaction), PendingReader(reaction)
+    actors, reader = DeadlineExecutor(reaction), PendingReader(reaction)
 
     def hang() -> None:
         for number in range(100):

@@ -1,4 +1,4 @@
-"""A tail with a backlog: many batches are folded into one flush, and what is folded but not sent is never lost."""
+"""A projector with a backlog: many batches are folded into one flush, and what is folded but not sent is never lost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from leftfold.engine.views.decoding import EventDecoder
-from leftfold.engine.views.live_fold import RowFold
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.subscription import FLUSH_EVENTS, Group
+from leftfold.engine.views.live_fold import LiveFold
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.subscription import FLUSH_EVENTS, SharedSubscription
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Generation
@@ -95,7 +95,7 @@ def test_a_store_that_fails_between_two_batches_of_one_flush_loses_and_repeats_n
 
 def test_without_forgetting_what_was_not_sent_it_would_be_folded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin of the test above."""
-    monkeypatch.setattr(Follower, "rewind", lambda self: setattr(self._fold, "is_ahead", True))
+    monkeypatch.setattr(ProjectionWriter, "rewind", lambda self: setattr(self._fold, "is_ahead", True))
     with pytest.raises(AssertionError):
         test_a_store_that_fails_between_two_batches_of_one_flush_loses_and_repeats_nothing(monkeypatch)
 
@@ -104,29 +104,29 @@ def test_without_forgetting_what_was_not_sent_it_would_be_folded_twice(monkeypat
 def test_what_has_landed_is_passed_over_when_it_is_read_again(view: Any) -> None:
     bench = FoldBench(view)
     bench.settle()
-    follower, decode = Follower(view, bench.live(view), bench.store), EventDecoder([view]).decode_all
+    writer, decode = ProjectionWriter(view, bench.live(view), bench.store), EventDecoder([view]).decode_all
     for first in (0, 10):
         records = decode(record for n in range(first, first + 10) for record in bench.write(out(f"b{n}", "h", p=1)))
         reached = bench.log.reader().ends([TOPIC])
-        assert follower.fold(records, reached)
+        assert writer.fold(records, reached)
         once = bench.rows(view)
-        follower.rewind()
-        assert follower.fold(records, reached)
+        writer.rewind()
+        assert writer.fold(records, reached)
         assert bench.rows(view) == once
 
 
 def test_without_passing_it_over_it_would_be_folded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: a follower that knows only the marks it began with."""
-    monkeypatch.setattr(RowFold, "pass_over", _once(RowFold.pass_over))
+    """The twin: a projection writer that knows only the checkpoints it began with."""
+    monkeypatch.setattr(LiveFold, "skip", _once(LiveFold.skip))
     for view in (household_spend, checkouts):
         with pytest.raises(AssertionError):
             test_what_has_landed_is_passed_over_when_it_is_read_again(view)
 
 
 def _once(pass_over: Any) -> Any:
-    def first_only(self: RowFold, marks: Any) -> None:
+    def first_only(self: LiveFold, checkpoints: Any) -> None:
         if not hasattr(self, "_done"):
-            pass_over(self, marks)
+            pass_over(self, checkpoints)
         self.is_ahead = True
 
     return first_only
@@ -136,29 +136,29 @@ def _once(pass_over: Any) -> Any:
 def test_rows_that_are_forgotten_to_save_memory_are_read_again(view: Any) -> None:
     bench = FoldBench(view)
     bench.settle()
-    follower, decode = Follower(view, bench.live(view), bench.store, most=2), EventDecoder([view]).decode
+    writer, decode = ProjectionWriter(view, bench.live(view), bench.store, most=2), EventDecoder([view]).decode
     wanted = FoldBench(view)
     for number in range(60):
         record = bench.write(out(f"b{number % 5}", f"h{number % 7}", p=number))[0]
         wanted.write(out(f"b{number % 5}", f"h{number % 7}", p=number))
-        reached = follower.position() | Position.at(TOPIC, record.partition, record.offset + 1)
-        assert follower.fold([decode(record)], reached)
-        assert len(follower._fold.rows) <= 2
+        reached = writer.position() | Position.at(TOPIC, record.partition, record.offset + 1)
+        assert writer.fold([decode(record)], reached)
+        assert len(writer._fold.rows) <= 2
     wanted.settle()
     assert bench.rows(view) == wanted.rows(view)
-    assert follower.checksum() == Follower(view, wanted.live(view), wanted.store).checksum()
+    assert writer.checksum() == ProjectionWriter(view, wanted.live(view), wanted.store).checksum()
 
 
 def test_without_reading_them_again_forgotten_rows_would_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: as if every bucket were empty."""
-    evict = RowFold.evict
+    evict = LiveFold.evict
 
-    def forget(self: RowFold, most: int) -> None:
+    def forget(self: LiveFold, most: int) -> None:
         evict(self, most)
         for bucket in self.buckets.values():
             bucket.is_whole = True
 
-    monkeypatch.setattr(RowFold, "evict", forget)
+    monkeypatch.setattr(LiveFold, "evict", forget)
     with pytest.raises(AssertionError):
         test_rows_that_are_forgotten_to_save_memory_are_read_again(household_spend)
 
@@ -166,27 +166,29 @@ def test_without_reading_them_again_forgotten_rows_would_begin_anew(monkeypatch:
 def test_rows_that_wait_for_their_flush_are_never_forgotten() -> None:
     bench = FoldBench(household_spend)
     bench.settle()
-    follower = Follower(household_spend, bench.live(household_spend), bench.store, most=1)
+    writer = ProjectionWriter(household_spend, bench.live(household_spend), bench.store, most=1)
     decode, ends = EventDecoder([household_spend]).decode, dict.fromkeys(range(PARTITIONS), 0)
     sent, flying, kept = ["h1", "h2", "h3"], ["h2", "h3", "h4"], ["h2", "h3", "h4", "h2"]
     for step, households in enumerate((sent, flying, kept)):
         for number, household in enumerate(households):
             record = bench.write(out(f"b{step}{number}", household, p=1))[0]
             ends[record.partition] = record.offset + 1
-            assert not follower.look([decode(record)]), "this row is still in memory"
+            assert not writer.look([decode(record)]), "this row is still in memory"
         if step == 0:
-            follower.begin(Position({TOPIC: dict(ends)}))
+            writer.begin(Position({TOPIC: dict(ends)}))
         if step == 1:
-            assert follower.landed()
-    follower.begin(Position({TOPIC: dict(ends)}))
-    assert follower.landed()
+            assert writer.landed()
+    writer.begin(Position({TOPIC: dict(ends)}))
+    assert writer.landed()
     assert totals(bench) == {"h1": 1, "h2": 4, "h3": 3, "h4": 2}
 
 
 def test_a_decision_with_more_events_than_a_part_is_folded_at_once() -> None:
     bench = FoldBench(household_spend)
     bench.settle()
-    group = Group(bench.log.reader, [Follower(household_spend, bench.live(household_spend), bench.store)], bench.store)
+    group = SharedSubscription(
+        bench.log.reader, [ProjectionWriter(household_spend, bench.live(household_spend), bench.store)], bench.store
+    )
     many = 3 * FLUSH_EVENTS
     bench.write(*[out("b", "h", p=1)] * many)
     assert group.step(2000, 0.0)[0] == many
@@ -195,7 +197,9 @@ def test_a_decision_with_more_events_than_a_part_is_folded_at_once() -> None:
 def test_a_burst_is_sent_in_parts_that_grow_until_nothing_waits() -> None:
     bench = FoldBench(household_spend)
     bench.settle()
-    group = Group(bench.log.reader, [Follower(household_spend, bench.live(household_spend), bench.store)], bench.store)
+    group = SharedSubscription(
+        bench.log.reader, [ProjectionWriter(household_spend, bench.live(household_spend), bench.store)], bench.store
+    )
     for number in range(10 * FLUSH_EVENTS):
         bench.write(out(f"b{number}", f"h{number}", p=1))
     parts = []
@@ -209,15 +213,15 @@ def test_a_burst_is_sent_in_parts_that_grow_until_nothing_waits() -> None:
 def test_rows_of_a_bucket_that_was_empty_are_never_read_until_one_is_forgotten() -> None:
     bench = FoldBench(household_spend)
     bench.settle()
-    follower = Follower(household_spend, bench.live(household_spend), bench.store, most=3)
+    writer = ProjectionWriter(household_spend, bench.live(household_spend), bench.store, most=3)
     read, ends = [], dict.fromkeys(range(PARTITIONS), 0)
     for number, name in enumerate(["h1", "h2", "h3", "h4", "h5"]):
         record = bench.write(out(f"b{number}", name, p=1))[0]
-        missing = follower.look([EventDecoder([household_spend]).decode(record)])
+        missing = writer.look([EventDecoder([household_spend]).decode(record)])
         read.append(len(missing))
-        follower.enter(bench.store.read(follower.generation, missing))
+        writer.enter(bench.store.read(writer.generation, missing))
         ends[record.partition] = record.offset + 1
-        follower.begin(follower.position() | Position({TOPIC: dict(ends)}))
-        assert follower.landed()
+        writer.begin(writer.position() | Position({TOPIC: dict(ends)}))
+        assert writer.landed()
     assert read[:4] == [0, 0, 0, 0]
-    assert follower.marks.keys() == set(range(follower.generation.buckets))
+    assert writer.checkpoints.keys() == set(range(writer.generation.buckets))

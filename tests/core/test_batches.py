@@ -1,4 +1,4 @@
-"""Micro-batches over memory: what a task does with marks, retries and halves of decisions."""
+"""Micro-batches over memory: what a task does with checkpoints, retries and halves of decisions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leftfold.engine.streaming.microbatch import OutOfStep
 from leftfold.engine.streaming.microbatch_task import BatchResult
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
-from leftfold.ports.flush import Mark, Parked, Phase
+from leftfold.ports.flush import Checkpoint, Parked, Phase
 from leftfold.testing import fold
 from tests.core.batching import Batches
 from tests.core.folding import PARTITIONS, TOPIC, VIEWS, FoldBench, out
@@ -43,10 +43,13 @@ def test_wherever_batches_are_cut_rows_are_those_of_the_fold(view: Any, cuts: li
     for cut in cuts:
         at = {p: batches.begin.next_offset(TOPIC, p) + count for p, count in enumerate(cut)}
         batches.fold(Position({TOPIC: {p: min(offset, ends.next_offset(TOPIC, p)) for p, offset in at.items()}}))
-        assert interior(bench, batches.course.marks) == 0
+        assert interior(bench, batches.course.checkpoints) == 0
     batches.fold()
     assert bench.rows(view) == dict(fold(view, *chain.from_iterable(DECISIONS)))
-    assert all(mark.position.covers(mine(batches, bucket, ends)) for bucket, mark in batches.course.marks.items())
+    assert all(
+        checkpoint.position.covers(mine(batches, bucket, ends))
+        for bucket, checkpoint in batches.course.checkpoints.items()
+    )
 
 
 def mine(batches: Batches, bucket: int, ends: Position) -> Position:
@@ -54,11 +57,11 @@ def mine(batches: Batches, bucket: int, ends: Position) -> Position:
     return ends.only(generation.topics, bucket if generation.stream_keyed else None)
 
 
-def interior(bench: FoldBench, marks: dict[int, Mark]) -> int:
-    """How many marks stand within a decision."""
+def interior(bench: FoldBench, checkpoints: dict[int, Checkpoint]) -> int:
+    """How many checkpoints stand within a decision."""
     found = 0
-    for mark in marks.values():
-        for partition, offset in mark.position.offsets.get(TOPIC, {}).items():
+    for checkpoint in checkpoints.values():
+        for partition, offset in checkpoint.position.offsets.get(TOPIC, {}).items():
             if offset > 0:
                 k, n = dict(bench.log.of(TOPIC)[partition][offset - 1].headers)["ce_decision"].split(b"/")
                 found += k != n
@@ -72,13 +75,13 @@ def test_a_task_that_is_run_again_finds_its_own_token_and_changes_nothing(view: 
     bench.write(*HISTORY[:1])
     job = batches.course._planned(0, (batches.begin, bench.log.reader().ends([TOPIC])))
     once = batches.tasks(job)
-    rows, marks = bench.rows(view), bench.store.marks(bench.live(view))
+    rows, checkpoints = bench.rows(view), bench.store.checkpoints(bench.live(view))
     assert rows == dict(fold(view, HISTORY[0]))
     assert batches.tasks(job) == once
     batches.fold()
     assert bench.rows(view) == rows
-    for bucket, mark in bench.store.marks(bench.live(view)).items():
-        assert mark == marks[bucket] or mark.position != marks[bucket].position
+    for bucket, checkpoint in bench.store.checkpoints(bench.live(view)).items():
+        assert checkpoint == checkpoints[bucket] or checkpoint.position != checkpoints[bucket].position
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.name)
@@ -99,9 +102,9 @@ def test_a_mark_of_the_same_run_from_before_the_batch_ends_the_run() -> None:
     batches.fold()
     bench.write(moved(HISTORY[1], HISTORY[0]))
     batches.fold()
-    bench.change_marks(open_baskets, lambda mark: replace(mark, position=Position()))
-    for bucket, flushed in bench.store.marks(bench.live(open_baskets)).items():
-        bench.store._buckets[open_baskets.name, bench.live(open_baskets).id, bucket].mark = replace(
+    bench.change_marks(open_baskets, lambda checkpoint: replace(checkpoint, position=Position()))
+    for bucket, flushed in bench.store.checkpoints(bench.live(open_baskets)).items():
+        bench.store._buckets[open_baskets.name, bench.live(open_baskets).id, bucket].checkpoint = replace(
             flushed, token="run.0"
         )
     bench.write(moved(HISTORY[2], HISTORY[0]))
@@ -126,10 +129,12 @@ def test_too_many_parked_keys_stop_the_view() -> None:
     (stopped, *_) = [result for result in batches.tasks(replace(job, max_parked=1)) if result.stopped]
     assert "more than" in stopped.stopped
     batches.fold()
-    assert sum(len(mark.parked) for mark in batches.course.marks.values()) == len(HISTORY)
+    assert sum(len(checkpoint.parked) for checkpoint in batches.course.checkpoints.values()) == len(HISTORY)
 
 
 def test_a_result_survives_its_way_to_the_driver() -> None:
-    mark = Mark(Position.at("t", 1, 5), 2**127 + 1, "r.1", Phase.LIVE, 3, {"k": Parked("t", 1, 4, "why", 2)}, "2026")
-    for result in (BatchResult(3, mark, Position.at("t", 0, 9), "trouble", "stopped"), BatchResult(0)):
+    checkpoint = Checkpoint(
+        Position.at("t", 1, 5), 2**127 + 1, "r.1", Phase.LIVE, 3, {"k": Parked("t", 1, 4, "why", 2)}, "2026"
+    )
+    for result in (BatchResult(3, checkpoint, Position.at("t", 0, 9), "trouble", "stopped"), BatchResult(0)):
         assert BatchResult.from_json(result.to_json()) == result

@@ -1,4 +1,4 @@
-"""The bulk folds against the Follower, on logs that hold everything that nobody should write."""
+"""The bulk folds against the ProjectionWriter, on logs that hold everything that nobody should write."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from leftfold.engine.processing.stream_state import SETTLED
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions, rebuild_together
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.engine.views.generations import open_generation
-from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ContractError
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.ports.bulk import SteadyLog
-from leftfold.ports.flush import Generation, Mark, Phase
+from leftfold.ports.flush import Checkpoint, Generation, Phase
 
 TOPIC, PARTITIONS = "counts.events", 2
 NAMES = ("a", "b", "c/d", "é", "\0", "b'\\xff'")
@@ -89,7 +89,7 @@ spread = SpreadView("spread", events=Counted, row=Row, each=halves, evolve=add)
 
 
 def usual(type_: bytes, sequence: bytes = b"1", time: bytes = b"2026-01-01T00:00:00Z") -> list[tuple[str, bytes]]:
-    """Headers as a lane writes them."""
+    """Headers as a processor writes them."""
     return [
         ("ce_specversion", b"1.0"),
         ("ce_id", b"i"),
@@ -155,14 +155,14 @@ def logged(records: Iterable[tuple[int, tuple[Any, Any, Any]]]) -> MemoryLog:
     return log
 
 
-def followed(view: View[Any, Any], log: MemoryLog) -> tuple[Follower, MemoryViewStore]:
-    """The view as one batch of a tail folds it."""
+def followed(view: View[Any, Any], log: MemoryLog) -> tuple[ProjectionWriter, MemoryViewStore]:
+    """The view as one batch of a projector folds it."""
     store, reader = MemoryViewStore(), log.reader()
     generation = open_generation(store, view, {TOPIC: PARTITIONS}, Phase.SEALED)
-    follower, decoder = Follower(view, generation, store), EventDecoder([view])
+    writer, decoder = ProjectionWriter(view, generation, store), EventDecoder([view])
     reader.seek(reader.ends([TOPIC]).__class__({TOPIC: dict.fromkeys(range(PARTITIONS), 0)}))
-    assert follower.fold([decoder.decode(record) for record in reader.poll(10_000, 0.0)], reader.position())
-    return follower, store
+    assert writer.fold([decoder.decode(record) for record in reader.poll(10_000, 0.0)], reader.position())
+    return writer, store
 
 
 def rebuild_of(view: View[Any, Any], log: MemoryLog, store: MemoryViewStore) -> Rebuild:
@@ -185,18 +185,18 @@ def rebuilt(view: View[Any, Any], log: MemoryLog) -> tuple[Generation, MemoryVie
 
 
 def contents(generation: Generation, store: MemoryViewStore) -> dict[int, Any]:
-    """What readers see of each bucket: everything but the mark's token and phase."""
+    """What readers see of each bucket: everything but the checkpoint's token and phase."""
     found = {}
-    for bucket, mark in store.marks(generation).items():
+    for bucket, checkpoint in store.checkpoints(generation).items():
         keys = store.keys(generation, bucket, "", 10_000)
         rows = store.read(generation, [(bucket, key) for key in keys]).rows
         indexed = {value: store.found(generation, bucket, "total", value) for value in _values(store, generation)}
-        found[bucket] = (dict(zip(keys, rows, strict=True)), indexed, told(mark))
+        found[bucket] = (dict(zip(keys, rows, strict=True)), indexed, told(checkpoint))
     return found
 
 
-def told(mark: Mark) -> Mark:
-    return replace(mark, token="", phase=Phase.SEALED, parked=dict(mark.parked))
+def told(checkpoint: Checkpoint) -> Checkpoint:
+    return replace(checkpoint, token="", phase=Phase.SEALED, parked=dict(checkpoint.parked))
 
 
 def _values(store: MemoryViewStore, generation: Generation) -> set[str]:
@@ -209,8 +209,8 @@ def _values(store: MemoryViewStore, generation: Generation) -> set[str]:
 @pytest.mark.parametrize("view", [by_name, only_counted], ids=lambda view: view.name)
 def test_streams_fold_and_park_alike(view: Any, records: Any) -> None:
     log = logged(records)
-    follower, store = followed(view, log)
-    assert contents(*rebuilt(view, log)) == contents(follower.generation, store)
+    writer, store = followed(view, log)
+    assert contents(*rebuilt(view, log)) == contents(writer.generation, store)
 
 
 @settings(max_examples=150, deadline=None)
@@ -223,8 +223,8 @@ def test_views_that_are_folded_in_one_pass_fold_and_park_alike(records: Any) -> 
     for view in views:
         generation = store.registry(view.name).live_of(view.hash)
         assert generation is not None
-        follower, followed_store = followed(view, log)
-        assert contents(generation, store) == contents(follower.generation, followed_store)
+        writer, followed_store = followed(view, log)
+        assert contents(generation, store) == contents(writer.generation, followed_store)
 
 
 @settings(max_examples=150, deadline=None)
@@ -232,14 +232,16 @@ def test_views_that_are_folded_in_one_pass_fold_and_park_alike(records: Any) -> 
 @pytest.mark.parametrize("view", [by_half, spread], ids=lambda view: view.name)
 def test_other_views_fold_alike_or_stop_at_the_same_kind_of_event(view: Any, records: Any) -> None:
     log = logged(records)
-    follower, store = followed(view, log)
-    if follower.stopped:
+    writer, store = followed(view, log)
+    if writer.stopped:
         with pytest.raises(ContractError, match=f"view {view.name} stops at counts.events"):
             rebuilt(view, log)
     else:
-        mine, theirs = contents(*rebuilt(view, log)), contents(follower.generation, store)
-        parked = {key for _, _, mark in theirs.values() for key in mark.parked}
+        mine, theirs = contents(*rebuilt(view, log)), contents(writer.generation, store)
+        parked = {key for _, _, checkpoint in theirs.values() for key in checkpoint.parked}
         if not parked or not any(partition for partition, _ in records):
             assert mine == theirs
-        assert {key for _, _, mark in mine.values() for key in mark.parked} == parked
-        assert [mark.checksum for _, _, mark in mine.values()] == [mark.checksum for _, _, mark in theirs.values()]
+        assert {key for _, _, checkpoint in mine.values() for key in checkpoint.parked} == parked
+        assert [checkpoint.checksum for _, _, checkpoint in mine.values()] == [
+            checkpoint.checksum for _, _, checkpoint in theirs.values()
+        ]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leftfold.engine.streaming.microbatch import Course
+from leftfold.engine.streaming.microbatch import GenerationLifecycle
 from leftfold.engine.views.claims import mixture
 from leftfold.engine.views.generations import change
-from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuilt
 from leftfold.ports.flush import Phase
 from tests.core.deploys import Deploys, view_of
@@ -22,7 +22,7 @@ from tests.core.deploys import Deploys, view_of
 
 @pytest.fixture
 def shop() -> Deploys:
-    """Ten events folded by a tail of the old code, which goes on."""
+    """Ten events folded by a projector of the old code, which goes on."""
     deploys = Deploys()
     deploys.start("a", "old")
     deploys.write(10)
@@ -91,7 +91,7 @@ def test_a_rebuild_that_would_stand_still_once_it_is_live_is_refused_before_it_b
 
 @pytest.mark.parametrize("order", list(permutations(["first", "second", "promote"])))
 def test_a_rolling_deploy_needs_no_stop_in_any_order(order: tuple[str, ...], shop: Deploys) -> None:
-    """Two tails are restarted with the new code, one by one, and the promote comes before, between or after."""
+    """Two projectors are restarted with the new code, one by one, and the promote comes before, between or after."""
     shop.stop("old")
     shop.start("a", "first")
     shop.start("a", "second")
@@ -249,20 +249,20 @@ def test_code_that_never_folded_it_cannot_take_the_live_generation(shop: Deploys
 def test_a_claim_between_a_look_at_the_marks_and_the_flush_behind_it_is_seen(
     shop: Deploys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old tail starts again; as it has read its registry, the new one claims the generation and takes it over."""
+    """The old projector starts again; once it has read its registry, the new one claims the generation."""
     shop.stop("old")
 
     def overtaken(*told: Any, **options: Any) -> Any:
-        monkeypatch.setattr("leftfold.engine.views.projector.Follower", Follower)
+        monkeypatch.setattr("leftfold.engine.views.projector.ProjectionWriter", ProjectionWriter)
         shop.start("b", "new")
         shop.write(5)
         shop.tails["new"].step(0.0)
         shop.tails["new"].step(0.0)
-        return Follower(*told, **options)
+        return ProjectionWriter(*told, **options)
 
-    monkeypatch.setattr("leftfold.engine.views.projector.Follower", overtaken)
+    monkeypatch.setattr("leftfold.engine.views.projector.ProjectionWriter", overtaken)
     shop.start("a", "old").step(0.0)
-    assert shop.tails["old"].followers() == []
+    assert shop.tails["old"].writers() == []
     shop.write(5)
     for _ in range(5):
         shop.tails["old"].step(0.0)
@@ -276,7 +276,7 @@ def test_buckets_are_shared_among_tails_of_one_code(shop: Deploys) -> None:
     shop.start("b", "new")
     shop.settle()
     shared = {
-        name: {(f.generation.phase, bucket) for f in tail.followers() for bucket in f.buckets}
+        name: {(f.generation.phase, bucket) for f in tail.writers() for bucket in f.buckets}
         for name, tail in shop.tails.items()
     }
     assert shared["new"] == {(Phase.HELD, bucket) for bucket in range(16)}
@@ -287,7 +287,7 @@ def test_buckets_are_shared_among_tails_of_one_code(shop: Deploys) -> None:
 def test_a_tail_of_a_version_that_shows_no_code_counts_as_before(shop: Deploys) -> None:
     older = shop.start("a", "older", folds={})
     shop.settle()
-    assert {len(f.buckets) for tail in (shop.tails["old"], older) for f in tail.followers()} == {8}
+    assert {len(f.buckets) for tail in (shop.tails["old"], older) for f in tail.writers()} == {8}
 
 
 def test_a_spark_stream_leaves_alone_what_another_code_folds_and_claims_as_a_tail_does(shop: Deploys) -> None:
@@ -298,14 +298,14 @@ def test_a_spark_stream_leaves_alone_what_another_code_folds_and_claims_as_a_tai
     newest = course(shop, "c")
     assert (set(newest.look()), shop.generation(Phase.LIVE).folds) == ({seen.id}, ("a", "c"))
     assert courses["a"].look() == {}
-    assert courses["a"].marks(seen) is None
+    assert courses["a"].checkpoints(seen) is None
     assert [details["generation"] for details in told(shop, "standing by")] == [held.id, seen.id, held.id, seen.id]
 
 
-def course(shop: Deploys, code: str) -> Course:
+def course(shop: Deploys, code: str) -> GenerationLifecycle:
     """What a Spark stream of a code follows."""
     report = lambda what, details: shop.bench.reports.append((what, dict(details)))  # noqa: E731
-    return Course(view_of(code), shop.store, shop.bench.log.reader(), report, fold=code)
+    return GenerationLifecycle(view_of(code), shop.store, shop.bench.log.reader(), report, fold=code)
 
 
 STEPS = ("write", "step", "look", "start", "stop")
@@ -357,7 +357,7 @@ def happen(shop: Deploys, what: str, name: str) -> None:
             with suppress(ConfigurationError):
                 shop.rebuild(name, hold=True)
         case "promote" | "rollback":
-            # With the other code at hand it waits for tails, which take no steps meanwhile.
+            # With the other code at hand it waits for projectors, which take no steps meanwhile.
             with suppress(ConfigurationError, ViewNotBuilt, InfrastructureError):
                 shop.promote(name, "held" if what == "promote" else "kept", timeout=0.1)
 

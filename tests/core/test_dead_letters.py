@@ -1,4 +1,4 @@
-"""Dead letters as values: what marks say of them, and what is sent again."""
+"""Dead letters as values: what checkpoints say of them, and what is sent again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from leftfold.ports.outgoing import (
     Letter,
     Outgoing,
     dead_letter,
+    handled_marker,
     letters_in,
-    mark,
     offset_in,
-    passed_over,
     sent_again,
+    skip_marker,
 )
 from leftfold.ports.protocols import RawRecord
 from tests.core.shop import baskets
@@ -50,9 +50,12 @@ LETTER = stored(dead_letter(COMMAND, "no such product", 1, 1_000_000), 0)
 def test_a_letter_waits_until_a_mark_behind_it_says_otherwise() -> None:
     (letter,) = letters_in([LETTER])
     assert (letter.handled, letter.reason, letter.source) == ("", "no such product", "baskets.commands/1/5")
-    begun = stored(mark(letter, SENDING, "ann: mended"), 1)
+    begun = stored(handled_marker(letter, SENDING, "ann: mended"), 1)
     assert letters_in([LETTER, begun]) == [Letter(LETTER, begun=1)]
-    sent, late = stored(mark(letter, SENT, "ann: mended"), 2), stored(mark(letter, DISCARDED, "bob: late"), 3)
+    sent, late = (
+        stored(handled_marker(letter, SENT, "ann: mended"), 2),
+        stored(handled_marker(letter, DISCARDED, "bob: late"), 3),
+    )
     assert letters_in([LETTER, begun, sent, late]) == [Letter(LETTER, SENT, "ann: mended", 1)]
 
 
@@ -80,7 +83,7 @@ def weight(out: Outgoing) -> int:
 
 def test_marks_of_one_partition_say_nothing_of_another() -> None:
     other = stored(dead_letter(COMMAND, "no such product", 2, 1_000_000), 0)
-    found = letters_in([LETTER, other, stored(mark(Letter(other), DISCARDED, "ann: old"), 1)])
+    found = letters_in([LETTER, other, stored(handled_marker(Letter(other), DISCARDED, "ann: old"), 1)])
     assert [letter.handled for letter in found] == ["", DISCARDED]
 
 
@@ -111,7 +114,7 @@ def test_an_input_that_failed_is_taken_under_a_new_origin_once_and_never_under_i
     mended.ends = bench.ends
     for partition, store in bench.stores.items():
         mended.stores[partition].put(store.items())
-        mended.lane.hold(partition, mended.stores[partition], end=0)
+        mended.processor.hold(partition, mended.stores[partition], end=0)
     origin = "checkout.dead/0/1/0"
     old = sent_again(letter, record.partition, origin=header(record.headers, "origin").decode())
     new = sent_again(letter, record.partition, origin=origin)
@@ -125,7 +128,7 @@ def test_a_sender_cannot_say_what_becomes_of_its_letter_nor_of_another() -> None
     assert [found.handled for found in letters_in([LETTER, letter])] == ["", ""]
     assert offset_in(letter, "baskets.events") is None
     refold = Refold(baskets, MemoryStates())
-    refold.pass_over(letter)
+    refold.skip(letter)
     assert (refold.noted, refold.passed) == ({}, set())
 
 
@@ -133,9 +136,9 @@ def test_an_event_is_passed_over_once_a_mark_behind_its_letter_says_so() -> None
     event = RawRecord("baskets.events", 1, 3, b"b", b"{}", ())
     noted = stored(dead_letter(event, "no event", 1, 1_000_000), 7)
     refold = Refold(baskets, MemoryStates())
-    refold.pass_over(noted)
+    refold.skip(noted)
     assert (refold.noted, refold.passed) == ({3: 7}, set())
-    mark_ = stored(passed_over(Letter(noted), "by ann: forged"), 8)
-    refold.pass_over(mark_)
+    mark_ = stored(skip_marker(Letter(noted), "by ann: forged"), 8)
+    refold.skip(mark_)
     assert refold.passed == {3}
     assert [found.handled for found in letters_in([LETTER, noted, mark_])] == ["", PASSED]

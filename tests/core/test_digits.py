@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from leftfold import ContractError
 from leftfold.cli.data.events import fields_of
 from leftfold.engine.causation import step_of
-from leftfold.engine.processing.event_time import TimeMark
+from leftfold.engine.processing.event_time import Watermark
 from leftfold.engine.processing.process_wire import NACK
 from leftfold.engine.processing.recovery import ProcessRefold
 from leftfold.engine.processing.stream_state import MemoryStates
@@ -80,7 +80,7 @@ def test_a_command_with_a_number_that_is_none_is_dead_lettered(number: str, name
 def test_what_a_dead_letter_says_of_its_place_may_be_no_number(number: str) -> None:
     source = ("dead_source", f"checkout.commands/0/{number}".encode())
     letter = RawRecord("checkout.dead", 0, 3, b"o", b"{}", [("ce_id", b"1"), source])
-    ProcessRefold(checkout, MemoryStates()).pass_over(letter)
+    ProcessRefold(checkout, MemoryStates()).skip(letter)
     step = step_of(letter)
     assert step is None or step.at.offset == 3
 
@@ -121,13 +121,13 @@ def test_a_place_between_decisions_is_found_whatever_the_last_one_says(number: s
 @pytest.mark.parametrize("value", [b'{"sources":{},"inputs":{"0":1e999}}', b"[" * 100_000])
 def test_a_time_that_is_none_breaks_the_contract(value: bytes) -> None:
     with pytest.raises(ContractError, match="says no time"):
-        TimeMark.decode(value)
+        Watermark.decode(value)
 
 
 @pytest.mark.parametrize(("name", "value"), [("ce_type", b"\xff"), ("ce_id", b"\xff"), ("reply_key", b"\xff")])
 def test_a_process_is_answered_whatever_its_headers_say(name: str, value: bytes) -> None:
     bench = LaneBench()
-    bench.lane._partitions = lambda topic: 4
+    bench.processor._partitions = lambda topic: 4
     told = {"ce_type": b"baskets.None.v1", "reply_to": b"checkout.commands", "reply_key": b"k", name: value}
     batch = bench.run(bench.record(Open(basket_id="b", household="h"), headers=told))
     assert batch.counts == {"dead": 1}

@@ -9,7 +9,7 @@ import pytest
 from leftfold.cli.views.drop import remove_one, remove_unlisted
 from leftfold.engine.views.cleanup import leftovers, orphans, remove_orphans, sweep, way_out
 from leftfold.engine.views.generations import empty_marks, new_generation
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError, ViewNotBuilt
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.flush import Generation, Phase, Registry
@@ -23,8 +23,8 @@ TOPICS = {"baskets.events": 4}
 
 
 @pytest.fixture
-def tails() -> tuple[FoldBench, FoldBench, Tail, Tail]:
-    """Two versions of the code, both live, each with a tail at work."""
+def tails() -> tuple[FoldBench, FoldBench, Projector, Projector]:
+    """Two versions of the code, both live, each with a projector at work."""
     old, new = FoldBench(open_baskets), FoldBench(after)
     new.log, new.store, new.views = old.log, old.store, old.views
     for event in EVENTS:
@@ -33,7 +33,7 @@ def tails() -> tuple[FoldBench, FoldBench, Tail, Tail]:
 
 
 def test_the_live_generation_of_other_code_goes_when_its_tails_are_gone_and_somebody_says_so(
-    tails: tuple[FoldBench, FoldBench, Tail, Tail], capsys: pytest.CaptureFixture[str]
+    tails: tuple[FoldBench, FoldBench, Projector, Projector], capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new, first, _ = tails
     before = old.live(open_baskets)
@@ -56,14 +56,14 @@ def test_the_live_generation_of_other_code_goes_when_its_tails_are_gone_and_some
     assert {id_ for _, id_ in new.store.stored(["open_baskets"]).buckets} == {new.live(after).id}
 
 
-def test_that_of_this_code_stays(tails: tuple[FoldBench, FoldBench, Tail, Tail]) -> None:
+def test_that_of_this_code_stays(tails: tuple[FoldBench, FoldBench, Projector, Projector]) -> None:
     _, new, _, _ = tails
     with pytest.raises(Usage, match="make another one live first: leftfold rollback open_baskets"):
         remove_one(new.store, after, "live", sure=True)
     assert new.rows(after) == fold(after, *EVENTS)
 
 
-def test_no_sweep_removes_what_other_code_left(tails: tuple[FoldBench, FoldBench, Tail, Tail]) -> None:
+def test_no_sweep_removes_what_other_code_left(tails: tuple[FoldBench, FoldBench, Projector, Projector]) -> None:
     old, new, first, _ = tails
     first.close()
     assert sweep(new.store, after, 0.0) == []
@@ -71,7 +71,7 @@ def test_no_sweep_removes_what_other_code_left(tails: tuple[FoldBench, FoldBench
 
 
 def test_orphans_are_named_and_removed_and_nothing_else_is(
-    tails: tuple[FoldBench, FoldBench, Tail, Tail], capsys: pytest.CaptureFixture[str]
+    tails: tuple[FoldBench, FoldBench, Projector, Projector], capsys: pytest.CaptureFixture[str]
 ) -> None:
     old, new, _, _ = tails
     lost = begun(new.store)
@@ -91,7 +91,7 @@ def test_orphans_are_named_and_removed_and_nothing_else_is(
 def test_orphans_stay_while_the_view_is_rebuilt() -> None:
     store = MemoryViewStore()
     begun(store)
-    store.attend(["rebuilds:open_baskets"], "elsewhere (process 7)", 60.0)
+    store.heartbeat(["rebuilds:open_baskets"], "elsewhere (process 7)", 60.0)
     with pytest.raises(InfrastructureError, match="being rebuilt or tidied already by elsewhere"):
         remove_orphans(store, "open_baskets")
     assert orphans(store, ["open_baskets"]).found
@@ -104,7 +104,9 @@ class _Late(MemoryViewStore):
     landed = False
 
     def unlink(self, generation: Generation) -> None:
-        """Registers it first, as `open_generation` does: on top of the registry that it saw before it wrote marks."""
+        """Registers it first, as `open_generation` does: on top of the registry that it saw before it wrote
+        checkpoints.
+        """
         if self.making is not None:
             registered = Registry().with_generation(self.making)
             self.landed = self.change_registry(generation.view, Registry(), registered)
@@ -124,13 +126,13 @@ def test_twin_an_orphan_that_is_just_removed_is_registered_without_marks() -> No
 
 
 def taken_too_late(*, removed_by: Callable[[MemoryViewStore], object]) -> bool:
-    """Whether the registry lists a generation without marks in the end."""
+    """Whether the registry lists a generation without checkpoints in the end."""
     store = _Late()
     store.making = begun(store)
     removed_by(store)
     there = store.registry("open_baskets").generations.values()
     assert store.landed is bool(there)
-    return any(not store.marks(generation) for generation in there)
+    return any(not store.checkpoints(generation) for generation in there)
 
 
 def begun(store: MemoryViewStore) -> Generation:

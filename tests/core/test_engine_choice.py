@@ -16,14 +16,14 @@ from leftfold.engine.rebuild.planner import (
     together,
 )
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Range
+from leftfold.ports.bulk import OffsetRange
 
 TOPIC = "carts.events"
 
 
 def plan_of(events: int, *, view: str = "v", stream_keyed: bool = False, cores: int = 2) -> RebuildPlan:
     """A plan of two partitions, each a task of its own."""
-    tasks = tuple((Range(TOPIC, partition, 0, events // 2),) for partition in range(2))
+    tasks = tuple((OffsetRange(TOPIC, partition, 0, events // 2),) for partition in range(2))
     return RebuildPlan(view, stream_keyed, {TOPIC: 2}, Position(), tasks, 2, cores)
 
 

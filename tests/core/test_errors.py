@@ -15,7 +15,7 @@ from leftfold import (
     Fenced,
     InfrastructureError,
     LeftfoldError,
-    LogHole,
+    LogGap,
     OutcomeUnknown,
     StaleViewError,
     ViewNotBuilt,
@@ -33,7 +33,7 @@ ALL: list[LeftfoldError] = [
     ViewNotBuilt("why"),
     ConfigurationError("why"),
     InfrastructureError("why"),
-    LogHole("why"),
+    LogGap("why"),
     Fenced("why"),
 ]
 
@@ -108,6 +108,6 @@ def test_exit_codes_are_those_of_the_tree() -> None:
     assert {n: c for n, c in codes.items() if c != 1} == {
         "ConfigurationError": 78,
         "InfrastructureError": 69,
-        "LogHole": 69,
+        "LogGap": 69,
         "Fenced": 75,
     }

@@ -11,7 +11,7 @@ import pytest
 
 from leftfold import FoldView, memory
 from leftfold.engine.verify.history import explain
-from leftfold.engine.verify.parked_retry import Retry
+from leftfold.engine.verify.parked_retry import RowRetry
 from leftfold.errors import ContractError
 from leftfold.memory import World
 from leftfold.model.keys import NO_ROW, NoRowKey
@@ -44,8 +44,8 @@ def world() -> Iterator[World]:
 
 
 def parked(world: World, view: Any) -> dict[str, str]:
-    marks = world.store.marks(live(world, view)).values()
-    return {key: why.error for mark in marks for key, why in mark.parked.items()}
+    checkpoints = world.store.checkpoints(live(world, view)).values()
+    return {key: why.error for checkpoint in checkpoints for key, why in checkpoint.parked.items()}
 
 
 def named(world: World, view: Any) -> dict[Any, Any]:
@@ -94,7 +94,7 @@ def test_explain_shows_them_and_retry_says_that_a_rebuild_is_needed(world: World
     found = list(explain(view, live(world, view), NO_ROW, upto, lambda: SteadyLog(world.log.reader())))
     assert {step.touch.decoded.key for step in found} == {"l-2", "l-3"}
     assert found[0].error == WHY
-    result = Retry(view, world.store, lambda: SteadyLog(world.log.reader())).run(live(world, view))
+    result = RowRetry(view, world.store, lambda: SteadyLog(world.log.reader())).run(live(world, view))
     assert result.freed == ()
     assert "correct key= and rebuild" in result.parked[NO_ROW]
 
@@ -119,7 +119,7 @@ def test_micro_batches_park_it_too(view: Any) -> None:
     bench.write(out("c", "h", **{"": 4}))
     bench.write(out("d", "h", apple=5))
     batches.fold()
-    (found,) = [why for mark in batches.course.marks.values() for why in mark.parked.values()]
+    (found,) = [why for checkpoint in batches.course.checkpoints.values() for why in checkpoint.parked.values()]
     assert (found.error, found.waiting) == (WHY, 2)
     assert set(bench.rows(view)) == {"apple", "pear"}
 

@@ -1,4 +1,4 @@
-"""Flushes and reads that fail, followers that were overtaken, rows that must be folded with care."""
+"""Flushes and reads that fail, projection writers that were overtaken, rows that must be folded with care."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from leftfold import FoldView
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.engine.views.generations import open_generation
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.row_folding import Unstorable
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.row_folding import RowEncodingError
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.ports.flush import BucketFlush, Phase, covered
@@ -109,30 +109,34 @@ def test_the_live_generation_waits_for_the_next_one_that_must_fold_with_care() -
         bench.write(out(f"b{number}", "unstorable", p=1))
         for _ in range(4):
             tail.step(0.0)
-            there, next_ = (covered(one, bench.store.marks(one)) for one in (old, new))
+            there, next_ = (covered(one, bench.store.checkpoints(one)) for one in (old, new))
             assert next_.covers(there)
     bench.settle(tail)
-    assert {key for mark in bench.store.marks(new).values() for key in mark.parked} == {"b0", "b1", "b2"}
+    assert {key for checkpoint in bench.store.checkpoints(new).values() for key in checkpoint.parked} == {
+        "b0",
+        "b1",
+        "b2",
+    }
 
 
 def test_care_is_for_the_row_in_trouble_and_ends_with_the_flush() -> None:
     bench = FoldBench(stranger)
     bench.settle()
-    follower, decode = Follower(stranger, bench.live(stranger), bench.store), EventDecoder([stranger]).decode_all
+    writer, decode = ProjectionWriter(stranger, bench.live(stranger), bench.store), EventDecoder([stranger]).decode_all
     records = decode([*bench.write(out("a", "unstorable", p=1)), *bench.write(out("b", "h", p=1))])
     reached = bench.log.reader().ends([TOPIC])
-    follower.look(records)
-    with pytest.raises(Unstorable) as caught:
-        follower.begin(reached | Position.at("other.events", 0, 7))
-    follower.rewind()
-    assert [key for _, key in caught.value.rows] == [key for _, key in follower._unstorable] == ["a"]
-    follower.look(records)
-    assert [key for _, key in follower._fold._tracked] == ["a"]
-    follower.begin(reached)
-    assert follower.landed()
-    assert follower._unstorable == follower._fold._to_track == set()
-    assert follower._fold._tracked == {}
-    assert {key for mark in follower.marks.values() for key in mark.parked} == {"a"}
+    writer.look(records)
+    with pytest.raises(RowEncodingError) as caught:
+        writer.begin(reached | Position.at("other.events", 0, 7))
+    writer.rewind()
+    assert [key for _, key in caught.value.rows] == [key for _, key in writer._unstorable] == ["a"]
+    writer.look(records)
+    assert [key for _, key in writer._fold._tracked] == ["a"]
+    writer.begin(reached)
+    assert writer.landed()
+    assert writer._unstorable == writer._fold._to_track == set()
+    assert writer._fold._tracked == {}
+    assert {key for checkpoint in writer.checkpoints.values() for key in checkpoint.parked} == {"a"}
 
 
 def test_a_tail_that_was_overtaken_is_out_of_step_and_does_not_stop_its_view() -> None:
@@ -142,7 +146,7 @@ def test_a_tail_that_was_overtaken_is_out_of_step_and_does_not_stop_its_view() -
     for number in range(150):
         bench.write(out(f"b{number}", "h", p=1))
     bench.settle()
-    mine, other = (Follower(stranger, bench.live(stranger), bench.store) for _ in range(2))
+    mine, other = (ProjectionWriter(stranger, bench.live(stranger), bench.store) for _ in range(2))
     decode = EventDecoder([stranger]).decode_all
     records = decode(record for n in range(150) for record in bench.write(out(f"b{n}", "repeated", p=2)))
     reached = bench.log.reader().ends([TOPIC])

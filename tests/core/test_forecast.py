@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from leftfold.engine.rebuild import planner as model
 from leftfold.engine.rebuild.planner import START_SECONDS, Hardware, RebuildPlan, Workload, forecast
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Range
+from leftfold.ports.bulk import OffsetRange
 
 FIGURES = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "latest.json").read_text("utf-8"))
 
@@ -112,7 +112,7 @@ def test_the_constants_are_what_was_measured(constant: float, measured: float) -
 
 
 def test_a_plan_of_a_log_that_is_there_says_what_the_model_says() -> None:
-    ranges = [Range("t", partition, 0, 1_000_000) for partition in range(16)]
+    ranges = [OffsetRange("t", partition, 0, 1_000_000) for partition in range(16)]
     tasks = tuple(tuple(ranges[n::4]) for n in range(4))
     plan = RebuildPlan("v", True, {"t": 16}, Position(), tasks, 16, 4)
     found = forecast(Workload(16_000_000, 16, True), Hardware(4))

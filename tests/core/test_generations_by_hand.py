@@ -206,11 +206,11 @@ def test_two_pinned_generations_can_be_compared(world: World) -> None:
 
 
 def test_a_second_rebuild_of_a_view_is_refused_while_the_first_is_at_work(world: World) -> None:
-    world.store.attend([f"rebuilds:{summary.name}"], "elsewhere (process 7)", 60.0)
+    world.store.heartbeat([f"rebuilds:{summary.name}"], "elsewhere (process 7)", 60.0)
     with pytest.raises(InfrastructureError, match=r"is being rebuilt already by elsewhere \(process 7\)"):
         rebuild(world, summary).run()
     rebuild(world, by_owner).run()
-    world.store.attend([f"rebuilds:{summary.name}"], "elsewhere (process 7)", 0.0)
+    world.store.heartbeat([f"rebuilds:{summary.name}"], "elsewhere (process 7)", 0.0)
     rebuild(world, summary).run()
 
 

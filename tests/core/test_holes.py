@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from leftfold.engine.archive.archived_log import ArchivedLog
-from leftfold.engine.archive.gaps import cut_source, hole, out_of_reach, unreachable
+from leftfold.engine.archive.gaps import cut_source, log_gap, out_of_reach, unreachable
 from leftfold.engine.rebuild.planner import plan_rebuild
-from leftfold.engine.streaming.microbatch import Course
+from leftfold.engine.streaming.microbatch import GenerationLifecycle
 from leftfold.engine.views.generations import open_generation
-from leftfold.engine.views.projector import Tail
-from leftfold.errors import LogHole
+from leftfold.engine.views.projector import Projector
+from leftfold.errors import LogGap
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.views import MemoryViewStore
 from leftfold.model.position import Position
-from leftfold.ports.bulk import BulkRecord, Range, SteadyLog
+from leftfold.ports.bulk import BulkRecord, OffsetRange, SteadyLog
 from leftfold.ports.flush import Phase
 from tests.core.folding import FoldBench, out
 from tests.core.shop import household_spend
@@ -30,25 +30,25 @@ def test_what_lies_between_a_place_and_the_start_of_a_topic_is_out_of_reach() ->
     starts = Position({TOPIC: {0: 0, 1: 5, 2: 7}, "b.events": {0: 3}})
     assert unreachable(starts, Position({TOPIC: {0: 0, 1: 5, 2: 9}, "b.events": {0: 3}})) == []
     assert unreachable(starts, Position({TOPIC: {1: 4}, "b.events": {0: 9}})) == [
-        Range(TOPIC, 1, 4, 5),
-        Range(TOPIC, 2, 0, 7),
+        OffsetRange(TOPIC, 1, 4, 5),
+        OffsetRange(TOPIC, 2, 0, 7),
     ]
 
 
 def test_a_hole_names_the_offsets_and_what_to_type() -> None:
-    error = out_of_reach("v", [Range(TOPIC, 1, 4, 9)], "type this")
+    error = out_of_reach("v", [OffsetRange(TOPIC, 1, 4, 9)], "type this")
     assert "ledgers.events[1] no longer holds offsets 4 to 8" in str(error)
     assert str(error).endswith("type this")
-    assert isinstance(hole(TOPIC, 1, 4, 9), LogHole)
+    assert isinstance(log_gap(TOPIC, 1, 4, 9), LogGap)
 
 
 def test_every_partition_that_lacks_offsets_is_named_as_long_as_there_are_few() -> None:
-    few = [Range("a.events", 0, 0, 10), Range("a.events", 3, 5, 9)]
+    few = [OffsetRange("a.events", 0, 0, 10), OffsetRange("a.events", 3, 5, 9)]
     assert str(out_of_reach("v", few, "mend it")) == (
         "a hole in the log: a.events[0] no longer holds offsets 0 to 9, a.events[3] offsets 5 to 8, and Spark's stream "
         "of view v cannot read an archive; without them its rows would be wrong. mend it"
     )
-    many = [Range("a.events", partition, 0, 10) for partition in range(20)]
+    many = [OffsetRange("a.events", partition, 0, 10) for partition in range(20)]
     told = str(out_of_reach("v", many, "mend it"))
     assert "a.events[7] offsets 0 to 9 and 12 more partitions, and Spark's" in told
     assert "a.events[8]" not in told
@@ -78,10 +78,10 @@ class Shortened(SteadyLog):
         """That of the archive."""
         return "one"
 
-    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """Nothing but the refusal."""
         if part.start < self._low:
-            raise hole(part.topic, part.partition, part.start, min(self._low, part.end))
+            raise log_gap(part.topic, part.partition, part.start, min(self._low, part.end))
         yield from ()
 
     def close(self) -> None:
@@ -104,21 +104,21 @@ class Short:
         """That of the topic."""
         return "one"
 
-    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """Nothing is read over a hole."""
         raise AssertionError(part)
 
 
 @pytest.mark.parametrize(("low", "high", "gone"), [(19_711, 20_000, "0 to 19710"), (20_000, 20_000, "0 to 19999")])
 def test_a_plan_over_a_hole_names_all_that_is_gone(low: int, high: int, gone: str) -> None:
-    with pytest.raises(LogHole, match=f"no longer holds offsets {gone}, and no archive"):
+    with pytest.raises(LogGap, match=f"no longer holds offsets {gone}, and no archive"):
         plan_rebuild(by_owner, Shortened(low, high), cores=1)
 
 
 def test_a_plan_over_a_hole_behind_the_archive_names_what_neither_holds() -> None:
     log: Any = Shortened(19_711, 20_000)
     archive: Any = Short(3)
-    with pytest.raises(LogHole, match="no longer holds offsets 3 to 19710, and the archive kept"):
+    with pytest.raises(LogGap, match="no longer holds offsets 3 to 19710, and the archive kept"):
         plan_rebuild(by_owner, ArchivedLog(lambda: archive, lambda: log), cores=1)
 
 
@@ -127,14 +127,14 @@ def test_no_generation_is_begun_over_a_hole() -> None:
     log.create(TOPIC, 3)
 
     def refuse(topics: Mapping[str, int]) -> None:
-        raise LogHole(str(dict(topics)))
+        raise LogGap(str(dict(topics)))
 
-    course = Course(by_owner, store, log.reader(), lambda what, details: None, check=refuse)
-    with pytest.raises(LogHole, match=r"\{'ledgers.events': 3\}"):
+    course = GenerationLifecycle(by_owner, store, log.reader(), lambda what, details: None, check=refuse)
+    with pytest.raises(LogGap, match=r"\{'ledgers.events': 3\}"):
         course.look()
     assert not store.registry(by_owner.name).generations
     # The twin: without the check there is one.
-    assert Course(by_owner, store, log.reader(), lambda what, details: None).look()
+    assert GenerationLifecycle(by_owner, store, log.reader(), lambda what, details: None).look()
 
 
 class Trimmed(MemoryLogReader):
@@ -147,13 +147,13 @@ class Trimmed(MemoryLogReader):
         """Refuses whoever would need it."""
         starts = Position({TOPIC: {0: 1}} if TOPIC in position.offsets else {})
         for gone in unreachable(starts, position):
-            raise hole(*gone)
+            raise log_gap(*gone)
 
 
 def test_a_view_over_a_hole_is_told_once_and_the_others_go_on() -> None:
     bench = FoldBench(by_owner, household_spend)
     bench.log.create(TOPIC, 4)
-    tail = Tail(
+    tail = Projector(
         bench.wanted,
         lambda: Trimmed(bench.log),
         bench.store,
@@ -174,12 +174,12 @@ def test_a_view_over_a_hole_is_told_once_and_the_others_go_on() -> None:
 def test_a_view_over_a_hole_goes_on_when_somebody_else_has_built_it() -> None:
     bench = FoldBench(by_owner)
     bench.log.create(TOPIC, 4)
-    tail = Tail(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0)
+    tail = Projector(bench.wanted, lambda: Trimmed(bench.log), bench.store, look=0.0)
     tail.step(0.0)
-    assert not tail.followers()
+    assert not tail.writers()
     open_generation(bench.store, by_owner, {TOPIC: 4}, Phase.SEALED)
     bench.until(tail, tail.caught_up)
-    assert [follower.view for follower in tail.followers()] == [by_owner]
+    assert [writer.view for writer in tail.writers()] == [by_owner]
 
 
 def test_a_source_that_was_cut_is_named_with_both_offsets() -> None:

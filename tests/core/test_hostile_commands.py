@@ -1,4 +1,4 @@
-"""No bytes that a client may write stop a lane for others, or make it write where its App does not."""
+"""No bytes that a client may write stop a processor for others, or make it write where its App does not."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_only_declared_processes_are_answered_and_nobody_else_is_asked_for(
     bench: LaneBench, to: bytes, body: bytes | None
 ) -> None:
     asked: list[str] = []
-    bench.lane._partitions = lambda topic: asked.append(topic) or PARTITIONS  # type: ignore[func-returns-value]
+    bench.processor._partitions = lambda topic: asked.append(topic) or PARTITIONS  # type: ignore[func-returns-value]
     forged = bench.record(OPEN, headers={**FROM_CHECKOUT, "reply_to": to})
     batch = bench.run(forged if body is None else forged._replace(value=body), bench.record(OPEN))
     assert batch.counts == {"dead": 1, "replies_unanswerable": 1, "accepted": 1}
@@ -131,7 +131,7 @@ def test_not_promised_an_origin_within_what_inputs_have_reached_silences_true_on
 
 def test_twin_one_that_is_believed_silences_the_true_command() -> None:
     bench = LaneBench()
-    bench.lane._end = lambda topic, partition: 2**63
+    bench.processor._end = lambda topic, partition: 2**63
     forged = bench.record(OPEN, headers={**FROM_CHECKOUT, "origin": b"checkout.commands/0/%d/0" % (2**62)})
     true = bench.record(Add(basket_id="b", product="p", price=Decimal(1)), headers=FROM_CHECKOUT)
     assert bench.run(forged, true).counts == {"accepted": 1, "duplicates": 1}
@@ -199,13 +199,13 @@ def test_answers_of_an_earlier_version_leave_before_anything_is_refused() -> Non
     bench = LaneBench(talks)
     bench.send(Say(who="w", text="hello"))
     partition = partition_of(b"w", PARTITIONS)
-    state = json.loads(bench.lane.held[partition].store.get("w") or b"")
+    state = json.loads(bench.processor.held[partition].store.get("w") or b"")
     state["answered"] = [
         [f"old{n}", "", 1, {"error": "TooLong", "message": "x" * 490_000, "fields": {}}] for n in (1, 2)
     ]
     store = MemoryStates()
     store.put([("w", json.dumps(state).encode())])
-    bench.lane.hold(partition, store, end=0)
+    bench.processor.hold(partition, store, end=0)
     assert bench.send(*[Say(who="w", text="hello")] * 3).counts == {"accepted": 3}
 
 
@@ -268,7 +268,9 @@ def test_ten_thousand_worse_and_worse_commands_are_buried_without_an_error(bench
     rng = random.Random(5)
     for number in range(10_000):
         good = bench.record(OPEN, headers=rng.choice([{}, FROM_CHECKOUT]))
-        batch = bench.lane.bury(worsened(rng, good), "a worker died 3 times at this command", silent=number % 2 == 1)
+        batch = bench.processor.bury(
+            worsened(rng, good), "a worker died 3 times at this command", silent=number % 2 == 1
+        )
         (letter,) = batch.dead
         assert header(letter, "dead_source") == b"baskets.commands/%d/%d" % (good.partition, good.offset)
         assert sum(len(v) for _, v in letter.headers) + len(letter.value or b"") < 1_000_000
@@ -280,12 +282,12 @@ def test_ten_thousand_worse_and_worse_inputs_are_buried_without_an_error() -> No
     rng, bench = random.Random(5), ProcessBench()
     for number in range(10_000):
         good = bench.event(PLACED, number)
-        batch = bench.lane.bury(worsened(rng, good), "a worker died 3 times at this command")
+        batch = bench.processor.bury(worsened(rng, good), "a worker died 3 times at this command")
         (letter,) = batch.dead
         assert header(letter, "dead_source") == b"checkout.commands/%d/%d" % (good.partition, good.offset)
         assert sum(len(v) for _, v in letter.headers) + len(letter.value or b"") < 1_000_000
         assert sum(len(state.value or b"") for state in batch.states) < 1_000_000
-        bench.lane.commit(batch, {})
+        bench.processor.commit(batch, {})
 
 
 @pytest.mark.parametrize("at_home", [True, False])

@@ -1,4 +1,4 @@
-"""What hostile writers leave in the log: tails, routers and clients read it, and go on for everybody else."""
+"""What hostile writers leave in the log: projectors, routers and clients read it, and go on for everybody else."""
 
 from __future__ import annotations
 
@@ -127,20 +127,25 @@ def bytes_of(out: Outgoing) -> int:
 
 
 def parked(bench: FoldBench) -> set[str]:
-    """What the tail could not fold."""
+    """What the projector could not fold."""
     views = [bench.live(view) for view in bench.wanted]
-    return {key for generation in views for mark in bench.store.marks(generation).values() for key in mark.parked}
+    return {
+        key
+        for generation in views
+        for checkpoint in bench.store.checkpoints(generation).values()
+        for key in checkpoint.parked
+    }
 
 
 def test_whatever_clients_send_the_events_that_come_of_it_are_folded_and_routed() -> None:
-    rng, lane, bench = random.Random(15), LaneBench(), FoldBench(open_baskets, checkouts)
+    rng, processor, bench = random.Random(15), LaneBench(), FoldBench(open_baskets, checkouts)
     commands = [Open(basket_id="b", household="h"), Add(basket_id="b", product="p", price=Decimal(1))]
     for _ in range(CASES // 100):
-        lane.now += 120
+        processor.now += 120
         basket = f"basket-{rng.randrange(1000)}"
-        some = [lane.record(rng.choice(commands).model_copy(update={"basket_id": basket})) for _ in range(98)]
-        some += [lane.record(CheckOut(basket_id=basket)), lane.record(CheckOut(basket_id="b"))]
-        for out in lane.run(*(worsened(rng, one) for one in some)).events:
+        some = [processor.record(rng.choice(commands).model_copy(update={"basket_id": basket})) for _ in range(98)]
+        some += [processor.record(CheckOut(basket_id=basket)), processor.record(CheckOut(basket_id="b"))]
+        for out in processor.run(*(worsened(rng, one) for one in some)).events:
             record = bench.log.append(TOPIC, out.partition, out.key, out.value, out.headers)
             assert routed(record), record
     bench.settle()
@@ -149,15 +154,16 @@ def test_whatever_clients_send_the_events_that_come_of_it_are_folded_and_routed(
 
 
 def test_whatever_name_of_an_instance_a_client_chooses_it_is_an_input_or_a_dead_letter() -> None:
-    rng, lane, letters, inputs = random.Random(18), LaneBench(), set[str](), set[str]()
+    rng, processor, letters, inputs = random.Random(18), LaneBench(), set[str](), set[str]()
     for number in range(CASES // 100):
-        lane.now += 120
+        processor.now += 120
         names = rng.choices(NAMES, [10] * 10 + [1] * 2, k=30)
-        some = [lane.record(Open(basket_id=f"{number}-{n}", household=name)) for n, name in enumerate(names)]
+        some = [processor.record(Open(basket_id=f"{number}-{n}", household=name)) for n, name in enumerate(names)]
         some += [
-            lane.record(Add(basket_id=f"{number}-{n}", product=rng.choice(NAMES), price=Decimal(1))) for n in range(3)
+            processor.record(Add(basket_id=f"{number}-{n}", product=rng.choice(NAMES), price=Decimal(1)))
+            for n in range(3)
         ]
-        for out in lane.run(*some).events:
+        for out in processor.run(*some).events:
             record = RawRecord(TOPIC, out.partition, 7, *out[1:])
             fields = json.loads(record.value or b"")
             name = fields.get("product", fields.get("household"))

@@ -1,4 +1,4 @@
-"""How rows that Spark computes are kept, as marks and topics tell it."""
+"""How rows that Spark computes are kept, as checkpoints and topics tell it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 
 from leftfold.engine.streaming.computed_rows import batch_of, no_beginning, token
 from leftfold.model.position import Position
-from leftfold.ports.flush import Mark
+from leftfold.ports.flush import Checkpoint
 
 
-def marks(*tokens: str) -> dict[int, Mark]:
-    return {bucket: Mark(Position(), token=token) for bucket, token in enumerate(tokens)}
+def checkpoints(*tokens: str) -> dict[int, Checkpoint]:
+    return {bucket: Checkpoint(Position(), token=token) for bucket, token in enumerate(tokens)}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def marks(*tokens: str) -> dict[int, Mark]:
     ],
 )
 def test_marks_tell_at_which_batch_of_a_stream_they_are(tokens: list[str], batch: int | None) -> None:
-    assert batch_of(marks(*tokens)) == batch
+    assert batch_of(checkpoints(*tokens)) == batch
 
 
 def test_a_stream_can_begin_only_where_its_topics_begin_at_nought() -> None:

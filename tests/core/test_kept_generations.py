@@ -46,8 +46,8 @@ def test_a_kept_generation_is_followed_until_its_time_is_over_and_then_removed_b
     shop.write(5)
     shop.settle()
     assert kept.id not in shop.store.registry("spelled").generations
-    assert shop.store.marks(kept) == {}
-    assert len(shop.tails["tail"].followers()) == 1
+    assert shop.store.checkpoints(kept) == {}
+    assert len(shop.tails["tail"].writers()) == 1
     assert not [told for told in shop.bench.reports if told[0] in ("generation lost", "out of step")]
 
 
@@ -72,13 +72,13 @@ def test_a_longer_time_is_shortened_by_no_later_rebuild_and_no_rollback(shop: De
 def test_what_is_being_promoted_does_not_end_meanwhile(shop: Deploys) -> None:
     seen = over(shop)
     change(shop.store, "spelled", lambda r: r.with_generation(replace(seen, until=moment(600.0))))
-    remove_ended(shop.store, seen)  # a tail that looked a moment ago
-    assert len(shop.store.marks(seen)) == seen.buckets
+    remove_ended(shop.store, seen)  # a projector that looked a moment ago
+    assert len(shop.store.checkpoints(seen)) == seen.buckets
     shop.promote("a", "kept")
     remove_ended(shop.store, seen)
     live = shop.generation(Phase.LIVE)
     assert (live.id, live.until) == (seen.id, "")
-    assert len(shop.store.marks(live)) == live.buckets
+    assert len(shop.store.checkpoints(live)) == live.buckets
 
 
 def test_a_rollback_after_the_end_says_that_there_is_nothing_to_go_back_to(shop: Deploys) -> None:

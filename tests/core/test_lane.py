@@ -60,20 +60,20 @@ def test_events_carry_the_headers_of_the_format(bench: LaneBench) -> None:
 def test_a_record_that_says_that_it_is_no_command_is_passed_over(bench: LaneBench) -> None:
     """What ends a transaction that a broker forgot is one."""
     none = RawRecord("baskets.commands", 0, 7, b"@", b"{}", NO_INPUT)
-    assert bench.lane.process([none]).counts == {}
-    assert bench.lane.process([none._replace(headers=())]).counts == {"dead": 1}
+    assert bench.processor.process([none]).counts == {}
+    assert bench.processor.process([none._replace(headers=())]).counts == {"dead": 1}
 
 
 def test_nothing_has_happened_until_a_batch_is_committed(bench: LaneBench) -> None:
-    batch = bench.lane.process([bench.record(add())])
+    batch = bench.processor.process([bench.record(add())])
     assert bench.state("b").version == 0
-    bench.lane.commit(batch, {})
+    bench.processor.commit(batch, {})
     assert bench.state("b").version == 1
 
 
 def test_a_discarded_batch_leaves_no_trace(bench: LaneBench) -> None:
     record = bench.record(add())
-    discarded, again = bench.lane.process([record]), bench.lane.process([record])
+    discarded, again = bench.processor.process([record]), bench.processor.process([record])
     assert discarded.events == again.events
     assert headers(again.events, "ce_sequence") == [b"1"]
 
@@ -207,7 +207,7 @@ def test_a_command_without_a_return_address_is_decided_and_not_answered(bench: L
 
 
 def test_any_record_can_be_buried_unseen(bench: LaneBench) -> None:
-    batch = bench.lane.bury(bench.record(add(), "c1"), "killed the process three times")
+    batch = bench.processor.bury(bench.record(add(), "c1"), "killed the process three times")
     assert header(batch.dead[0], "dead_reason") == b"killed the process three times"
     assert batch.counts == {"dead": 1}
 
@@ -215,11 +215,11 @@ def test_any_record_can_be_buried_unseen(bench: LaneBench) -> None:
 def test_a_dropped_partition_forgets_and_a_held_one_restores_from_its_records(bench: LaneBench) -> None:
     bench.send(add())
     partition = partition_of(b"b", PARTITIONS)
-    store = bench.lane.held[partition].store
-    bench.lane.drop(partition)
-    bench.lane.hold(partition, store, end=5)
-    assert (bench.state("b").version, bench.lane.held[partition].end) == (1, 5)
-    bench.lane.hold(partition, MemoryStates(), end=0)
+    store = bench.processor.held[partition].store
+    bench.processor.drop(partition)
+    bench.processor.hold(partition, store, end=5)
+    assert (bench.state("b").version, bench.processor.held[partition].end) == (1, 5)
+    bench.processor.hold(partition, MemoryStates(), end=0)
     assert bench.state("b").version == 0
 
 
@@ -227,7 +227,7 @@ def test_a_restored_lane_still_knows_what_was_answered(bench: LaneBench) -> None
     record = bench.record(add(), "c1")
     bench.run(record)
     partition = partition_of(b"b", PARTITIONS)
-    bench.lane.hold(partition, bench.lane.held[partition].store, end=0)
+    bench.processor.hold(partition, bench.processor.held[partition].store, end=0)
     assert bench.run(record).counts == {"duplicates": 1}
 
 
@@ -297,9 +297,9 @@ def test_what_was_repeated_for_longer_than_the_window_while_no_worker_ran_is_dec
 
 
 def test_ends_of_events_are_what_the_commit_says(bench: LaneBench) -> None:
-    batch = bench.lane.process([bench.record(add())])
-    bench.lane.commit(batch, {partition_of(b"b", PARTITIONS): 12, 99: 1})
-    assert bench.lane.held[partition_of(b"b", PARTITIONS)].end == 12
+    batch = bench.processor.process([bench.record(add())])
+    bench.processor.commit(batch, {partition_of(b"b", PARTITIONS): 12, 99: 1})
+    assert bench.processor.held[partition_of(b"b", PARTITIONS)].end == 12
 
 
 def test_what_was_decoded_from_an_event_equals_what_was_decided(bench: LaneBench) -> None:

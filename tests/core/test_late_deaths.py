@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from leftfold import Delivery
-from leftfold.engine.reactions.delivery import Pending
+from leftfold.engine.reactions.delivery import PendingDelivery
 from leftfold.engine.reactions.executor import DEATHS
-from leftfold.engine.reactions.processor import Acting, Left
+from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
 from tests.core.receipts import Paid, paid, receipts_with
 from tests.waiting import wait_until
 
@@ -22,13 +22,15 @@ TIMEOUT, LATE = 1.0, 1.5
 class Life:
     """One process whose clock is moved by hand; its acts end when they are let go."""
 
-    def __init__(self, left: Left, *visits: str, **other: Any) -> None:
+    def __init__(self, left: Handoff, *visits: str, **other: Any) -> None:
         self.now, self.begun, self.parked = 0.0, list[tuple[str, int]](), list[tuple[int, str]]()
         self._ends: dict[tuple[str, int], threading.Event] = {}
         self._failing: set[tuple[str, int]] = set()
         self._is_over = False
         given = {"timeout": TIMEOUT, "backoff": 1.0, "longest": 1.0, **other}
-        self.acting = Acting(receipts_with(self._act, **given), self._park, note=self._noted, clock=lambda: self.now)
+        self.acting = ReactionProcessor(
+            receipts_with(self._act, **given), self._park, note=self._noted, clock=lambda: self.now
+        )
         self.committed = left
         self.acting.hold(PLACE, left)
         for offset, visit in enumerate(visits):
@@ -42,7 +44,7 @@ class Life:
         if (event.visit, delivery.attempt) in self._failing:
             raise OSError("down")
 
-    def _park(self, pending: Pending, error: BaseException) -> None:
+    def _park(self, pending: PendingDelivery, error: BaseException) -> None:
         self.parked.append((pending.record.offset, str(error)))
 
     def _noted(self) -> bool:
@@ -84,7 +86,7 @@ class Life:
 
 
 @contextmanager
-def life(left: Left, *visits: str, **other: Any) -> Iterator[Life]:
+def life(left: Handoff, *visits: str, **other: Any) -> Iterator[Life]:
     """A process that dies at the end of the block."""
     one = Life(left, *visits, **other)
     try:
@@ -94,7 +96,7 @@ def life(left: Left, *visits: str, **other: Any) -> Iterator[Life]:
 
 
 def test_what_kills_its_process_behind_its_deadline_is_parked_at_its_third_death() -> None:
-    left = Left(0, "")
+    left = Handoff(0, "")
     for _ in range(DEATHS + 1):
         with life(left, "guilty", "innocent") as one:
             one.wait(lambda: ("guilty", 1) in one.begun, "the try")
@@ -106,7 +108,7 @@ def test_what_kills_its_process_behind_its_deadline_is_parked_at_its_third_death
 
 
 def test_a_try_whose_time_is_over_is_noted_until_its_thread_ends_and_then_cleared() -> None:
-    with life(Left(0, '{"deaths":{"0":1},"at":[]}'), "slow", backoff=90.0, longest=90.0) as one:
+    with life(Handoff(0, '{"deaths":{"0":1},"at":[]}'), "slow", backoff=90.0, longest=90.0) as one:
         one.wait(lambda: one.begun == [("slow", 1)], "the try")
         one.pass_by(LATE)
         assert one.note() == {"deaths": {"0": 1}, "at": [0]}
@@ -116,7 +118,7 @@ def test_a_try_whose_time_is_over_is_noted_until_its_thread_ends_and_then_cleare
 
 
 def test_the_end_of_a_later_try_is_no_alibi_while_an_earlier_one_goes_on() -> None:
-    with life(Left(0, '{"deaths":{"0":1},"at":[]}'), "slow", "next") as one:
+    with life(Handoff(0, '{"deaths":{"0":1},"at":[]}'), "slow", "next") as one:
         one.wait(lambda: one.begun == [("slow", 1)], "the try")
         one.pass_by(LATE)
         one.pass_by(LATE)
@@ -132,7 +134,7 @@ def test_the_end_of_a_later_try_is_no_alibi_while_an_earlier_one_goes_on() -> No
 
 
 def test_nothing_begins_beside_a_suspect_that_was_just_left_and_nothing_waits_for_it_for_ever() -> None:
-    with life(Left(0, '{"deaths":{"0":1},"at":[]}'), "slow", "next", attempts=1) as one:
+    with life(Handoff(0, '{"deaths":{"0":1},"at":[]}'), "slow", "next", attempts=1) as one:
         one.wait(lambda: one.begun == [("slow", 1)], "the try")
         one.pass_by(LATE)
         assert one.parked == [(0, f"no end within {TIMEOUT:g} s")], "as without suspicion"
@@ -143,7 +145,7 @@ def test_nothing_begins_beside_a_suspect_that_was_just_left_and_nothing_waits_fo
 
 
 def test_a_suspect_begins_when_what_was_just_left_has_had_its_time() -> None:
-    with life(Left(0, '{"deaths":{"1":1},"at":[]}'), "slow", "suspect", attempts=1) as one:
+    with life(Handoff(0, '{"deaths":{"1":1},"at":[]}'), "slow", "suspect", attempts=1) as one:
         one.wait(lambda: one.begun == [("slow", 1)], "the try")
         one.pass_by(LATE)
         assert one.begun == [("slow", 1)]

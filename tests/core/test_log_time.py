@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from leftfold import ContractError
-from leftfold.engine.processing.event_time import SILENCE, LogTime, SourceTime, TimeMark
+from leftfold.engine.processing.event_time import SILENCE, LogTime, SourceTime, Watermark
 from leftfold.ports.protocols import RawRecord
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -16,9 +16,9 @@ A, B = "orders.events/0", "orders.events/1"
 
 def test_time_is_where_the_slowest_source_is() -> None:
     time = LogTime([A, B])
-    time.tell(0, TimeMark({A: SourceTime(NOW, NOW)}))
+    time.tell(0, Watermark({A: SourceTime(NOW, NOW)}))
     assert time.now(0) is None, "nothing is known of the other"
-    time.tell(0, TimeMark({B: SourceTime(OLD, NOW)}))
+    time.tell(0, Watermark({B: SourceTime(OLD, NOW)}))
     assert time.now(0) == OLD
 
 
@@ -43,20 +43,20 @@ def test_a_clock_that_runs_ahead_of_the_broker_does_not_move_time_ahead() -> Non
 
 def test_a_mark_counts_no_further_than_the_brokers_own_time_of_it() -> None:
     """One router with a clock that is a year ahead would fire every timer, and none can be taken back."""
-    mark = TimeMark({A: SourceTime(end=NOW + timedelta(days=365)), B: SourceTime(NOW, NOW, NOW + SECOND)})
-    record = RawRecord("checkout.time", 0, 0, None, mark.encode(), [], int((NOW + 2 * SECOND).timestamp() * 1000))
+    checkpoint = Watermark({A: SourceTime(end=NOW + timedelta(days=365)), B: SourceTime(NOW, NOW, NOW + SECOND)})
+    record = RawRecord("checkout.time", 0, 0, None, checkpoint.encode(), [], int((NOW + 2 * SECOND).timestamp() * 1000))
     time, rash = LogTime([A, B]), LogTime([A, B])
-    time.tell(0, TimeMark.of(record))
-    rash.tell(0, mark)
+    time.tell(0, Watermark.of(record))
+    rash.tell(0, checkpoint)
     assert (time.now(0), time.clock) == (NOW + SECOND, NOW + 2 * SECOND)
     assert rash.clock == NOW + timedelta(days=365), "the twin takes what it is told"
-    assert TimeMark.of(record).sources[A].is_at() == NOW + 2 * SECOND
+    assert Watermark.of(record).sources[A].is_at() == NOW + 2 * SECOND
 
 
 def test_a_mark_counts_when_the_inputs_before_it_are_taken() -> None:
     time = LogTime([A])
-    time.tell(3, TimeMark({A: SourceTime(OLD, NOW)}, {3: 5}))
-    time.tell(3, TimeMark({A: SourceTime(NOW, NOW)}, {3: 9}))
+    time.tell(3, Watermark({A: SourceTime(OLD, NOW)}, {3: 5}))
+    time.tell(3, Watermark({A: SourceTime(NOW, NOW)}, {3: 9}))
     assert time.now(4) is None
     assert time.now(5) == OLD
     assert time.now(8) == OLD
@@ -65,63 +65,63 @@ def test_a_mark_counts_when_the_inputs_before_it_are_taken() -> None:
 
 def test_an_input_says_what_time_it_is_where_it_comes_from() -> None:
     time = LogTime([A])
-    time.tell(0, TimeMark({A: SourceTime(end=NOW)}))
+    time.tell(0, Watermark({A: SourceTime(end=NOW)}))
     assert time.now(0) == NOW
-    time.tell(0, TimeMark({A: SourceTime(end=NOW)}, {0: 5}))
+    time.tell(0, Watermark({A: SourceTime(end=NOW)}, {0: 5}))
     time.saw(A, OLD, NOW, 6)
     assert time.now(7) == OLD, "old events are being loaded, and the next mark is not here yet"
-    time.tell(0, TimeMark({A: SourceTime(end=NOW)}, {0: 6}))
+    time.tell(0, Watermark({A: SourceTime(end=NOW)}, {0: 6}))
     assert time.now(7) == OLD, "this one was told before"
     time.saw("elsewhere/0", NOW, NOW, 7)
     assert time.now(8) == OLD
-    time.tell(0, TimeMark({A: SourceTime(end=NOW)}, {0: 8}))
+    time.tell(0, Watermark({A: SourceTime(end=NOW)}, {0: 8}))
     assert time.now(8) == NOW
 
 
 def test_while_a_category_is_loaded_an_empty_one_tells_nothing() -> None:
     time = LogTime([A, B])
-    time.tell(0, TimeMark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime(end=NOW + SECOND)}))
+    time.tell(0, Watermark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime(end=NOW + SECOND)}))
     assert time.now(0) is None, "what belongs to B may be loaded next"
-    time.tell(0, TimeMark({B: SourceTime(OLD - SECOND, NOW + SECOND, NOW + SECOND)}))
+    time.tell(0, Watermark({B: SourceTime(OLD - SECOND, NOW + SECOND, NOW + SECOND)}))
     assert time.now(0) == OLD - SECOND
     quiet = NOW + 2 * SILENCE
-    time.tell(0, TimeMark({A: SourceTime(OLD, NOW, quiet), B: SourceTime(OLD, quiet, quiet)}))
+    time.tell(0, Watermark({A: SourceTime(OLD, NOW, quiet), B: SourceTime(OLD, quiet, quiet)}))
     assert time.now(0) == OLD, "A has been silent for long, but the load goes on"
-    time.tell(0, TimeMark({A: SourceTime(OLD, NOW, quiet), B: SourceTime(NOW, NOW, quiet)}))
+    time.tell(0, Watermark({A: SourceTime(OLD, NOW, quiet), B: SourceTime(NOW, NOW, quiet)}))
     assert time.now(0) == quiet, "nothing old has come for a minute"
 
 
 def test_an_input_that_is_old_says_that_a_load_has_begun_before_any_mark_does() -> None:
     time = LogTime([A, B])
-    time.tell(0, TimeMark({A: SourceTime(end=NOW), B: SourceTime(end=NOW)}))
+    time.tell(0, Watermark({A: SourceTime(end=NOW), B: SourceTime(end=NOW)}))
     time.saw(A, OLD, NOW, 0)
     assert time.now(1) is None
 
 
 def test_events_that_come_hours_late_are_no_load() -> None:
     time, hours = LogTime([A, B]), timedelta(hours=23)
-    time.tell(0, TimeMark({A: SourceTime(NOW - hours, NOW, NOW + SECOND), B: SourceTime(end=NOW + SECOND)}))
+    time.tell(0, Watermark({A: SourceTime(NOW - hours, NOW, NOW + SECOND), B: SourceTime(end=NOW + SECOND)}))
     assert time.now(0) == NOW + SECOND - hours, "an empty partition does not stop timers for what comes late by nature"
 
 
 def test_log_time_is_never_later_than_the_clock_that_is_known_even_before_anything_is_at_its_end() -> None:
     time = LogTime([A, B])
-    time.tell(0, TimeMark({A: SourceTime(OLD, OLD + SECOND), B: SourceTime(OLD + SECOND, OLD + SECOND)}))
+    time.tell(0, Watermark({A: SourceTime(OLD, OLD + SECOND), B: SourceTime(OLD + SECOND, OLD + SECOND)}))
     assert time.now(0) == OLD
     assert time.clock == OLD + SECOND
     time.saw(A, OLD + SILENCE, OLD + SILENCE, 0)
     assert time.clock == OLD + SILENCE
-    time.tell(0, TimeMark({B: SourceTime(end=NOW)}, {0: 7}))
+    time.tell(0, Watermark({B: SourceTime(end=NOW)}, {0: 7}))
     assert time.clock == NOW, "what waits for inputs tells the clock at once"
 
 
 def test_a_mark_survives_its_record_and_nothing_else_is_one() -> None:
-    mark = TimeMark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime()}, {0: 7, 11: 0})
-    assert TimeMark.decode(mark.encode()) == mark
-    assert TimeMark.decode(b'{"sources":{"a":{"newer":1}},"inputs":{},"more":2}') == TimeMark({"a": SourceTime()})
+    checkpoint = Watermark({A: SourceTime(OLD, NOW, NOW + SECOND), B: SourceTime()}, {0: 7, 11: 0})
+    assert Watermark.decode(checkpoint.encode()) == checkpoint
+    assert Watermark.decode(b'{"sources":{"a":{"newer":1}},"inputs":{},"more":2}') == Watermark({"a": SourceTime()})
     for wrong in (b"", b"{}", b"[]", b'{"sources":{"a":{"time":"x"}},"inputs":{}}', b'{"sources":[],"inputs":{}}'):
         with pytest.raises(ContractError, match="says no time"):
-            TimeMark.decode(wrong)
+            Watermark.decode(wrong)
 
 
 @pytest.mark.parametrize("lateness", [None, timedelta(hours=1), timedelta()])
@@ -131,7 +131,7 @@ def test_one_late_event_a_minute_holds_time_back_for_ever_unless_an_app_says_how
     time = LogTime([A, B], lateness)
     for round_ in range(100):
         at = NOW + round_ * timedelta(seconds=50)
-        time.tell(0, TimeMark({A: SourceTime(OLD, at, at + SECOND), B: SourceTime(end=at + SECOND)}))
+        time.tell(0, Watermark({A: SourceTime(OLD, at, at + SECOND), B: SourceTime(end=at + SECOND)}))
         time.saw(A, OLD, at, round_)
     if lateness is None:
         assert time.now(100) is None, "the twin: old events seem to be loaded, and no timer is due"

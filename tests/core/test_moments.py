@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leftfold.engine.processing.event_time import LogTime, SourceTime, TimeMark
+from leftfold.engine.processing.event_time import LogTime, SourceTime, Watermark
 from leftfold.model.encoding import moment_at, moment_in
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -49,5 +49,5 @@ def test_whatever_a_record_claims_the_clock_goes_on(
     at = source.is_at(loading=loading)
     assert at is None or time is None or at in (time, appended, end) or time <= at
     log = LogTime(["a"])
-    log.tell(0, TimeMark.decode(TimeMark({"a": source}).encode()))
+    log.tell(0, Watermark.decode(Watermark({"a": source}).encode()))
     log.now(0)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from leftfold.engine.reactions.executor import DEATHS, Suspects
+from leftfold.engine.reactions.executor import DEATHS, PoisonPillTracker
 from tests.core.test_suspects import PLACE, left_by, pending
 
 MOST = 4095
@@ -22,7 +22,7 @@ high = frozenset(range(HIGH - AT_ONCE, HIGH))
 
 
 def told(
-    suspects: Suspects, at: set[int] | frozenset[int], hanging: set[int] | frozenset[int]
+    suspects: PoisonPillTracker, at: set[int] | frozenset[int], hanging: set[int] | frozenset[int]
 ) -> tuple[str, dict[int, int]]:
     """A note, and the deaths that it tells."""
     note = suspects.note(PLACE, 0, at, *([hanging] if hanging else []))
@@ -42,7 +42,7 @@ def test_a_note_always_fits_and_says_all_that_is_under_way(
     assert under_way <= set(at) <= under_way | hanging
     assert kept.items() <= deaths.items()
     assert kept.keys() >= deaths.keys() & under_way, "what may die again is counted on"
-    assert len(suspects.farewell(PLACE, 0)) <= MOST
+    assert len(suspects.handoff_metadata(PLACE, 0)) <= MOST
 
 
 @given(known)

@@ -88,7 +88,7 @@ def test_a_running_tail_notices_within_seconds(shop: Deploys) -> None:
     shop.bench.log.ids[TOPIC] = "two"
     shop.tails["tail"]._ids._due = float("-inf")
     shop.settle()
-    assert shop.tails["tail"].followers() == []
+    assert shop.tails["tail"].writers() == []
     assert len(stopped(shop)) == 1
 
 

@@ -53,7 +53,7 @@ def test_parked_keys_are_left_out_of_the_checksum() -> None:
     for bench in (with_, without):
         bench.write(opened("c"))
         bench.settle()
-    sums = [checksum(list(b.store.marks(b.live(open_baskets)).values())) for b in (with_, without)]
+    sums = [checksum(list(b.store.checkpoints(b.live(open_baskets)).values())) for b in (with_, without)]
     assert sums[0] == sums[1] != 0
     assert set(parked(with_)) == {"b"}
 
@@ -114,8 +114,8 @@ def test_a_cross_stream_view_stops_at_an_event_whose_row_cannot_be_told(bad: byt
     assert what == "view stopped"
     assert f"{TOPIC}[{record.partition}]@{record.offset}" in details["why"]
     assert bench.rows(household_spend) == {"h": Spend(ONE, "base")}
-    marks = bench.store.marks(bench.live(household_spend)).values()
-    assert all(mark.position.next_offset(TOPIC, record.partition) <= record.offset for mark in marks)
+    checkpoints = bench.store.checkpoints(bench.live(household_spend)).values()
+    assert all(checkpoint.position.next_offset(TOPIC, record.partition) <= record.offset for checkpoint in checkpoints)
 
 
 def test_a_stopped_view_leaves_the_others_going() -> None:

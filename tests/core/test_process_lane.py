@@ -9,7 +9,7 @@ import pytest
 
 from leftfold import DecisionFailed, InfrastructureError, Process
 from leftfold.engine.processing.process_instance import Due
-from leftfold.engine.processing.process_processor import ProcessLane
+from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_reactor import checked_effects
 from leftfold.engine.processing.process_wire import ACK, NACK, Router, due_record
 from leftfold.engine.processing.stream_state import MemoryStates
@@ -40,11 +40,11 @@ def home(key: bytes) -> int:
 
 
 class Bench:
-    """A lane of a process, its inputs and what came of them."""
+    """A processor of a process, its inputs and what came of them."""
 
     def __init__(self, process: Process[Input, Checkout, Sends] = checkout, heavy: int = 1_000_000) -> None:
         self.process, self.router = process, Router("trade", process, home)
-        self.lane = ProcessLane(
+        self.processor = ProcessManagerProcessor(
             "trade",
             process,
             partition_of=home,
@@ -53,7 +53,7 @@ class Bench:
         )
         self.stores = {partition: MemoryStates() for partition in range(4)}
         for partition, store in self.stores.items():
-            self.lane.hold(partition, store, end=0)
+            self.processor.hold(partition, store, end=0)
         self.ends = [0, 0, 0, 0]
         self.sent: list[Outgoing] = []
         self.dead: list[str] = []
@@ -61,7 +61,7 @@ class Bench:
 
     def event(self, event: Placed | Reserved | Paid, offset: int, topic: str = "orders.events") -> RawRecord:
         """The event as the router sends it; its source is another place for each offset."""
-        codec = self.lane._reactor.events
+        codec = self.processor._reactor.events
         headers = [
             ("ce_type", codec.types[type(event)]),
             ("ce_id", f"{topic}{offset}".encode()),
@@ -89,20 +89,20 @@ class Bench:
         return self.record(Outgoing(home(key), key, json.dumps(value).encode(), headers))
 
     def take(self, *records: RawRecord) -> dict[str, int]:
-        batch = self.lane.process(records)
-        self.lane.commit(batch, {})
+        batch = self.processor.process(records)
+        self.processor.commit(batch, {})
         self.sent = [out for sent in batch.sent.values() for out in sent]
         self.dead += [header(out.headers, "dead_reason").decode() for out in batch.dead]
         self.traces += [failure.trace for failure in batch.failures.values()]
         return batch.counts
 
     def again(self) -> Bench:
-        """Another lane that takes over what this one wrote."""
+        """Another processor that takes over what this one wrote."""
         other = Bench(self.process)
         other.ends = self.ends
         for partition, store in self.stores.items():
             other.stores[partition].put(store.items())
-            other.lane.hold(partition, other.stores[partition], end=0)
+            other.processor.hold(partition, other.stores[partition], end=0)
         return other
 
 
@@ -180,11 +180,11 @@ def test_what_nobody_asked_to_hear_is_dead_lettered_with_the_command_and_the_rea
 def test_a_due_timer_sends_its_command_once_and_an_older_setting_nothing(bench: Bench) -> None:
     bench.take(bench.event(PLACED, 7))
     partition = home(b"o")
-    assert bench.lane.due_at(partition, DUE - timedelta(microseconds=1)) == []
-    (due,) = bench.lane.due_at(partition, DUE)
-    assert bench.lane.due_at(partition, DUE) == [due], "until it is written it is due"
-    bench.lane.commit(Batch(sent={"checkout.commands": [due]}), {})
-    assert bench.lane.due_at(partition, DUE) == []
+    assert bench.processor.due_at(partition, DUE - timedelta(microseconds=1)) == []
+    (due,) = bench.processor.due_at(partition, DUE)
+    assert bench.processor.due_at(partition, DUE) == [due], "until it is written it is due"
+    bench.processor.commit(Batch(sent={"checkout.commands": [due]}), {})
+    assert bench.processor.due_at(partition, DUE) == []
     setting = Due("2026-01-01T01:00:00Z", "orders.Drop.v1", "{}", "c", "another input")
     older = due_record("trade", "checkout", "o", "patience", setting, partition)
     assert bench.take(bench.record(older)) == {"cancelled": 1}
@@ -196,9 +196,9 @@ def test_a_due_timer_sends_its_command_once_and_an_older_setting_nothing(bench: 
 def test_timers_are_known_to_whoever_takes_over(bench: Bench) -> None:
     bench.take(bench.event(PLACED, 7))
     other = bench.again()
-    assert [due.key for due in other.lane.due_at(home(b"o"), DUE)] == [b"o"]
+    assert [due.key for due in other.processor.due_at(home(b"o"), DUE)] == [b"o"]
     bench.take(bench.event(RESERVED, 1, "stock.events"), bench.event(PAID, 1, "payments.events"))
-    assert bench.again().lane.due_at(home(b"o"), DUE) == []
+    assert bench.again().processor.due_at(home(b"o"), DUE) == []
 
 
 def test_an_input_that_cannot_be_reacted_to_is_dead_lettered_and_the_rest_goes_on() -> None:

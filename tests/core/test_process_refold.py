@@ -38,12 +38,12 @@ class Taken(Bench):
 
     def take(self, *records: RawRecord) -> dict[str, int]:
         self.log += records
-        return self._commit(self.lane.process(records))
+        return self._commit(self.processor.process(records))
 
     def kill(self, record: RawRecord) -> None:
         """The record has killed its worker again and again."""
         self.log.append(record)
-        self._commit(self.lane.bury(record, "a worker died 3 times at this command"))
+        self._commit(self.processor.bury(record, "a worker died 3 times at this command"))
 
     def folded(self, process: Process[Any, Any, Any] | None = None, *, letters: bool = True) -> dict[str, bytes]:
         """What others make of the same inputs from nothing."""
@@ -53,7 +53,7 @@ class Taken(Bench):
             refold = ProcessRefold(process or self.process, MemoryStates())
             for letter in self.letters if letters else ():
                 if letter.partition == partition:
-                    refold.pass_over(letter)
+                    refold.skip(letter)
             for record in self.log:
                 if record.partition == partition:
                     refold.add(record)
@@ -64,11 +64,11 @@ class Taken(Bench):
         return states
 
     def state(self) -> dict[str, bytes]:
-        """What the lane has written."""
+        """What the processor has written."""
         return {key: value for store in self.stores.values() for key, value in store.items()}
 
     def _commit(self, batch: Batch) -> dict[str, int]:
-        self.lane.commit(batch, {})
+        self.processor.commit(batch, {})
         self.sent = [out for sent in batch.sent.values() for out in sent]
         self.letters += [RawRecord("checkout.dead", o.partition, 0, o.key, o.value, o.headers) for o in batch.dead]
         return batch.counts
@@ -104,7 +104,7 @@ def test_a_timer_or_an_answer_that_killed_its_worker_is_over() -> None:
     bench = Taken()
     bench.take(bench.event(PLACED, 1))
     (reserve,) = bench.sent
-    (due,) = bench.lane.due_at(HOME, DUE)
+    (due,) = bench.processor.due_at(HOME, DUE)
     bench.kill(bench.record(due))
     bench.kill(bench.answer(reserve, ACK, {"version": 1, "events": 1}))
     assert b'"timers":{},"waiting":{}' in bench.state()["o"]
@@ -153,7 +153,7 @@ def history(chance: random.Random, bench: Taken) -> None:
             bench.take(bench.answer(command, *said, offset=answered))
         elif deed < 0.6:
             for partition in range(4):
-                bench.take(*[bench.record(due) for due in bench.lane.due_at(partition, DUE)])
+                bench.take(*[bench.record(due) for due in bench.processor.due_at(partition, DUE)])
         else:
             bench.take(bench.event(event, offsets[topic], topic))
 

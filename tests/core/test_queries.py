@@ -16,7 +16,7 @@ from leftfold.engine.rebuild.refresh import computed, write_computed
 from leftfold.engine.rebuild.tasks import BulkJob
 from leftfold.engine.streaming.computed_rows import QueryWriter, token
 from leftfold.engine.views.generations import open_generation
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.model.position import Position
 from leftfold.ports.bulk import SteadyLog
@@ -64,7 +64,7 @@ def test_memory_says_that_it_runs_no_sql() -> None:
 def test_tails_pass_query_views_over() -> None:
     log, store = MemoryLog(), MemoryViewStore()
     log.create("ledgers.events", 2)
-    tail = Tail([counts, by_owner], log.reader, store, look=0.0)
+    tail = Projector([counts, by_owner], log.reader, store, look=0.0)
     tail.step(0.0)
     assert tail.views == (by_owner,)
     assert not store.registry(counts.name).generations
@@ -89,8 +89,8 @@ def sealed(store: MemoryViewStore, run: str, *told: tuple[str, int]) -> Generati
     made = generation(store)
     job = BulkJob(counts, made, (), lambda: SteadyLog(MemoryLog().reader()), lambda: store)
     results = list(write_computed(job, rows(*told)))
-    marks = sealed_marks(made, Position({"ledgers.events": {0: 5, 1: 5}}), results)
-    store.seal(made, {b: replace(m, token=token(run, 0)) for b, m in marks.items()})
+    checkpoints = sealed_marks(made, Position({"ledgers.events": {0: 5, 1: 5}}), results)
+    store.seal(made, {b: replace(m, token=token(run, 0)) for b, m in checkpoints.items()})
     return made
 
 
@@ -126,8 +126,8 @@ def test_batches_change_rows_checksums_indexes_and_every_mark() -> None:
     assert read(store, made) == {"a": 1, "b": 3, "c": 1}
     found = describe(counts, made, store)
     assert (found.rows, found.checksum) == (3, checksum(("a", 1), ("b", 3), ("c", 1)))
-    assert {mark.token for mark in store.marks(made).values()} == {"r.1"}
-    assert all(mark.position.covers(reached) for mark in store.marks(made).values())
+    assert {checkpoint.token for checkpoint in store.checkpoints(made).values()} == {"r.1"}
+    assert all(checkpoint.position.covers(reached) for checkpoint in store.checkpoints(made).values())
     assert [
         k for b in range(4) for k in store.found(made, b, "moves", counts.rows.index_entries(Count("x", 2))[0])
     ] == []
@@ -138,9 +138,9 @@ def test_a_batch_that_is_in_the_marks_is_not_written_again() -> None:
     made = sealed(store, "r", ("a", 1))
     writer = QueryWriter(counts, made, store, ("owner",), "r")
     assert writer.write(1, rows(("a", 2)), Position())
-    before = store.marks(made)
+    before = store.checkpoints(made)
     assert writer.write(1, rows(("a", 2)), Position())
-    assert store.marks(made) == before
+    assert store.checkpoints(made) == before
 
 
 def test_groups_that_share_a_key_are_refused_between_batches() -> None:
@@ -155,7 +155,7 @@ class Forgetful(QueryWriter):
     """Believes whatever token is there, as a writer without fencing would."""
 
     def write(self, batch: int, changed: Any, reached: Position) -> bool:
-        self.marks = self._store.marks(self.generation)
+        self.checkpoints = self._store.checkpoints(self.generation)
         return self._flush(batch, {row.key: row for row in changed}, reached)
 
 
@@ -183,7 +183,7 @@ def test_marks_that_no_stream_wrote_are_at_no_batch() -> None:
     store = MemoryViewStore()
     made = sealed(store, "r", ("a", 1))
     writer = QueryWriter(counts, made, store, ("owner",), "r")
-    one = store.marks(made)[0]
+    one = store.checkpoints(made)[0]
     flush = BucketFlush(made, 0, one.token, replace(one, token="of-a-tail"), counts.rows.columns, counts.rows.indexes)
     assert store.flush([flush])
     assert QueryWriter(counts, made, store, ("owner",), "r").batch is None

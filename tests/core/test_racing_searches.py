@@ -10,7 +10,7 @@ import pytest
 from leftfold.client import Reader, Views
 from leftfold.client.search import Search
 from leftfold.memory import MemoryViewStore
-from leftfold.ports.queries import Question, Rows
+from leftfold.ports.queries import Query, Rows
 from tests.core.folding import FoldBench, out
 from tests.core.shop import Spend, household_spend
 
@@ -24,7 +24,7 @@ class Racing(MemoryViewStore):
         super().__init__()
         self.between: Callable[[], None] | None = None
 
-    def ask(self, question: Question[A], /) -> A:
+    def ask(self, question: Query[A], /) -> A:
         """Lets the other one go first."""
         if isinstance(question, Rows) and self.between is not None:
             first, self.between = self.between, None

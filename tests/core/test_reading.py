@@ -31,7 +31,7 @@ def reader(bench: FoldBench) -> Reader[Spend, str]:
 
 
 def behind(bench: FoldBench) -> Position:
-    """Just behind an event that no tail has folded."""
+    """Just behind an event that no projector has folded."""
     (record,) = bench.write(out("late", "h00", p=1))
     return Position.at(TOPIC, record.partition, record.offset + 1)
 

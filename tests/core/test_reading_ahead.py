@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError
 from leftfold.ports.protocols import LogReader, RawRecord
 from tests.core.folding import FoldBench, out
@@ -32,7 +32,7 @@ class Troubled:
         return self._reader.poll(limit, timeout)
 
 
-def follow(tail: Tail) -> None:
+def follow(tail: Projector) -> None:
     for _ in range(20):
         tail.step(0.0)
 
@@ -47,7 +47,7 @@ def test_what_was_read_before_a_failure_is_folded_once() -> None:
         readers.append(Troubled(bench.log.reader()))
         return readers[-1]
 
-    tail = Tail([household_spend], open_log, bench.store, look=0.0)
+    tail = Projector([household_spend], open_log, bench.store, look=0.0)
     with pytest.raises(InfrastructureError, match="the log is away"):
         follow(tail)
     assert max(reader.polls for reader in readers) == 3, "two polls of one batch had given records"

@@ -1,4 +1,4 @@
-"""A rebuild gives what the tail gives, for random histories, in memory."""
+"""A rebuild gives what the projector gives, for random histories, in memory."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ import pytest
 from leftfold import memory
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Rebuild
-from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.memory import World
 from leftfold.model.view import View
-from leftfold.ports.bulk import BucketResult, Range
+from leftfold.ports.bulk import BucketResult, OffsetRange
 from leftfold.ports.flush import Generation, Phase
 from leftfold.testing import fold
 from tests.core.test_rebuild_swap import live, rebuild
@@ -35,7 +35,7 @@ def world() -> Iterator[World]:
 def stopping(work: Rebuild, after: int, error: BaseException) -> Rebuild:
     """The same rebuild, which fails once so many buckets are whole."""
 
-    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         results = (
             job.fold_streams((part for task in plan.tasks for part in task), tell)
             if plan.stream_keyed
@@ -55,11 +55,11 @@ def left(world: World, view: View[Any, Any]) -> Generation:
     return found
 
 
-def read_by(work: Rebuild) -> list[Range]:
+def read_by(work: Rebuild) -> list[OffsetRange]:
     """The ranges that a rebuild reads, filled in while it runs."""
-    found: list[Range] = []
+    found: list[OffsetRange] = []
 
-    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         found.extend(plan.ranges)
         return run_here(job, plan, tell)
 

@@ -13,11 +13,11 @@ from leftfold import FoldView, memory
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
 from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.generations import change, moment, open_generation
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.subscription import Group
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.subscription import SharedSubscription
 from leftfold.errors import Fenced
 from leftfold.memory import MemoryViewStore, World
 from leftfold.model.position import Position
@@ -71,10 +71,10 @@ def test_a_live_generation_that_lost_a_mark_is_replaced_without_being_asked(worl
 
 def test_a_live_generation_that_cannot_go_on_is_replaced_without_being_compared(world: World) -> None:
     old = live(world, summary)
-    mark = world.store.marks(old)[0]
+    checkpoint = world.store.checkpoints(old)[0]
     parked = {f"p{n}": Parked("ledgers.events", 0, n, "ValueError: no") for n in range(101)}
-    behind = replace(mark, position=Position(), parked=parked, token="stuck")
-    assert world.store.flush([BucketFlush(old, 0, mark.token, behind, (), ())])
+    behind = replace(checkpoint, position=Position(), parked=parked, token="stuck")
+    assert world.store.flush([BucketFlush(old, 0, checkpoint.token, behind, (), ())])
     result = rebuild(world, summary).run()
     assert (result.agreement, result.swapped) == (Agreement.UNKNOWN, True)
     assert "does not move on" in result.why
@@ -82,8 +82,10 @@ def test_a_live_generation_that_cannot_go_on_is_replaced_without_being_compared(
 
 def test_rows_that_differ_are_not_swapped_in_and_not_left_behind(world: World) -> None:
     old = live(world, summary)
-    mark = world.store.marks(old)[0]
-    assert world.store.flush([BucketFlush(old, 0, mark.token, replace(mark, checksum=mark.checksum ^ 1), (), ())])
+    checkpoint = world.store.checkpoints(old)[0]
+    assert world.store.flush(
+        [BucketFlush(old, 0, checkpoint.token, replace(checkpoint, checksum=checkpoint.checksum ^ 1), (), ())]
+    )
     result = rebuild(world, summary).run()
     assert (result.agreement, result.swapped, result.exit_code) == (Agreement.DIFFERENT, False, 3)
     assert abs(result.checksum - result.old_checksum) == 1
@@ -92,7 +94,7 @@ def test_rows_that_differ_are_not_swapped_in_and_not_left_behind(world: World) -
 
 
 class _Overtaken(MemoryViewStore):
-    """The live generation moves on between the last look at it and the swap, once: a tail was faster."""
+    """The live generation moves on between the last look at it and the swap, once: a projector was faster."""
 
     is_careless = False
     overtake: Callable[[], object] | None = None
@@ -112,7 +114,7 @@ def test_a_generation_that_was_overtaken_catches_up_before_it_goes_live(is_carel
     bench.write(out("b1", "h1", tea=1))
     bench.settle()
     old = bench.live(household_spend)
-    group = Group(bench.log.reader, [Follower(household_spend, old, store)], store)
+    group = SharedSubscription(bench.log.reader, [ProjectionWriter(household_spend, old, store)], store)
 
     def overtake() -> None:
         bench.write(out("b2", "h1", tea=1))
@@ -122,7 +124,7 @@ def test_a_generation_that_was_overtaken_catches_up_before_it_goes_live(is_carel
     store.is_careless, store.overtake = is_careless, overtake
     assert rebuild(bench, household_spend, keep=3600.0).run().swapped
     new = bench.live(household_spend)
-    assert covered(new, store.marks(new)).covers(covered(old, store.marks(old))) is not is_careless
+    assert covered(new, store.checkpoints(new)).covers(covered(old, store.checkpoints(old))) is not is_careless
 
 
 def never(row: Summary | None, event: LedgerEvent) -> Summary | None:
@@ -156,11 +158,11 @@ def test_what_is_replaced_stays_for_a_while_and_goes_at_a_later_rebuild(world: W
         change(world.store, summary.name, lambda registry, over=over: registry.with_generation(over))  # type: ignore[misc]
     fifth = rebuild(world, summary).run()
     assert ids(world, summary) == {fifth.generation}
-    assert world.store.marks(first) == {}
+    assert world.store.checkpoints(first) == {}
 
 
 def test_events_written_during_the_rebuild_are_in_it_before_it_is_live(world: World) -> None:
-    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         world.client.send_many(list(histories(stranger(6), 50)))
         return run_here(job, plan, tell)
 
@@ -176,7 +178,7 @@ def test_events_written_during_the_rebuild_are_in_it_before_it_is_live(world: Wo
 def test_a_generation_that_somebody_removed_is_never_live(world: World) -> None:
     before = live(world, summary)
 
-    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         results = run_here(job, plan, tell)
         remove(world.store, job.generation)
         return results
@@ -192,7 +194,7 @@ def test_a_generation_that_somebody_removed_is_never_live(world: World) -> None:
 def test_a_generation_that_a_tail_began_meanwhile_goes_when_the_rebuilt_one_is_live(world: World) -> None:
     change(world.store, summary.name, lambda registry: registry.without(live(world, summary).id))
 
-    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         open_generation(world.store, summary, plan.topics, Phase.SEALED)
         return run_here(job, plan, tell)
 

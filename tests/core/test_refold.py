@@ -8,7 +8,7 @@ import pytest
 
 from leftfold import ContractError, InfrastructureError
 from leftfold.engine.processing.recovery import Refold
-from leftfold.engine.processing.stream_state import MARK, SETTLED, StateMark
+from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
 from leftfold.memory import MemoryStates
 from leftfold.ports.protocols import RawRecord
 from tests.core.bench import LaneBench
@@ -46,7 +46,7 @@ def test_a_lane_on_refolded_streams_still_tells_duplicates() -> None:
     refold = Refold(baskets, store)
     refold.add(RawRecord("baskets.events", 0, 0, b"b", batch.events[0].value, batch.events[0].headers))
     refold.take(10)
-    bench.lane.hold(first.partition, store, end=1)
+    bench.processor.hold(first.partition, store, end=1)
     assert bench.run(first).counts == {"duplicates": 1}
 
 
@@ -139,7 +139,7 @@ def test_answers_and_origins_come_over_from_another_version_of_the_state() -> No
     store = MemoryStates()
     refold = Refold(baskets, store)
     partition = bench.record(COMMANDS[0]).partition
-    refold.adopt("b", bench.lane.held[partition].store.get("b") or b"")
+    refold.adopt("b", bench.processor.held[partition].store.get("b") or b"")
     stream = refold.stream("b")
     assert list(stream.answered) == ["c1", "c2"]
     assert stream.origins == {"checkout.commands/0": (5, 1)}
@@ -147,16 +147,16 @@ def test_answers_and_origins_come_over_from_another_version_of_the_state() -> No
 
 
 def test_a_state_mark_comes_back_from_its_record() -> None:
-    mark = StateMark(commands=12, events=34, writer="shop.baskets.x.0")
-    assert StateMark.decode(mark.encode()) == mark
+    checkpoint = ChangelogCheckpoint(commands=12, events=34, writer="shop.baskets.x.0")
+    assert ChangelogCheckpoint.decode(checkpoint.encode()) == checkpoint
 
 
 def test_a_mark_knows_its_topics_as_far_as_both_ids_are_known() -> None:
-    mark = StateMark(12, 34, topics={"shop.events": "A", "shop.commands": ""})
-    assert StateMark.decode(mark.encode()) == mark
-    assert mark.is_of("shop.events", {"shop.events": "A"})
-    assert not mark.is_of("shop.events", {"shop.events": "B"})
-    assert mark.is_of("shop.events", {"shop.events": ""})
-    assert mark.is_of("shop.commands", {"shop.commands": "B"})
-    older = StateMark.decode(b'{"commands":12,"events":34,"writer":"w","start":0}')
+    checkpoint = ChangelogCheckpoint(12, 34, topics={"shop.events": "A", "shop.commands": ""})
+    assert ChangelogCheckpoint.decode(checkpoint.encode()) == checkpoint
+    assert checkpoint.is_of("shop.events", {"shop.events": "A"})
+    assert not checkpoint.is_of("shop.events", {"shop.events": "B"})
+    assert checkpoint.is_of("shop.events", {"shop.events": ""})
+    assert checkpoint.is_of("shop.commands", {"shop.commands": "B"})
+    older = ChangelogCheckpoint.decode(b'{"commands":12,"events":34,"writer":"w","start":0}')
     assert older.is_of("shop.events", {"shop.events": "B"})

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, memory
-from leftfold.engine.verify.parked_retry import Retry
-from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.verify.parked_retry import RowRetry
+from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import ContractError
 from leftfold.memory import World
 from leftfold.model.view import View
@@ -44,12 +44,12 @@ def world() -> Iterator[World]:
         yield world
 
 
-def retry(world: World, view: View[Any, Any]) -> Retry:
-    return Retry(view, world.store, lambda: SteadyLog(world.log.reader()))
+def retry(world: World, view: View[Any, Any]) -> RowRetry:
+    return RowRetry(view, world.store, lambda: SteadyLog(world.log.reader()))
 
 
 def parked(world: World) -> set[str]:
-    return {key for mark in world.store.marks(live(world, summary)).values() for key in mark.parked}
+    return {key for checkpoint in world.store.checkpoints(live(world, summary)).values() for key in checkpoint.parked}
 
 
 def test_a_mended_fold_frees_every_parked_row(world: World) -> None:
@@ -71,11 +71,11 @@ def test_a_sample_shows_what_mended_code_would_free_and_a_verification_leaves_it
 
 
 def test_the_same_fold_parks_them_again_and_changes_nothing(world: World) -> None:
-    before = world.store.marks(live(world, summary))
+    before = world.store.checkpoints(live(world, summary))
     result = retry(world, summary).run(live(world, summary))
     assert (result.freed, set(result.parked)) == ((), parked(world))
     assert all("cannot digest" in why for why in result.parked.values())
-    assert world.store.marks(live(world, summary)) == before
+    assert world.store.checkpoints(live(world, summary)) == before
 
 
 def test_one_key_is_freed_and_the_others_wait_on(world: World) -> None:
@@ -90,7 +90,7 @@ def test_a_key_that_is_not_parked_is_told(world: World) -> None:
 
 
 def test_a_tail_that_is_faster_makes_it_fold_on(world: World) -> None:
-    """Somebody else's flush comes between the read of the mark and ours, twice; events have arrived meanwhile."""
+    """Somebody else's flush comes between the read of the checkpoint and ours, twice; events have arrived meanwhile."""
     generation, store = live(world, summary), world.store
     world._tail.close()
     flush, left = store.flush, [2]
@@ -98,11 +98,11 @@ def test_a_tail_that_is_faster_makes_it_fold_on(world: World) -> None:
     def beaten(flushes: Any) -> bool:
         if left[0]:
             left[0] -= 1
-            other = Follower(fixed, generation, store)
+            other = ProjectionWriter(fixed, generation, store)
             assert flush(
                 [
                     BucketFlush(generation, b, m.token, replace(m, token=f"x{left}{b}"), (), ())
-                    for b, m in other.marks.items()
+                    for b, m in other.checkpoints.items()
                 ]
             )
         return flush(flushes)

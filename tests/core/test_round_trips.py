@@ -7,7 +7,7 @@ import pytest
 
 from leftfold.client import Reader, Views
 from leftfold.memory import MemoryViewStore
-from leftfold.ports.queries import Counting, Glance, Matching, Question, Rows
+from leftfold.ports.queries import Counting, GetRow, Matching, Query, Rows
 from tests.core.folding import FoldBench, out
 from tests.core.shop import Spend, household_spend
 
@@ -19,9 +19,9 @@ class Counted(MemoryViewStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[type[Question[Any]]] = []
+        self.asked: list[type[Query[Any]]] = []
 
-    def ask(self, question: Question[A], /) -> A:
+    def ask(self, question: Query[A], /) -> A:
         """Counts it."""
         self.asked.append(type(question))
         return super().ask(question)
@@ -41,7 +41,7 @@ def store() -> Counted:
 @pytest.mark.parametrize(
     ("read", "trips"),
     [
-        (lambda reader: reader.get("h01"), [Glance]),
+        (lambda reader: reader.get("h01"), [GetRow]),
         (lambda reader: reader.entry("h01"), [Rows]),
         (lambda reader: reader.many([f"h{n:02d}" for n in range(30)]), [Rows]),
         (lambda reader: reader.count(), [Rows]),
@@ -54,7 +54,7 @@ def store() -> Counted:
     ],
 )
 def test_a_read_over_all_buckets_takes_as_many_round_trips_as_one_over_one(
-    store: Counted, read: Callable[[Reader[Spend]], object], trips: list[type[Question[Any]]]
+    store: Counted, read: Callable[[Reader[Spend]], object], trips: list[type[Query[Any]]]
 ) -> None:
     reader = Views(store)[household_spend]
     read(reader)

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from leftfold import FoldView, memory
-from leftfold.engine.rebuild.sorted_fold import ItemWriter, OpenedRecords, partitions_for, sampled
+from leftfold.engine.rebuild.sorted_fold import OpenedRecords, UpdateSorter, partitions_for, sampled
 from leftfold.engine.verify.verification import Verify
 from leftfold.memory import World
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import BulkRecord, Range, ReadRecord, SteadyLog
-from leftfold.ports.flush import Mark
+from leftfold.ports.bulk import BulkRecord, OffsetRange, ReadRecord, SteadyLog
+from leftfold.ports.flush import Checkpoint
 from tests.core.test_rebuild_swap import live
 from tests.ledger import LedgerEvent, Move, Summary, app, by_owner, by_tag, summary
 
@@ -58,7 +58,7 @@ class Watched(SteadyLog):
         self.parts: list[int] = []
         self.opened: set[tuple[int, int]] = set()
 
-    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range."""
         self.parts.append(part.partition)
         for records in super().read(part):
@@ -74,9 +74,9 @@ def sampling(world: World, view: View[Any, Any]) -> tuple[Verify, Watched]:
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.6])
 def test_no_more_is_read_and_decoded_than_the_share(world: World, share: float) -> None:
     verify, log = sampling(world, summary)
-    marks = world.store.marks(live(world, summary))
+    checkpoints = world.store.checkpoints(live(world, summary))
     found = verify.sample(live(world, summary), share)
-    assert len(log.parts) == math.ceil(share * len(marks)), "each of the four partitions holds about a quarter"
+    assert len(log.parts) == math.ceil(share * len(checkpoints)), "each of the four partitions holds about a quarter"
     each = len(list(world.events("ledgers"))) // LEDGERS
     assert len(log.opened) == found.rows * each, "the events of the sampled streams alone"
     assert 0 < found.rows <= 2 * share * LEDGERS
@@ -93,20 +93,22 @@ def test_what_a_change_does_to_the_rows_of_the_sample_is_told(world: World) -> N
 
 @pytest.mark.parametrize("view", [by_owner, by_tag], ids=lambda view: view.name)
 def test_of_other_views_only_the_items_of_sampled_rows_are_made(world: World, view: View[Any, Any]) -> None:
-    part = Range("ledgers.events", 0, 0, world.log.reader().ends(["ledgers.events"]).next_offset("ledgers.events", 0))
+    part = OffsetRange(
+        "ledgers.events", 0, 0, world.log.reader().ends(["ledgers.events"]).next_offset("ledgers.events", 0)
+    )
     records = [record for batch in SteadyLog(world.log.reader()).read(part) for record in batch]
     opened = OpenedRecords([view]).of(part, records)
-    whole = list(ItemWriter(view, 4).items(0, opened))
-    mine = list(ItemWriter(view, 4, 0.3).items(0, opened))
+    whole = list(UpdateSorter(view, 4).items(0, opened))
+    mine = list(UpdateSorter(view, 4, 0.3).items(0, opened))
     assert 0 < len(mine) < len(whole)
     assert [item._replace(nth=0) for item in mine] == [i._replace(nth=0) for i in whole if sampled(i.key, 0.3)]
 
 
 def test_the_partitions_of_a_sample_are_the_largest_and_hold_the_share() -> None:
-    marks = {bucket: Mark(Position(), rows=rows) for bucket, rows in enumerate((10, 0, 60, 30))}
-    chosen, within = partitions_for(0.3, marks)
+    checkpoints = {bucket: Checkpoint(Position(), rows=rows) for bucket, rows in enumerate((10, 0, 60, 30))}
+    chosen, within = partitions_for(0.3, checkpoints)
     assert (list(chosen), within) == ([2], 0.5)
-    chosen, within = partitions_for(0.8, marks)
+    chosen, within = partitions_for(0.8, checkpoints)
     assert (list(chosen), round(within, 3)) == ([2, 3], 0.889)
-    empty = {0: Mark(Position()), 1: Mark(Position())}
+    empty = {0: Checkpoint(Position()), 1: Checkpoint(Position())}
     assert partitions_for(0.01, empty) == (empty, 0.01), "where there are no rows yet, all is read"

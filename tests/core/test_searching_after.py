@@ -33,7 +33,7 @@ def searches(reader: Reader[Spend, str], **wait: Any) -> list[Callable[[], Any]]
 
 
 def written(bench: FoldBench) -> Position:
-    """Just behind an event that makes a household gold, and that no tail has folded."""
+    """Just behind an event that makes a household gold, and that no projector has folded."""
     (record,) = bench.write(out("b1", "h", p=10))
     return Position.at(TOPIC, record.partition, record.offset + 1)
 

@@ -1,4 +1,4 @@
-"""Several tails share the buckets of a view: each bucket has one, none stands still, and the rows are the log's."""
+"""Several projectors share the buckets of a view: each bucket has one, and the rows are the log's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leftfold.engine.views.projector import Tail, shares_of
+from leftfold.engine.views.projector import Projector, shares_of
 from leftfold.model import keys as names
 from leftfold.ports.flush import Generation
 from leftfold.testing import fold
@@ -69,7 +69,7 @@ def test_a_silent_tail_is_replaced_when_its_lease_is_over_and_its_late_flush_wri
     bench.until(second, lambda: len(buckets(second, "open_baskets")) == 4)
     bench.until(second, lambda: not second.step(0.0) and second.caught_up())
     assert len(bench.rows(open_baskets)) == 1
-    (zombie,) = first.followers()
+    (zombie,) = first.writers()
     assert not zombie.fold((), zombie.position())
 
 
@@ -94,7 +94,7 @@ def test_a_new_generation_goes_live_when_every_share_is_there() -> None:
     for number in range(8):
         bench.write(Added(basket_id=f"b{number}", product="p", price=Decimal(1)))
     first = bench.tail(member="first", lease=60.0)
-    bench.store.attend([names.tails("open_baskets", open_baskets.hash)], "second", 60.0)
+    bench.store.heartbeat([names.tails("open_baskets", open_baskets.hash)], "second", 60.0)
     for _ in range(20):
         first.step(0.0)
     assert bench.store.registry("open_baskets").live == {}, "half of it is empty"
@@ -102,12 +102,12 @@ def test_a_new_generation_goes_live_when_every_share_is_there() -> None:
     assert len(bench.rows(open_baskets)) == 8
 
 
-def buckets(tail: Tail, view: str) -> list[int]:
-    """Those that a tail folds."""
-    return [b for follower in tail.followers() if follower.view.name == view for b in follower.buckets]
+def buckets(tail: Projector, view: str) -> list[int]:
+    """Those that a projector folds."""
+    return [b for writer in tail.writers() if writer.view.name == view for b in writer.buckets]
 
 
-def settle_all(bench: FoldBench, tails: list[Tail]) -> None:
+def settle_all(bench: FoldBench, tails: list[Projector]) -> None:
     """Lets all of them work until none has anything to do."""
 
     def quiet() -> bool:

@@ -11,7 +11,7 @@ from leftfold.cli.run.run import parts_of
 from leftfold.client import Views
 from leftfold.client.results import describe
 from leftfold.engine.streaming.computed_rows import token
-from leftfold.engine.streaming.external_rows import StreamedRows
+from leftfold.engine.streaming.external_rows import ExternalRows
 from leftfold.errors import ContractError, Fenced
 from leftfold.memory import MemoryViewStore
 from leftfold.ports.flush import BucketFlush, Generation
@@ -43,8 +43,8 @@ def at(*offsets: int) -> Position:
     return Position({TOPIC: dict(enumerate(offsets))})
 
 
-def opened(store: MemoryViewStore) -> tuple[StreamedRows[Level, str], Generation]:
-    rows = StreamedRows(levels, store, TOPICS)
+def opened(store: MemoryViewStore) -> tuple[ExternalRows[Level, str], Generation]:
+    rows = ExternalRows(levels, store, TOPICS)
     return rows, rows.open()
 
 
@@ -120,9 +120,9 @@ def test_another_version_and_other_partitions_begin_with_nothing() -> None:
     store = MemoryViewStore()
     rows, generation = opened(store)
     rows.write(rows.take(), at(1, 1))
-    wider = StreamedRows(levels, store, {TOPIC: 3}).open()
+    wider = ExternalRows(levels, store, {TOPIC: 3}).open()
     raised = StreamedView("levels", events=Read, row=Level, key=gauge_of, indexes=("level",), version=2)
-    next_rows = StreamedRows(raised, store, TOPICS)
+    next_rows = ExternalRows(raised, store, TOPICS)
     assert len({generation.id, wider.id, next_rows.open().id}) == 3
     assert not next_rows.position().covers(at(0, 1))
     assert wider.id in store.registry("levels").generations, "another version's is nobody else's business"
@@ -135,8 +135,10 @@ def test_rows_that_nobody_can_go_on_with_are_seen_until_others_are_whole() -> No
     rows.put(Level("a", 1))
     rows.write(rows.take(), at(1, 1))
     rows.show()
-    mark = store.marks(torn)[0]
-    assert store.flush([BucketFlush(torn, 0, mark.token, replace(mark, token=token("another", 9)), (), (), ())])
+    checkpoint = store.checkpoints(torn)[0]
+    assert store.flush(
+        [BucketFlush(torn, 0, checkpoint.token, replace(checkpoint, token=token("another", 9)), (), (), ())]
+    )
     after, made = opened(store)
     assert made.id != torn.id
     assert Views(store)[levels].get("a", after=at(1, 1)) == Level("a", 1)
@@ -160,9 +162,9 @@ def test_a_generation_that_another_rebuild_has_removed_is_not_shown() -> None:
     rows, live = opened(store)
     rows.write(rows.take(), at(1, 1))
     rows.show()
-    first = StreamedRows(levels, store, TOPICS, anew=True)
+    first = ExternalRows(levels, store, TOPICS, anew=True)
     first.open()
-    StreamedRows(levels, store, TOPICS, anew=True).open()
+    ExternalRows(levels, store, TOPICS, anew=True).open()
     with pytest.raises(Fenced, match="has removed generation"):
         first.show()
     assert store.registry("levels").live[levels.hash] == live.id

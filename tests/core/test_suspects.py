@@ -10,23 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leftfold import Delivery
-from leftfold.engine.reactions.delivery import Pending, PendingReader
-from leftfold.engine.reactions.executor import CLEAN, DEATHS, Suspects
-from leftfold.engine.reactions.processor import Acting, Left
+from leftfold.engine.reactions.delivery import PendingDelivery, PendingReader
+from leftfold.engine.reactions.executor import CLEAN, DEATHS, PoisonPillTracker
+from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
 from tests.core.receipts import Paid, paid, receipts_with
 from tests.waiting import wait_until
 
 PLACE = ("visits.events", 0)
 
 
-def pending(offset: int) -> Pending:
+def pending(offset: int) -> PendingDelivery:
     found = PendingReader(receipts_with(lambda event, delivery: None)).read(paid("v", offset))
     assert found is not None
     return found
 
 
-def left_by(note: str) -> Suspects:
-    suspects = Suspects()
+def left_by(note: str) -> PoisonPillTracker:
+    suspects = PoisonPillTracker()
     suspects.hold(PLACE, note)
     return suspects
 
@@ -50,14 +50,14 @@ def test_what_was_under_way_at_a_death_is_suspect_until_a_try_ends() -> None:
     assert [third.deaths(pending(offset)) for offset in (3, 5)] == [2, 1]
     third.cleared(pending(3))
     assert [third.deaths(pending(offset)) for offset in (3, 5)] == [0, 1]
-    assert json.loads(third.farewell(PLACE, 0)) == {"deaths": {"5": 1}, "at": []}
-    assert third.farewell(PLACE, 6) == CLEAN, "what is done is nobody's suspect"
+    assert json.loads(third.handoff_metadata(PLACE, 0)) == {"deaths": {"5": 1}, "at": []}
+    assert third.handoff_metadata(PLACE, 6) == CLEAN, "what is done is nobody's suspect"
 
 
 def test_what_is_under_way_when_it_leaves_in_order_has_killed_nobody() -> None:
     suspects = left_by('{"deaths":{"3":1},"at":[]}')
     suspects.note(PLACE, 0, {3})
-    assert left_by(suspects.farewell(PLACE, 0)).deaths(pending(3)) == 1
+    assert left_by(suspects.handoff_metadata(PLACE, 0)).deaths(pending(3)) == 1
 
 
 def test_behind_a_great_many_events_nothing_is_noted_any_more() -> None:
@@ -95,10 +95,10 @@ class Begun:
 
     def __init__(self) -> None:
         self.beside: list[tuple[int, str]] = []
-        self.notes: list[Mapping[tuple[str, int], Left]] = []
+        self.notes: list[Mapping[tuple[str, int], Handoff]] = []
         self.parked: list[tuple[int, str]] = []
 
-    def acting(self) -> Acting:
+    def acting(self) -> ReactionProcessor:
         """With notes that are always written."""
 
         def act(event: Paid, delivery: Delivery) -> None:
@@ -108,17 +108,17 @@ class Begun:
             self.notes.append(acting.left())
             return True
 
-        def park(pending: Pending, error: BaseException) -> None:
+        def park(pending: PendingDelivery, error: BaseException) -> None:
             self.parked.append((pending.record.offset, str(error)))
 
-        acting = Acting(receipts_with(act), park, note=note)
+        acting = ReactionProcessor(receipts_with(act), park, note=note)
         return acting
 
 
 def test_suspects_are_tried_one_by_one_and_the_third_death_is_the_last() -> None:
     begun = Begun()
     acting = begun.acting()
-    acting.hold(PLACE, Left(0, f'{{"deaths":{{"1":{DEATHS - 1},"2":1}},"at":[1,3]}}'))
+    acting.hold(PLACE, Handoff(0, f'{{"deaths":{{"1":{DEATHS - 1},"2":1}},"at":[1,3]}}'))
     for offset in range(5):
         acting.take(paid(f"v{offset}", offset))
 
@@ -136,12 +136,12 @@ def test_suspects_are_tried_one_by_one_and_the_third_death_is_the_last() -> None
 def test_what_cannot_be_noted_does_not_begin() -> None:
     tried: list[int] = []
     written = [False]
-    acting = Acting(
+    acting = ReactionProcessor(
         receipts_with(lambda event, delivery: tried.append(event.number)),
         lambda pending, error: None,
         note=lambda: written[0],
     )
-    acting.hold(PLACE, Left(0, "w"))
+    acting.hold(PLACE, Handoff(0, "w"))
     acting.take(paid("a", 0))
     acting.take(paid("b", 1))
     for _ in range(3):

@@ -86,10 +86,10 @@ def test_a_stream_keyed_row_carries_the_version_of_its_stream() -> None:
 def test_every_mark_moves_touched_or_not() -> None:
     bench = FoldBench()
     tail = bench.settle()
-    before = bench.store.marks(bench.live(household_spend))
+    before = bench.store.checkpoints(bench.live(household_spend))
     (record,) = bench.write(out("b", "h", p=1))
     bench.settle(tail)
-    after = bench.store.marks(bench.live(household_spend))
+    after = bench.store.checkpoints(bench.live(household_spend))
     assert {m.position.next_offset(TOPIC, record.partition) for m in after.values()} == {record.offset + 1}
     assert all(after[bucket].token != before[bucket].token for bucket in after)
     behind = Position.at(TOPIC, record.partition, record.offset + 1)
@@ -100,8 +100,8 @@ def test_a_bucket_of_a_stream_keyed_view_speaks_of_its_own_partition_only() -> N
     bench = FoldBench()
     bench.write(OPENED)
     bench.settle()
-    for bucket, mark in bench.store.marks(bench.live(open_baskets)).items():
-        assert set(mark.position.offsets.get(TOPIC, {})) <= {bucket}
+    for bucket, checkpoint in bench.store.checkpoints(bench.live(open_baskets)).items():
+        assert set(checkpoint.position.offsets.get(TOPIC, {})) <= {bucket}
 
 
 def test_no_flush_falls_inside_a_decision() -> None:
@@ -123,8 +123,8 @@ def test_half_a_decision_waits_for_its_other_half() -> None:
     for _ in range(5):
         tail.step(0.0)
     assert bench.rows(open_baskets) == {}
-    marks = bench.store.marks(bench.live(open_baskets))
-    assert marks[first.partition].position.next_offset(TOPIC, first.partition) <= first.offset
+    checkpoints = bench.store.checkpoints(bench.live(open_baskets))
+    assert checkpoints[first.partition].position.next_offset(TOPIC, first.partition) <= first.offset
     bench.write(ADDED, ce_decision=b"2/2")
     bench.settle(tail)
     assert bench.rows(open_baskets) == {"b": Summary(1, ONE)}
@@ -174,10 +174,10 @@ def test_checksums_are_kept_per_bucket_and_add_up() -> None:
     for number in range(20):
         bench.write(out(f"b{number}", f"h{number}", p=1))
     bench.settle()
-    marks = bench.store.marks(bench.live(household_spend))
-    assert f"{checksum(list(marks.values())):032x}" == bench.views[household_spend].describe().checksum
-    assert sum(mark.rows for mark in marks.values()) == 20
-    assert {mark.time for mark in marks.values()} == {"", "2026-01-01T00:00:00Z"}
+    checkpoints = bench.store.checkpoints(bench.live(household_spend))
+    assert f"{checksum(list(checkpoints.values())):032x}" == bench.views[household_spend].describe().checksum
+    assert sum(checkpoint.rows for checkpoint in checkpoints.values()) == 20
+    assert {checkpoint.time for checkpoint in checkpoints.values()} == {"", "2026-01-01T00:00:00Z"}
 
 
 def test_all_kinds_of_view_have_the_buckets_that_their_kind_has() -> None:

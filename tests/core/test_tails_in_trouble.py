@@ -1,6 +1,6 @@
 """Tails whose store fails at any moment, with folds that fail, too: at the end nothing is lost and nothing double.
 
-The oracle is one tail without trouble on the same log.
+The oracle is one projector without trouble on the same log.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from leftfold import FoldView, SpreadView, View
 from leftfold.engine.views import projector as tail
 from leftfold.engine.views import subscription as group
 from leftfold.engine.views.generations import open_generation
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError
 from leftfold.memory import MemoryViewStore
-from leftfold.ports.flush import BucketFlush, Generation, Landed, Mark, Phase, Snapshot
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Landed, Phase, Snapshot
 from tests.core.folding import TOPIC, FoldBench
 from tests.core.shop import CheckedOut, household_of
 
@@ -94,12 +94,12 @@ class Troubled(MemoryViewStore):
         return Landed(written=False) if trouble.startswith("lost") else Unasked()
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:
-        before = {flush.bucket: self.marks(flush.generation).get(flush.bucket) for flush in flushes}
+        before = {flush.bucket: self.checkpoints(flush.generation).get(flush.bucket) for flush in flushes}
         written = super().flush(flushes)
         for flush in flushes if written else ():
-            mark = before[flush.bucket]
-            assert mark is not None
-            assert flush.mark.position.covers(mark.position), "a mark went back"
+            checkpoint = before[flush.bucket]
+            assert checkpoint is not None
+            assert flush.checkpoint.position.covers(checkpoint.position), "a mark went back"
         return written
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
@@ -109,14 +109,14 @@ class Troubled(MemoryViewStore):
 
 
 class Trouble:
-    """A bench whose tails are stepped, and whose log is written, at random."""
+    """A bench whose projectors are stepped, and whose log is written, at random."""
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.chance = chance = random.Random(seed)
         self.bench = FoldBench(*VIEWS)
         self.store = self.bench.store = Troubled(chance, chance.choice([0.05, 0.3]))
         monkeypatch.setattr(group, "FLUSH_ROWS", chance.choice([1, 3, 10, 1000]))
-        monkeypatch.setattr(tail, "Follower", partial(Follower, most=chance.choice([0, 1, 3, 1000])))
+        monkeypatch.setattr(tail, "ProjectionWriter", partial(ProjectionWriter, most=chance.choice([0, 1, 3, 1000])))
         self.tails = [
             self.bench.tail(
                 member=f"tail {n}", lease=60.0, batch=chance.choice([1, 3, 10]), growth=chance.choice([1, 2, 64]),
@@ -139,7 +139,7 @@ class Trouble:
                 if 0 < len(there) < 3:
                     open_generation(self.store, view, next(iter(there)).topics, Phase.SEALED)
 
-    def step(self, tail: Tail) -> None:
+    def step(self, tail: Projector) -> None:
         with suppress(InfrastructureError):
             tail.step(0.0)
 
@@ -147,7 +147,10 @@ class Trouble:
         """Everybody works, without trouble, until every generation of every view is at the end."""
         self.store.share = 0.0
         ends, deadline = self.bench.log.reader().ends([TOPIC]), time.monotonic() + SECONDS
-        while any(not mark.position.covers(mine(g, n, ends)) for g, n, mark in self.marks()) or not self.live():
+        while (
+            any(not checkpoint.position.covers(mine(g, n, ends)) for g, n, checkpoint in self.checkpoints())
+            or not self.live()
+        ):
             assert time.monotonic() < deadline, self.bench.reports
             for one in self.tails:
                 self.step(one)
@@ -155,10 +158,12 @@ class Trouble:
     def live(self) -> bool:
         return all(self.store.registry(view.name).live_of(view.hash) for view in VIEWS)
 
-    def marks(self) -> list[tuple[Generation, int, Mark]]:
-        """The marks of every generation."""
+    def checkpoints(self) -> list[tuple[Generation, int, Checkpoint]]:
+        """The checkpoints of every generation."""
         generations = [g for view in VIEWS for g in self.store.registry(view.name).generations.values()]
-        return [(g, bucket, mark) for g in generations for bucket, mark in self.store.marks(g).items()]
+        return [
+            (g, bucket, checkpoint) for g in generations for bucket, checkpoint in self.store.checkpoints(g).items()
+        ]
 
     def _decide(self) -> None:
         basket, chance = f"b{self.chance.randrange(12)}", self.chance
@@ -180,12 +185,12 @@ def mine(generation: Generation, bucket: int, ends: Any) -> Any:
 def contents(store: MemoryViewStore, generation: Generation) -> dict[int, Any]:
     """Everything that a generation holds, by bucket, but the names of flushes."""
     found = {}
-    for number, mark in store.marks(generation).items():
+    for number, checkpoint in store.checkpoints(generation).items():
         bucket = store.bucket(generation, number)
         assert bucket is not None
         entries = {key: dict(values) for key, values in bucket.indexed.items()}
         rows = {key: dict(fields) for key, fields in bucket.rows.items()}
-        found[number] = rows, entries, replace(mark, token="", phase=Phase.LIVE, parked=dict(mark.parked))
+        found[number] = rows, entries, replace(checkpoint, token="", phase=Phase.LIVE, parked=dict(checkpoint.parked))
     return found
 
 
@@ -208,7 +213,7 @@ def test_whatever_fails_and_whenever_every_generation_is_what_one_quiet_tail_mak
 
 
 def test_twin_where_a_failed_flush_is_taken_for_sent_events_are_lost_or_double(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Follower, "rewind", lambda self: self._fold.pass_over(self.marks))
+    monkeypatch.setattr(ProjectionWriter, "rewind", lambda self: self._fold.skip(self.checkpoints))
     monkeypatch.setattr(f"{__name__}.SECONDS", 10.0)
     with pytest.raises(AssertionError):
         _all_seeds(monkeypatch)

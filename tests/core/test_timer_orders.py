@@ -10,9 +10,9 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from leftfold.engine.causation import step_of
-from leftfold.engine.processing.event_time import SourceTime, TimeMark, told_time
+from leftfold.engine.processing.event_time import SourceTime, Watermark, told_time
 from leftfold.engine.processing.process_instance import Due, Instance, InstanceCodec
-from leftfold.engine.processing.process_reactor import Outcome, Passed, Reactor, Took
+from leftfold.engine.processing.process_reactor import InputAccepted, InputSkipped, Outcome, Reactor
 from leftfold.engine.processing.process_wire import Router, due_record, read_input
 from leftfold.engine.processing.recovery import ProcessRefold
 from leftfold.engine.processing.stream_state import MemoryStates
@@ -65,7 +65,7 @@ class Taking:
 def taking() -> Taking:
     """An order that waits for its payment."""
     taking = Taking()
-    assert isinstance(taking.take(routed(Placed(order="o", product="p", at=NOW), 0)), Took)
+    assert isinstance(taking.take(routed(Placed(order="o", product="p", at=NOW), 0)), InputAccepted)
     return taking
 
 
@@ -73,7 +73,7 @@ def test_a_timer_that_is_fired_sends_its_command_which_bears_the_time_of_the_ord
     timer = taking.timer()
     fired = order(timer, Action.FIRE)
     outcome = taking.take(fired)
-    assert isinstance(outcome, Took)
+    assert isinstance(outcome, InputAccepted)
     (reaction,) = outcome.commands
     assert reaction.sent.type == "orders.Drop.v1"
     assert header(fired.headers, "ce_time") == b"2026-01-01T00:05:00Z"
@@ -82,7 +82,7 @@ def test_a_timer_that_is_fired_sends_its_command_which_bears_the_time_of_the_ord
 
 def test_a_timer_that_is_cancelled_sends_nothing_and_is_gone(taking: Taking) -> None:
     before = taking.instance.version
-    assert taking.take(order(taking.timer(), Action.CANCEL)) == Took(())
+    assert taking.take(order(taking.timer(), Action.CANCEL)) == InputAccepted(())
     assert taking.instance.timers == {}
     assert taking.instance.version == before + 1
 
@@ -92,8 +92,8 @@ def test_whatever_comes_second_for_one_setting_does_nothing(taking: Taking) -> N
     by_itself = due_record("trade", "checkout", "o", "patience", timer.due, 0)
     orders = [order(timer, Action.FIRE), order(timer, Action.CANCEL), by_itself, order(timer, Action.FIRE)]
     outcomes = [taking.take(out) for out in orders]
-    assert [isinstance(outcome, Took) for outcome in outcomes] == [True, False, False, False]
-    assert outcomes[1:] == [Passed("cancelled")] * 3
+    assert [isinstance(outcome, InputAccepted) for outcome in outcomes] == [True, False, False, False]
+    assert outcomes[1:] == [InputSkipped("cancelled")] * 3
 
 
 def test_an_order_for_a_setting_leaves_a_later_one_alone(taking: Taking) -> None:
@@ -102,10 +102,10 @@ def test_an_order_for_a_setting_leaves_a_later_one_alone(taking: Taking) -> None
     taking.take(routed(Placed(order="o", product="p", at=SOON), 1))
     assert taking.instance.timers["patience"].by != stale.due.by
     for action in Action:
-        assert taking.take(order(stale, action)) == Passed("cancelled")
+        assert taking.take(order(stale, action)) == InputSkipped("cancelled")
     assert taking.instance.timers["patience"].at == "2026-01-01T01:05:00Z"
     careless = stale._replace(due=taking.instance.timers["patience"])
-    assert isinstance(taking.take(order(careless, Action.FIRE)), Took)
+    assert isinstance(taking.take(order(careless, Action.FIRE)), InputAccepted)
 
 
 @for_all(st.lists(st.sampled_from(["placed", "fire", "cancel", "due", "stale"]), max_size=8))
@@ -167,29 +167,29 @@ def test_a_setting_that_was_replaced_counts_as_taken(taking: Taking) -> None:
 
 
 def appended(offset: int) -> int:
-    """When the broker appended a mark, in milliseconds: later than all that the marks say."""
+    """When the broker appended a checkpoint, in milliseconds: later than all that the checkpoints say."""
     return int(SOON.timestamp() * 1000) + 1_000 * offset
 
 
-def mark(offset: int, **sources: SourceTime) -> RawRecord:
-    told = TimeMark({f"{name}/0": source for name, source in sources.items()})
+def checkpoint(offset: int, **sources: SourceTime) -> RawRecord:
+    told = Watermark({f"{name}/0": source for name, source in sources.items()})
     return RawRecord("checkout.time", 0, offset, None, told.encode(), (), appended(offset))
 
 
 def test_the_time_of_the_log_is_that_of_the_slowest_source_by_its_last_mark() -> None:
     early, late = SourceTime(NOW, NOW), SourceTime(SOON, SOON)
-    marks = [
-        mark(1, a=early, b=early),
-        mark(2, a=late),
+    checkpoints = [
+        checkpoint(1, a=early, b=early),
+        checkpoint(2, a=late),
         RawRecord("checkout.time", 0, 3, None, b"newer", (), appended(9)),
     ]
-    told = told_time(marks, ["a/0", "b/0"])
+    told = told_time(checkpoints, ["a/0", "b/0"])
     assert (told.now, told.slowest, told.silent) == (NOW, "b/0", ())
     assert told.told == SOON + timedelta(seconds=2)
 
 
 def test_while_a_source_is_silent_nobody_knows_how_late_it_is() -> None:
-    told = told_time([mark(1, a=SourceTime(NOW, NOW), b=SourceTime())], ["a/0", "b/0", "c/0"])
+    told = told_time([checkpoint(1, a=SourceTime(NOW, NOW), b=SourceTime())], ["a/0", "b/0", "c/0"])
     assert (told.now, told.slowest, told.silent) == (None, "", ("b/0", "c/0"))
     assert told_time([], ["a/0"]).told is None
 

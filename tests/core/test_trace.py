@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from leftfold import memory
 from leftfold.engine import causation as trace_search
-from leftfold.engine.causation import Found, Node, Step, Trace, made_at, search, step_of
+from leftfold.engine.causation import Found, Trace, TraceNode, TraceStep, made_at, search, step_of
 from leftfold.memory.event_log import MemoryLog
-from leftfold.model.position import Place, Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.protocols import RawRecord
 from tests.core.trade import PATIENCE, Pay, app
 from tests.core.trade import Place as PlaceOrder
@@ -26,16 +26,18 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TOPICS = ("orders.commands", "orders.events", "checkout.commands")
 
 
-def step(id_: str, cause: str = "", offset: int = 0, topic: str = "orders.events", beside: str = "") -> Step:
-    return Step("event", id_, cause, "c", "orders.Placed.v1", "o", Place(topic, 0, offset), offset, "", "", beside)
+def step(id_: str, cause: str = "", offset: int = 0, topic: str = "orders.events", beside: str = "") -> TraceStep:
+    return TraceStep(
+        "event", id_, cause, "c", "orders.Placed.v1", "o", RecordAddress(topic, 0, offset), offset, "", "", beside
+    )
 
 
-def shape(trace: Trace) -> list[tuple[str, int, bool, tuple[Place, ...], bool]]:
+def shape(trace: Trace) -> list[tuple[str, int, bool, tuple[RecordAddress, ...], bool]]:
     return [(node.id, depth, node.step is None, tuple(node.again), node.is_loop) for node, depth in trace.walk()]
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Step]:
+def histories(draw: st.DrawFn) -> list[TraceStep]:
     """Records that name each other, themselves and nobody, some of one id."""
     ids = st.sampled_from([f"i{n}" for n in range(8)])
     count = draw(st.integers(0, 14))
@@ -52,15 +54,15 @@ def histories(draw: st.DrawFn) -> list[Step]:
 
 
 @for_all(histories(), st.randoms())
-def test_any_order_of_records_gives_the_same_tree(steps: list[Step], chance: random.Random) -> None:
+def test_any_order_of_records_gives_the_same_tree(steps: list[TraceStep], chance: random.Random) -> None:
     shuffled = list(steps)
     chance.shuffle(shuffled)
     assert shape(Trace(steps)) == shape(Trace(shuffled))
 
 
 @for_all(histories())
-def test_every_record_is_shown_once_whatever_it_says_of_its_cause(steps: list[Step]) -> None:
-    shown: list[Place] = []
+def test_every_record_is_shown_once_whatever_it_says_of_its_cause(steps: list[TraceStep]) -> None:
+    shown: list[RecordAddress] = []
     for node, _ in Trace(steps).walk():
         shown += [node.step.at] if node.step is not None else []
         shown += node.again
@@ -68,7 +70,7 @@ def test_every_record_is_shown_once_whatever_it_says_of_its_cause(steps: list[St
 
 
 @for_all(histories())
-def test_what_is_shown_below_a_step_is_what_names_it_as_its_cause(steps: list[Step]) -> None:
+def test_what_is_shown_below_a_step_is_what_names_it_as_its_cause(steps: list[TraceStep]) -> None:
     for node, _ in Trace(steps).walk():
         for child in node.children:
             assert child.parent is node
@@ -151,7 +153,7 @@ def traced(log: MemoryLog, id_: str) -> Trace:
     return Trace(step for record in found.records if (step := step_of(record)) is not None)
 
 
-def path(node: Node) -> Sequence[str]:
+def path(node: TraceNode) -> Sequence[str]:
     """The kinds from a step up to what began it all."""
     return [node.step.kind if node.step else "?", *(path(node.parent) if node.parent else ())]
 

@@ -1,4 +1,4 @@
-"""Two versions of one view are followed at once, each by tails of its own code, as while an upgrade is rolled out."""
+"""Two versions of one view are folded at once, each by projectors of its own code, as during an upgrade."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from leftfold import FoldView
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.model import keys as names
 from leftfold.testing import fold
 from tests.core.folding import FoldBench
@@ -55,7 +55,7 @@ def rolled_out() -> list[str]:
     ]
 
 
-def steps(tails: list[Tail], count: int) -> None:
+def steps(tails: list[Projector], count: int) -> None:
     """Lets each work so often, by turns."""
     for _ in range(count):
         for tail in tails:

@@ -1,6 +1,7 @@
 """Rows that cannot be stored for a moment: whoever sees the whole log parks by what they are in the end.
 
-A tail must store them where its flushes fall, so it may park more, until somebody retries; it never has other rows.
+A projector must store them where its flushes fall, so it may park more, until somebody retries; it never has other
+rows.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from leftfold.engine.archive.gaps import beginning
 from leftfold.engine.rebuild import sorted_fold as bulk_buckets
 from leftfold.engine.rebuild.result import Agreement
 from leftfold.engine.rebuild.tasks import BulkJob
-from leftfold.engine.streaming.microbatch import BatchCourse
-from leftfold.engine.verify.parked_retry import Retry
+from leftfold.engine.streaming.microbatch import MicroBatchDriver
+from leftfold.engine.verify.parked_retry import RowRetry
 from leftfold.engine.verify.verification import Verify
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.engine.views.generations import change, open_generation
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.row_folding import Tracked, check_storable
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.row_folding import StepwiseFold, check_storable
 from leftfold.memory import MemoryLog, MemoryViewStore
 from leftfold.ports.bulk import SteadyLog
 from leftfold.ports.flush import Generation, Phase
@@ -82,13 +83,13 @@ def logged(steps: Iterable[tuple[int, str, int]]) -> MemoryLog:
 
 
 def tailed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: ViewStore) -> Generation:
-    """The view as a tail folds it whose flushes hold so many events, over and over."""
+    """The view as a projector folds it whose flushes hold so many events, over and over."""
     generation, reader = begun(view, store), log.reader()
-    follower, decoder = Follower(view, generation, store), EventDecoder([view])
+    writer, decoder = ProjectionWriter(view, generation, store), EventDecoder([view])
     reader.seek(beginning(generation.topics))
     while not reader.position().covers(reader.ends([TOPIC])):
         for size in sizes:
-            assert follower.fold(decoder.decode_all(reader.poll(size, 0.0)), reader.position())
+            assert writer.fold(decoder.decode_all(reader.poll(size, 0.0)), reader.position())
     return generation
 
 
@@ -96,7 +97,7 @@ def streamed(view: View[Any, Any], log: MemoryLog, sizes: Sequence[int], store: 
     """The view as Spark streaming folds it, in batches of so many events."""
     generation, reader = begun(view, store), log.reader()
     ports: dict[str, Any] = {"open_store": lambda: store, "open_log": lambda: SteadyLog(log.reader())}
-    course = BatchCourse(view, generation, store.marks(generation), "run", **ports)
+    course = MicroBatchDriver(view, generation, store.checkpoints(generation), "run", **ports)
     begin, number = beginning(generation.topics), 0
     reader.seek(begin)
     while not begin.covers(reader.ends([TOPIC])):
@@ -115,7 +116,7 @@ def begun(view: View[Any, Any], store: ViewStore) -> Generation:
 
 
 def parked(generation: Generation, store: ViewStore) -> set[str]:
-    return {key for mark in store.marks(generation).values() for key in mark.parked}
+    return {key for checkpoint in store.checkpoints(generation).values() for key in checkpoint.parked}
 
 
 def rows(generation: Generation, store: ViewStore, without: Iterable[str]) -> dict[str, Any]:
@@ -189,12 +190,15 @@ def test_wherever_flushes_fall_there_are_the_same_rows_or_they_are_parked(
 def test_retry_frees_exactly_what_can_be_stored_now(engine: Any, view: Any, steps: Any, sizes: Sequence[int]) -> None:
     log, store = logged(steps), MemoryViewStore()
     generation = engine(view, log, sizes, store)
-    Retry(view, store, lambda: SteadyLog(log.reader())).run(generation)
+    RowRetry(view, store, lambda: SteadyLog(log.reader())).run(generation)
     whole, other = rebuilt(view, log)
     left = parked(whole, other)
     assert parked(generation, store) == left
     assert rows(generation, store, left) == rows(whole, other, left)
-    sums = [{b: mark.checksum for b, mark in s.marks(g).items()} for g, s in ((generation, store), (whole, other))]
+    sums = [
+        {b: checkpoint.checksum for b, checkpoint in s.checkpoints(g).items()}
+        for g, s in ((generation, store), (whole, other))
+    ]
     assert sums[0] == sums[1] or generation.buckets != whole.buckets
     assert_verified(view, log, generation, store)
 
@@ -215,18 +219,20 @@ def test_a_rebuild_takes_the_place_of_a_tail_that_parked_more(view: Any, steps: 
 def test_twin_who_parks_for_what_a_row_was_on_the_way_finds_differences_that_are_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The tail's one flush is past the trouble of `a0`; a look at every step finds it, and so it did for neighbours."""
+    """The projector's one flush is past the trouble of `a0`; a look at every step finds it, and so it did for
+    neighbours.
+    """
     log, store = logged([(0, "a", 3), (0, "a", 1), (0, "b", 3)]), MemoryViewStore()
     generation = tailed(by_name, log, [9], store)
     assert parked(generation, store) == {"b0"}
     assert_verified(by_name, log, generation, store)
-    met = Tracked._met
+    met = StepwiseFold._met
 
-    def for_good(self: Tracked[Any], error: Exception, at: Any) -> None:
+    def for_good(self: StepwiseFold[Any], error: Exception, at: Any) -> None:
         self._failed = True
         met(self, error, at)
 
-    monkeypatch.setattr(Tracked, "_met", for_good)
+    monkeypatch.setattr(StepwiseFold, "_met", for_good)
     monkeypatch.setattr(BulkJob, "_folded", lambda self, log, part, tell: self._folded_again(log, part, {"a0", "b0"}))
     result = Verify(by_name, store, open_log=lambda: SteadyLog(log.reader()), open_store=lambda: store).run(generation)
     assert (result.equal, set(result.newly)) == (False, {"a0"})
@@ -236,7 +242,9 @@ def test_a_tail_parks_only_what_it_cannot_store_and_not_what_it_could_not_on_the
     log = logged([(0, "a", 3), (0, "a", 1), (0, "b", 3), (0, "b", 7), (0, "c", 1)])
     store = MemoryViewStore()
     generation = tailed(by_name, log, [9], store)
-    ((key, why),) = [item for mark in store.marks(generation).values() for item in mark.parked.items()]
+    ((key, why),) = [
+        item for checkpoint in store.checkpoints(generation).values() for item in checkpoint.parked.items()
+    ]
     assert (key, why.offset, why.waiting) == ("b0", 2, 2), "where its trouble began"
     assert {k: r[b"total"] for k, r in rows(generation, store, ()).items()} == {"a0": b"4", "c0": b"1"}
 

@@ -54,15 +54,17 @@ def verify(world: World, view: View[Any, Any]) -> Verify:
 def spoil(world: World, view: View[Any, Any], how: Callable[[dict[bytes, bytes]], None]) -> str:
     """Changes a stored row, and the checksum with it, as a bug would; its key."""
     generation, codec = live(world, view), view.rows
-    marks = world.store.marks(generation)
-    places = ((b, k) for b in marks for k in world.store.keys(generation, b, "", 99) if k not in marks[b].parked)
+    checkpoints = world.store.checkpoints(generation)
+    places = (
+        (b, k) for b in checkpoints for k in world.store.keys(generation, b, "", 99) if k not in checkpoints[b].parked
+    )
     bucket, key = next(places)
     row = world.store._buckets[view.name, generation.id, bucket].rows[key]
     before = codec.digest(key, tuple(row[c] for c in codec.columns))
     how(row)
     after = codec.digest(key, tuple(row[c] for c in codec.columns))
-    mark = replace(marks[bucket], checksum=(marks[bucket].checksum + after - before) % (1 << 128))
-    assert world.store.flush([BucketFlush(generation, bucket, mark.token, mark, (), ())])
+    checkpoint = replace(checkpoints[bucket], checksum=(checkpoints[bucket].checksum + after - before) % (1 << 128))
+    assert world.store.flush([BucketFlush(generation, bucket, checkpoint.token, checkpoint, (), ())])
     return key
 
 
@@ -97,14 +99,14 @@ def test_a_wrong_row_is_found_and_shown(world: World, view: View[Any, Any]) -> N
 @named
 def test_a_missing_and_a_stray_row_are_found(world: World, view: View[Any, Any]) -> None:
     generation, codec = live(world, view), view.rows
-    marks = world.store.marks(generation)
-    bucket = next(b for b in marks if bucket_of(world, generation, b).rows)
+    checkpoints = world.store.checkpoints(generation)
+    bucket = next(b for b in checkpoints if bucket_of(world, generation, b).rows)
     rows = bucket_of(world, generation, bucket).rows
-    key = next(key for key in rows if key not in marks[bucket].parked)
+    key = next(key for key in rows if key not in checkpoints[bucket].parked)
     stray = next(name for n in range(9999) if place_of(generation, name := f"stray{n}")[0] == bucket)
     gone = rows[stray] = rows.pop(key)
     lost, found = (codec.digest(k, tuple(gone[c] for c in codec.columns)) for k in (key, stray))
-    moved = replace(marks[bucket], checksum=(marks[bucket].checksum - lost + found) % (1 << 128))
+    moved = replace(checkpoints[bucket], checksum=(checkpoints[bucket].checksum - lost + found) % (1 << 128))
     assert world.store.flush([BucketFlush(generation, bucket, moved.token, moved, (), ())])
     told = {
         row.key: (row.one is None, row.other is None) for row in verify(world, view).run(generation, deep=True).rows
@@ -120,16 +122,16 @@ def bucket_of(world: World, generation: Generation, bucket: int) -> Any:
 def test_what_lies_behind_the_place_of_a_bucket_is_no_difference(world: World, view: View[Any, Any]) -> None:
     """Marks of one view may stand at different places: each bucket is folded to its own."""
     generation = live(world, view)
-    before = world.store.marks(generation)
+    before = world.store.checkpoints(generation)
     rows = {b: {k: dict(r) for k, r in bucket_of(world, generation, b).rows.items()} for b in before}
     indexed = {b: dict(bucket_of(world, generation, b).indexed) for b in before}
     world.client.send_many(list(histories(stranger(11), 40)))
-    after = world.store.marks(generation)
+    after = world.store.checkpoints(generation)
     moved = next(b for b in before if before[b].checksum != after[b].checksum)
     bucket = bucket_of(world, generation, moved)
-    bucket.rows, bucket.mark, bucket.indexed = rows[moved], before[moved], indexed[moved]
+    bucket.rows, bucket.checkpoint, bucket.indexed = rows[moved], before[moved], indexed[moved]
     assert verify(world, view).run(generation, deep=True).equal
-    bucket.mark = replace(before[moved], position=after[moved].position)
+    bucket.checkpoint = replace(before[moved], position=after[moved].position)
     assert verify(world, view).run(generation).wrong == (moved,), "the twin: the place is part of what is compared"
 
 
@@ -191,7 +193,11 @@ def test_the_steps_stop_at_the_place_that_is_asked_for(world: World) -> None:
 
 def test_a_parked_row_is_explained_up_to_the_event_that_parks_it(world: World) -> None:
     generation = live(world, summary)
-    parked = {key: why for mark in world.store.marks(generation).values() for key, why in mark.parked.items()}
+    parked = {
+        key: why
+        for checkpoint in world.store.checkpoints(generation).values()
+        for key, why in checkpoint.parked.items()
+    }
     assert parked
     position = world.views[summary].describe().position
     for key, why in parked.items():

@@ -1,4 +1,4 @@
-"""A deep verification compares rows, key lists and indexes, whatever the marks say, while tails go on."""
+"""A deep verification compares rows, key lists and indexes, whatever the checkpoints say, while projectors go on."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def world() -> Iterator[World]:
 
 
 def damaged(world: World, view: View[Any, Any]) -> tuple[str, dict[bytes, bytes]]:
-    """A row, changed beside its mark, as somebody with a Redis client would."""
+    """A row, changed beside its checkpoint, as somebody with a Redis client would."""
     generation = live(world, view)
-    marks = world.store.marks(generation)
-    rows = ((b, k, r) for b in marks for k, r in bucket_of(world, generation, b).rows.items())
-    key, row = next((k, r) for b, k, r in rows if k not in marks[b].parked)
+    checkpoints = world.store.checkpoints(generation)
+    rows = ((b, k, r) for b in checkpoints for k, r in bucket_of(world, generation, b).rows.items())
+    key, row = next((k, r) for b, k, r in rows if k not in checkpoints[b].parked)
     overpay(row)
     return key, row
 
@@ -116,7 +116,7 @@ def test_an_entry_that_lacks_is_found(world: World) -> None:
 
 
 def busy(world: World, view: View[Any, Any], seed: int, count: int = 60, **options: Any) -> Verify:
-    """A verification during which a tail writes: after it has read the marks, before it compares rows."""
+    """A verification during which a projector writes: after it has read the checkpoints, before it compares rows."""
     writes = iter([histories(stranger(seed), count)])
 
     def open_log() -> SteadyLog:
@@ -132,7 +132,7 @@ def test_rows_that_move_on_meanwhile_are_compared_where_they_are_then(world: Wor
     generation, before = live(world, view), dict(world.views[view].items())
     assert busy(world, view, 21).run(generation, deep=True).equal
     assert dict(world.views[view].items()) != before, "something moved"
-    parked = {key for mark in world.store.marks(generation).values() for key in mark.parked}
+    parked = {key for checkpoint in world.store.checkpoints(generation).values() for key in checkpoint.parked}
     buckets = [bucket_of(world, generation, number) for number in range(generation.buckets)]
     for row in (row for bucket in buckets for row in bucket.rows.values()):
         overpay(row)

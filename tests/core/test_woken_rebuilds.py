@@ -44,8 +44,8 @@ def stack() -> Iterator[ExitStack]:
 
 def pause(world: World) -> None:
     """Lets the time of every rebuild at work run out."""
-    for member in world.store.attend([GROUP], "", 0.0)[GROUP]:
-        world.store.attend([GROUP], member, 0.0)
+    for member in world.store.heartbeat([GROUP], "", 0.0)[GROUP]:
+        world.store.heartbeat([GROUP], member, 0.0)
 
 
 def paused(world: World, stack: ExitStack, **options: Any) -> tuple[Begun, Callable[[BaseException], None]]:

@@ -9,32 +9,32 @@ import pytest
 from leftfold import ViewNotBuilt
 from leftfold.engine.views.decoding import EventDecoder
 from leftfold.engine.views.generations import change, empty_marks, followed, new_generation, open_generation
-from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.memory import MemoryViewStore
 from leftfold.model.position import Position
-from leftfold.ports.flush import BucketFlush, Mark, Phase, Registry, While, covered
+from leftfold.ports.flush import BucketFlush, Checkpoint, Phase, Registry, While, covered
 from tests.core.folding import PARTITIONS, TOPIC, FoldBench, out
 from tests.core.shop import Spend, household_spend, open_baskets
 
 TOPICS = {TOPIC: PARTITIONS}
 
 
-def follower(bench: FoldBench) -> Follower:
-    return Follower(household_spend, bench.live(household_spend), bench.store)
+def writer(bench: FoldBench) -> ProjectionWriter:
+    return ProjectionWriter(household_spend, bench.live(household_spend), bench.store)
 
 
-def fold(follower: Follower, *records: Any) -> bool:
+def fold(writer: ProjectionWriter, *records: Any) -> bool:
     decode = EventDecoder([household_spend]).decode
-    reached = follower.position()
+    reached = writer.position()
     for record in records:
         reached |= Position.at(TOPIC, record.partition, record.offset + 1)
-    return follower.fold([decode(record) for record in records], reached)
+    return writer.fold([decode(record) for record in records], reached)
 
 
 def test_of_two_writers_the_later_flush_writes_nothing_until_it_has_read_the_marks_again() -> None:
     bench = FoldBench(household_spend)
     bench.settle()
-    mine, other = follower(bench), follower(bench)
+    mine, other = writer(bench), writer(bench)
     records = bench.write(out("b", "h", p=1))
     assert fold(other, *records)
     assert not fold(mine, *records)
@@ -47,11 +47,13 @@ def test_without_the_token_a_stale_writer_would_lose_what_the_other_wrote() -> N
     """The twin: a stale writer that is given the current token overwrites with what it remembers."""
     bench = FoldBench(household_spend)
     bench.settle()
-    stale = follower(bench)
+    stale = writer(bench)
     assert fold(stale, *bench.write(out("a", "h", p=1)))
-    assert fold(follower(bench), *bench.write(out("b", "h", p=2)))
-    current = bench.store.marks(stale.generation)
-    stale.marks = {number: replace(mark, token=current[number].token) for number, mark in stale.marks.items()}
+    assert fold(writer(bench), *bench.write(out("b", "h", p=2)))
+    current = bench.store.checkpoints(stale.generation)
+    stale.checkpoints = {
+        number: replace(checkpoint, token=current[number].token) for number, checkpoint in stale.checkpoints.items()
+    }
     assert fold(stale, *bench.write(out("c", "h", p=4)))
     assert bench.rows(household_spend) == {"h": Spend(Decimal(5), "base")}
 
@@ -60,14 +62,14 @@ def test_events_below_a_mark_are_not_folded_again() -> None:
     bench = FoldBench(household_spend)
     records = bench.write(out("b", "h", p=1))
     bench.settle()
-    assert fold(follower(bench), *records)
+    assert fold(writer(bench), *records)
     assert bench.rows(household_spend) == {"h": Spend(Decimal(1), "base")}
 
 
 def test_a_tail_that_meets_another_writer_reads_again_and_goes_on() -> None:
     bench = FoldBench()
     tail = bench.settle()
-    bench.change_marks(household_spend, lambda mark: mark)
+    bench.change_marks(household_spend, lambda checkpoint: checkpoint)
     bench.write(out("b", "h", p=1))
     bench.until(tail, lambda: any(what == "out of step" for what, _ in bench.reports))
     bench.settle(tail)
@@ -80,12 +82,14 @@ def test_a_store_that_went_back_in_time_heals() -> None:
     tail = bench.settle()
     generation = bench.live(household_spend)
     old = {number: bucket for number in range(16) if (bucket := bench.store.bucket(generation, number))}
-    saved = {number: (b.mark, {k: dict(v) for k, v in b.rows.items()}, dict(b.indexed)) for number, b in old.items()}
+    saved = {
+        number: (b.checkpoint, {k: dict(v) for k, v in b.rows.items()}, dict(b.indexed)) for number, b in old.items()
+    }
     bench.write(out("b", "h", p=2))
     bench.settle(tail)
-    for number, (mark, rows, indexed) in saved.items():
+    for number, (checkpoint, rows, indexed) in saved.items():
         bucket = old[number]
-        bucket.mark, bucket.rows, bucket.indexed = mark, rows, indexed
+        bucket.checkpoint, bucket.rows, bucket.indexed = checkpoint, rows, indexed
     bench.write(out("c", "h", p=4))
     bench.settle(tail)
     assert bench.rows(household_spend) == {"h": Spend(Decimal(7), "base")}
@@ -123,7 +127,7 @@ def test_a_follower_of_a_generation_without_all_marks_refuses_to_begin() -> None
     generation = bench.live(household_spend)
     del bench.store._buckets[generation.view, generation.id, 3]
     with pytest.raises(ViewNotBuilt, match=r"lost the marks of buckets \[3\]; build it again"):
-        follower(bench)
+        writer(bench)
 
 
 def test_generations_are_numbered_and_never_share_an_id() -> None:
@@ -141,7 +145,7 @@ def test_a_new_generation_has_all_its_marks_before_anyone_can_see_it() -> None:
     store = MemoryViewStore()
     generation = open_generation(store, household_spend, TOPICS, Phase.BULK)
     assert store.registry("household_spend").generations == {generation.id: generation}
-    assert store.marks(generation) == {n: Mark(Position(), phase=Phase.BULK) for n in range(16)}
+    assert store.checkpoints(generation) == {n: Checkpoint(Position(), phase=Phase.BULK) for n in range(16)}
 
 
 def test_a_tail_follows_sealed_live_and_kept_generations_of_its_hash_and_no_bulk_one() -> None:
@@ -186,20 +190,20 @@ def test_a_view_has_covered_what_its_least_bucket_has() -> None:
     bench = FoldBench(household_spend)
     bench.settle()
     generation = bench.live(household_spend)
-    marks = empty_marks(generation) | {n: Mark(Position.at(TOPIC, 0, n)) for n in range(1, 16)}
-    assert covered(generation, marks).next_offset(TOPIC, 0) == 0
-    marks[0] = Mark(Position.at(TOPIC, 0, 9))
-    assert covered(generation, marks).next_offset(TOPIC, 0) == 1
+    checkpoints = empty_marks(generation) | {n: Checkpoint(Position.at(TOPIC, 0, n)) for n in range(1, 16)}
+    assert covered(generation, checkpoints).next_offset(TOPIC, 0) == 0
+    checkpoints[0] = Checkpoint(Position.at(TOPIC, 0, 9))
+    assert covered(generation, checkpoints).next_offset(TOPIC, 0) == 1
 
 
 def test_a_flush_is_all_or_nothing() -> None:
     bench = FoldBench(household_spend)
     bench.settle()
     generation = bench.live(household_spend)
-    marks = bench.store.marks(generation)
+    checkpoints = bench.store.checkpoints(generation)
     flushes = [
-        BucketFlush(generation, n, marks[n].token if n else "stale", replace(marks[n], token="x"), (), ())
+        BucketFlush(generation, n, checkpoints[n].token if n else "stale", replace(checkpoints[n], token="x"), (), ())
         for n in (1, 0)
     ]
     assert not bench.store.flush(flushes)
-    assert bench.store.marks(generation) == marks
+    assert bench.store.checkpoints(generation) == checkpoints

@@ -16,7 +16,7 @@ from leftfold import Event, FoldView
 from leftfold.engine.views.generations import change, open_generation
 from leftfold.engine.views.row_folding import bucket_of
 from leftfold.model.position import Position
-from leftfold.ports.flush import BucketFlush, Generation, Mark, Phase, RowChange
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, RowChange
 from leftfold.ports.protocols import ViewStore
 
 __all__ = ["FIELDS", "Kind", "Thing", "filled", "rows_of", "things", "values"]
@@ -96,7 +96,7 @@ def filled(store: ViewStore, rows: Mapping[str, Thing]) -> Iterator[Generation]:
 
 def write(store: ViewStore, generation: Generation, rows: Iterable[tuple[str, Thing]]) -> bool:
     """Flushes new rows into every bucket."""
-    codec, marks = things.rows, store.marks(generation)
+    codec, checkpoints = things.rows, store.checkpoints(generation)
     changes: dict[int, list[RowChange]] = {number: [] for number in range(BUCKETS)}
     for key, row in rows:
         changes[bucket_of(generation, key, 0)].append(
@@ -108,8 +108,8 @@ def write(store: ViewStore, generation: Generation, rows: Iterable[tuple[str, Th
             BucketFlush(
                 generation,
                 number,
-                marks[number].token,
-                Mark(position, token="filled", rows=len(some)),
+                checkpoints[number].token,
+                Checkpoint(position, token="filled", rows=len(some)),
                 codec.columns,
                 codec.indexes,
                 tuple(some),

@@ -206,7 +206,7 @@ class Watches:
         watch = reader.watch(timeout=SOON)
         bench.write(out("b", "h2", p=1))
         bench.settle(tail)
-        at = store.marks(old)
+        at = store.checkpoints(old)
         generation = replace(old, id="9-bulk", phase=Phase.BULK)
         assert store.create_marks(generation, {n: replace(m, phase=Phase.BULK, rows=0) for n, m in at.items()})
         store.seal(generation, {n: replace(m, rows=0) for n, m in at.items()})  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leftfold import App, Command, Decider, Event, Recorded, StreamedView, Streaming
-from leftfold.faust import EventStreams, StreamedRows, windows_of
+from leftfold.faust import EventStreams, ExternalRows, windows_of
 from leftfold.ports.protocols import ViewStore
 
 __all__ = ["HOP", "PARTITIONS", "SIZE", "VERSION", "Sold", "Window", "app", "expected", "keep", "lately_of", "wired"]
@@ -65,7 +65,7 @@ def lately_of(version: int) -> StreamedView[Window, tuple[str, datetime]]:
 lately = lately_of(int(os.environ.get(VERSION, "1")))
 
 
-def wired(streams: EventStreams, rows: StreamedRows[Window, tuple[str, datetime]], *, guarded: bool = True) -> None:
+def wired(streams: EventStreams, rows: ExternalRows[Window, tuple[str, datetime]], *, guarded: bool = True) -> None:
     """Makes the table and the agent.
 
     Args:
@@ -99,7 +99,7 @@ def keep(
     dialect: Mapping[str, Any], store: ViewStore, stop: threading.Event, *, version: int = 1, guarded: bool = True
 ) -> None:
     """Keeps the view until told to stop, as a program of the user's own does."""
-    rows = StreamedRows(lately_of(version), store, {"tills.events": PARTITIONS})
+    rows = ExternalRows(lately_of(version), store, {"tills.events": PARTITIONS})
     streams = EventStreams(app, "lately", dialect, rows=[rows])
     wired(streams, rows, guarded=guarded)
     streams.run(stop)

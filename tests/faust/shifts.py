@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from leftfold import App, Event, Recorded, StreamedView, Streaming
-from leftfold.faust import EventStreams, StreamedRows
+from leftfold.faust import EventStreams, ExternalRows
 from leftfold.faust.streams import streams_of
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.protocols import ViewStore
@@ -64,9 +64,9 @@ class Shift:
     def _work(
         self,
         streams: EventStreams,
-        sums: StreamedRows[Total, str],
-        last: StreamedRows[Last, str],
-        times: StreamedRows[Closings, str],
+        sums: ExternalRows[Total, str],
+        last: ExternalRows[Last, str],
+        times: ExternalRows[Closings, str],
     ) -> None:
         sold = streams.faust.Table("sold", default=list, partitions=PARTITIONS)
         closed = streams.faust.Table("closed", default=list, partitions=PARTITIONS)

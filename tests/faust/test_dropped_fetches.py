@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer
 
 from leftfold.client import Views
 from leftfold.faust.transport import CommittedThread
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from tests.faust.shifts import close_doors, closings, shift_at_work
 from tests.faust.test_several_views import live, tills
 from tests.faust.tills import Tills
@@ -86,7 +86,7 @@ def test_what_a_fetch_takes_while_a_start_seeks_is_fetched_again(
 
 def closed(tills: Tills) -> int:
     """How often the front door was closed, as readers see it who want to see all that is written."""
-    with Cluster(tills.kafka) as cluster:
+    with ClusterAdmin(tills.kafka) as cluster:
         ends = cluster.ends(["doors.events"])
     row = Views(tills.store)[closings].get("front", after=ends, timeout=240.0)
     assert row is not None

@@ -10,7 +10,7 @@ import pytest
 from faust.types import TP
 from mode.utils.queues import FlowControlEvent
 
-from leftfold.faust.transport import Progress, faust_app
+from leftfold.faust.transport import FetchProgress, faust_app
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -33,7 +33,7 @@ def test_what_waits_is_not_forgotten_when_streams_are_told_twice_to_go_on(ours: 
 
 def test_what_is_read_again_once_it_is_done_is_not_waited_for() -> None:
     """Faust hands it on no more: nobody would ever say that it is done, and nothing behind it would be committed."""
-    progress, tp = Progress(), TP("tills.events", 0)
+    progress, tp = FetchProgress(), TP("tills.events", 0)
 
     def fetch(*offsets: int) -> None:
         found: list[Any] = [SimpleNamespace(offset=offset) for offset in offsets]

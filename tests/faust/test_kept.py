@@ -15,7 +15,7 @@ import pytest
 from leftfold import InfrastructureError
 from leftfold.engine.streaming import external_rows as streamed_rows
 from leftfold.errors import Fenced
-from leftfold.faust import EventStreams, StreamedRows
+from leftfold.faust import EventStreams, ExternalRows
 from leftfold.model.position import Position
 from tests.faust.sales import PARTITIONS, Window, app, expected, lately_of, wired
 from tests.faust.tills import NOW, Program, Tills, by, keeping, running
@@ -55,7 +55,7 @@ def test_a_second_process_is_refused_at_once_and_the_first_goes_on(tills: Tills)
 
 
 def test_without_that_the_second_ends_the_first(tills: Tills, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed_rows, "at_work", lambda *given: nullcontext())
+    monkeypatch.setattr(streamed_rows, "exclusive_lease", lambda *given: nullcontext())
     with running(tills, by(12)) as failures:
         wait_until(lambda: bool(failures) or tills.is_live(12), "the view")
         before = tokens(tills, 12)
@@ -67,14 +67,14 @@ def test_without_that_the_second_ends_the_first(tills: Tills, monkeypatch: pytes
 
 
 def tokens(tills: Tills, version: int) -> set[str]:
-    """Who has written the marks of the live generation."""
+    """Who has written the checkpoints of the live generation."""
     generation = tills.store.registry("lately").live_of(lately_of(version).hash)
     assert generation is not None
-    return {mark.token for mark in tills.store.marks(generation).values()}
+    return {checkpoint.token for checkpoint in tills.store.checkpoints(generation).values()}
 
 
 def test_a_rebuild_keeps_others_out_until_it_is_closed(tills: Tills) -> None:
-    rows, other = (StreamedRows(lately_of(15), tills.store, {"tills.events": PARTITIONS}, anew=True) for _ in range(2))
+    rows, other = (ExternalRows(lately_of(15), tills.store, {"tills.events": PARTITIONS}, anew=True) for _ in range(2))
     with closing(EventStreams(app, "lately", tills.kafka.aiokafka(), rows=[rows])) as streams:
         wired(streams, rows)
         assert streams.run(threading.Event(), once=True)
@@ -162,7 +162,7 @@ def test_a_rebuild_finds_rows_that_are_wrong_and_shows_other_ones_only_when_told
         wait_until(lambda: tills.is_live(15), keeper.said)
         tills.rows(15)
     view = lately_of(15)
-    rows: StreamedRows[Window, Any] = StreamedRows(view, tills.store, {"tills.events": PARTITIONS})
+    rows: ExternalRows[Window, Any] = ExternalRows(view, tills.store, {"tills.events": PARTITIONS})
     rows.open()
     wrong = Window("s0", NOW, 0, 0)
     rows.put(wrong)

@@ -10,8 +10,8 @@ import pytest
 from faust.types import TP
 
 from leftfold.client import Views
-from leftfold.faust.table_rows import KeptRows
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.faust.table_rows import TableRows
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.memory import MemoryViewStore
 from leftfold.model.position import Position
 from leftfold.model.view import View
@@ -28,7 +28,7 @@ SALES, CLOSED = 300, 20
 def tills(addresses: Addresses) -> Iterator[Tills]:
     """Sales that are written, and doors that were closed."""
     tills = Tills(addresses)
-    with Cluster(tills.kafka) as cluster:
+    with ClusterAdmin(tills.kafka) as cluster:
         cluster.create("doors.events", 2, 1, {})
     tills.write(tills.sales(SALES))
     close_doors(tills.kafka, CLOSED)
@@ -44,7 +44,7 @@ def live(tills: Tills, view: View[Any, Any]) -> str:
 
 def sales_of(tills: Tills) -> int:
     """How many sales readers see, who want to see all that is written."""
-    with Cluster(tills.kafka) as cluster:
+    with ClusterAdmin(tills.kafka) as cluster:
         ends = cluster.ends(["tills.events"])
     reader = Views(tills.store)[totals]
     reader.get("s0", after=ends, timeout=240.0)
@@ -63,7 +63,7 @@ def test_views_of_different_events_go_live_and_are_gone_on_with(tills: Tills) ->
                 lambda: f"the views: {failures}",
             )
             assert not failures
-            with Cluster(tills.kafka) as cluster:
+            with ClusterAdmin(tills.kafka) as cluster:
                 ends = cluster.ends(["doors.events"])
             row = Views(tills.store)[closings].get("front", after=ends, timeout=240.0)
             assert row == Closings("front", CLOSED + added), failures
@@ -84,7 +84,7 @@ def test_a_view_does_not_go_back_while_one_beside_it_is_made_anew(
         assert not failures
         assert sales_of(tills) == len(tills.committed)
     if not waits:
-        monkeypatch.setattr(KeptRows, "_is_behind", staticmethod(lambda rows, position: False))
+        monkeypatch.setattr(TableRows, "_is_behind", staticmethod(lambda rows, position: False))
     gate = Gate(behind=SALES // 2)
     with shift_at_work(tills.kafka, tills.store, new, gate) as failures:
         wait_until(lambda: bool(failures) or begun(tills, new), lambda: f"half of it: {failures}")
@@ -107,14 +107,14 @@ def begun(tills: Tills, version: int) -> bool:
     """Whether some rows of the new version are written."""
     store, hash_ = tills.store, last_of(version).hash
     made = [one for one in store.registry("last").generations.values() if one.hash == hash_]
-    return any(mark.rows for generation in made for mark in store.marks(generation).values())
+    return any(checkpoint.rows for generation in made for checkpoint in store.checkpoints(generation).values())
 
 
 def test_an_event_that_one_view_waits_with_is_not_done() -> None:
     store = MemoryViewStore()
     first, _ = opened(store)
     first.write(first.take(), at(10, 10))
-    kept = KeptRows([opened(store)[0]])
+    kept = TableRows([opened(store)[0]])
     events = [(TP(TOPIC, partition), offset) for partition in (0, 1) for offset in (9, 10, 11)]
 
     async def put_and_write(position: Position) -> list[tuple[TP, int]]:

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 
-from leftfold import InfrastructureError, LogHole, Recorded
+from leftfold import InfrastructureError, LogGap, Recorded
 from leftfold.client import Views
 from leftfold.faust import EventStreams
 from leftfold.faust.transport import CommittedConsumer, CommittedThread
@@ -173,5 +173,5 @@ def test_a_topic_that_was_trimmed_past_what_comes_next_is_refused(tills: Tills) 
         future.result(240.0)
     with running(tills, by(6)) as failures:
         wait_until(lambda: bool(failures), "the refusal")  # called at once
-    assert isinstance(failures[0], LogHole)
+    assert isinstance(failures[0], LogGap)
     assert not tills.is_live(6)

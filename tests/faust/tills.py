@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from leftfold.client import Views
 from leftfold.errors import LeftfoldError
 from leftfold.faust.streams import streams_of
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import utc_text
@@ -80,7 +80,7 @@ class Tills:
 
     def rows(self, version: int = 1) -> dict[tuple[str, datetime], Window]:
         """What readers see, once it holds everything that is committed."""
-        with Cluster(self.kafka) as cluster:
+        with ClusterAdmin(self.kafka) as cluster:
             ends = cluster.ends(["tills.events"])
         reader = Views(self.store)[lately_of(version)]
         reader.get(("s0", NOW), after=ends, timeout=240.0)

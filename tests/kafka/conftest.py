@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.protocols import LogReader, RawRecord
 from tests import waiting
@@ -28,14 +28,14 @@ def kafka(lasting: Addresses) -> KafkaSettings:
 
 
 @pytest.fixture(scope="package")
-def cluster(kafka: KafkaSettings) -> Iterator[Cluster]:
+def cluster(kafka: KafkaSettings) -> Iterator[ClusterAdmin]:
     """Questions to that broker."""
-    with Cluster(kafka) as cluster:
+    with ClusterAdmin(kafka) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def make_topic(cluster: Cluster, wait_until: WaitUntil) -> MakeTopic:
+def make_topic(cluster: ClusterAdmin, wait_until: WaitUntil) -> MakeTopic:
     """Makes a topic with a name of its own."""
 
     def make(partitions: int = 1, **config: str) -> str:

@@ -1,4 +1,4 @@
-"""A real lane on a virtual clock: however slow its decider is, no transaction lasts long."""
+"""A real processor on a virtual clock: however slow its decider is, no transaction lasts long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leftfold import Decider
-from leftfold.kafka.worker.batching import CHUNK, FIRST, Deciding, OutOfTime, Pace
+from leftfold.kafka.worker.batching import CHUNK, FIRST, BatchDecider, OutOfTime, Pace
 from leftfold.ports.outgoing import Batch
 from leftfold.ports.protocols import RawRecord
 from tests.core.bench import LaneBench
@@ -20,7 +20,7 @@ LONGEST, SHARE = 10.0, 1.0
 
 
 class Slow:
-    """A lane whose commands take the seconds that their price says."""
+    """A processor whose commands take the seconds that their price says."""
 
     def __init__(self, max_bytes: int = 1_000_000) -> None:
         self.now, self.decided = 0.0, 0
@@ -37,7 +37,9 @@ class Slow:
         self.bench = LaneBench(decider, max_bytes)
         self.pace = Pace(16_000, SHARE, lambda: self.now)
         self.guarded = list[float]()
-        self.deciding = Deciding[RawRecord](self.bench.lane, self.pace, LONGEST, lambda record: record, self._guard)
+        self.deciding = BatchDecider[RawRecord](
+            self.bench.processor, self.pace, LONGEST, lambda record: record, self._guard
+        )
 
     def records(self, count: int, seconds: str) -> list[RawRecord]:
         price = Decimal(seconds)
@@ -65,7 +67,7 @@ def test_a_backlog_of_a_slow_decider_is_decided_before_its_transactions_open(sec
         slow.pace.begin()
         batch, count, too_slow = slow.deciding.before(backlog[: slow.pace.limit])
         assert (too_slow, 0 < count <= most) == (None, True)
-        slow.bench.lane.commit(batch, {})
+        slow.bench.processor.commit(batch, {})
         slow.pace.committed()
         assert not slow.pace.is_cheap
         del backlog[:count]
@@ -113,7 +115,7 @@ def test_what_is_decided_again_to_weigh_the_state_stops_by_time_too() -> None:
     slow.pace.begin()
     batch, done, found = slow.deciding.before(records)
     assert (found, 0 < done < 20) == (None, True)
-    slow.bench.lane.commit(batch, {})
+    slow.bench.processor.commit(batch, {})
     assert slow.bench.state("b").version == done
     assert max(slow.guarded) < 3 * SHARE
 

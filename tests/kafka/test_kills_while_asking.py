@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded, kill, restart
 from tests.kafka.conftest import WaitUntil
@@ -66,7 +66,7 @@ def _more(child: subprocess.Popen[str], name: str, what: str, than: int) -> bool
 def test_no_question_aborts_the_process(tmp_path: Path, wait_until: WaitUntil) -> None:
     topic = f"t{uuid4().hex[:8]}.events"
     with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
-        with Cluster(KafkaSettings(bootstrap_servers=servers.kafka)) as cluster:
+        with ClusterAdmin(KafkaSettings(bootstrap_servers=servers.kafka)) as cluster:
             cluster.create(topic, 1, 1, {})
         with _asking(servers.kafka, topic) as child:
             for _ in range(KILLS):

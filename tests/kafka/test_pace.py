@@ -60,30 +60,30 @@ class Lane:
 
 @pytest.mark.parametrize("seconds", [0.005, 0.05, 0.5, 5.0])
 def test_a_backlog_of_slow_commands_is_worked_off_in_short_transactions(seconds: float) -> None:
-    lane = Lane()
-    lane.work_off(2000, seconds)
-    assert max(lane.open) < TIMEOUT / 2
-    assert lane.lost == 0
-    assert max(lane.taken) <= SHARE / seconds + 1
+    processor = Lane()
+    processor.work_off(2000, seconds)
+    assert max(processor.open) < TIMEOUT / 2
+    assert processor.lost == 0
+    assert max(processor.taken) <= SHARE / seconds + 1
 
 
 def test_with_cheap_commands_and_a_backlog_it_grows_to_the_most() -> None:
-    lane = Lane()
-    lane.work_off(200_000, 20e-6)
-    assert lane.taken[:4] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
-    assert lane.taken[7:-1] == [16_000] * len(lane.taken[7:-1])
-    assert max(lane.open) < SHARE
+    processor = Lane()
+    processor.work_off(200_000, 20e-6)
+    assert processor.taken[:4] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
+    assert processor.taken[7:-1] == [16_000] * len(processor.taken[7:-1])
+    assert max(processor.open) < SHARE
 
 
 def test_commands_that_become_slow_end_one_transaction_early_and_no_second_one() -> None:
-    lane = Lane()
-    lane.work_off(100_000, 20e-6)
-    lane.work_off(1000, 0.02)
-    assert lane.lost == 1
+    processor = Lane()
+    processor.work_off(100_000, 20e-6)
+    processor.work_off(1000, 0.02)
+    assert processor.lost == 1
     # What is found out after a chunk of 200 is found within the timeout.
-    assert max(lane.open) < TIMEOUT / 2
-    lane.work_off(200_000, 20e-6)
-    assert max(lane.taken) == 16_000
+    assert max(processor.open) < TIMEOUT / 2
+    processor.work_off(200_000, 20e-6)
+    assert max(processor.taken) == 16_000
 
 
 def test_after_a_start_nothing_is_decided_in_an_open_transaction_before_it_was_measured() -> None:
@@ -92,20 +92,20 @@ def test_after_a_start_nothing_is_decided_in_an_open_transaction_before_it_was_m
 
 
 def test_one_slow_moment_is_forgotten_within_a_second_of_work() -> None:
-    lane = Lane()
-    lane.work_off(100_000, 20e-6)
-    lane.work_off(1, 0.3)
-    assert lane.pace.limit < 10
-    before = lane.clock.now
-    lane.work_off(5000, 20e-6)
-    assert lane.clock.now - before < 1.0
-    assert lane.pace.limit > 1000
+    processor = Lane()
+    processor.work_off(100_000, 20e-6)
+    processor.work_off(1, 0.3)
+    assert processor.pace.limit < 10
+    before = processor.clock.now
+    processor.work_off(5000, 20e-6)
+    assert processor.clock.now - before < 1.0
+    assert processor.pace.limit > 1000
 
 
 def test_a_slow_broker_does_not_make_single_commands_of_a_backlog() -> None:
-    lane = Lane(fixed=3.0)
-    lane.work_off(10, 20e-6)
-    assert lane.pace.limit >= FIRST
+    processor = Lane(fixed=3.0)
+    processor.work_off(10, 20e-6)
+    assert processor.pace.limit >= FIRST
 
 
 def test_it_halves_down_to_one_and_waits_longer_each_time() -> None:
@@ -117,11 +117,11 @@ def test_it_halves_down_to_one_and_waits_longer_each_time() -> None:
 
 
 def test_it_grows_in_steps_so_that_most_tries_fit() -> None:
-    lane = Lane(4000)
-    lane.work_off(50_000, 20e-6)
-    lane.pace.failed()
-    lane.pace.committed()
-    assert (lane.pace.limit, lane.pace.failures) == (2125, 0)
+    processor = Lane(4000)
+    processor.work_off(50_000, 20e-6)
+    processor.pace.failed()
+    processor.pace.committed()
+    assert (processor.pace.limit, processor.pace.failures) == (2125, 0)
     for _ in range(100):
-        lane.pace.committed()
-    assert lane.pace.limit == 4000
+        processor.pace.committed()
+    assert processor.pace.limit == 4000

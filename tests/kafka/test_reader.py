@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.log_reader import KafkaLogReader, reader_config
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import embedded, kill, restart
@@ -199,7 +199,7 @@ def test_partition_counts_and_missing_topics(reader: KafkaLogReader, make_topic:
 
 
 def test_a_deleted_topic_is_an_error(
-    kafka: KafkaSettings, cluster: Cluster, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
+    kafka: KafkaSettings, cluster: ClusterAdmin, reader: KafkaLogReader, make_topic: MakeTopic, read_to: ReadAll
 ) -> None:
     topic = make_topic()
     write(kafka, topic, [b"1"])
@@ -213,7 +213,7 @@ def test_a_deleted_topic_is_an_error(
 def test_a_lost_broker_is_waited_for(tmp_path: Path, wait_until: WaitUntil, read_to: ReadAll) -> None:
     with embedded(tmp_path, want=frozenset({"kafka"})) as servers:
         settings = KafkaSettings(bootstrap_servers=servers.kafka)
-        Cluster(settings).create("log.events", 1, 1, {})
+        ClusterAdmin(settings).create("log.events", 1, 1, {})
         write(settings, "log.events", [b"1"])
         reader = KafkaLogReader(settings)
         reader.seek(Position({"log.events": {0: 0}}))

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 
 from leftfold import App, Command, Decider, Event, FoldView
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from tests.kafka.conftest import MakeTopic, WaitUntil
@@ -56,7 +56,7 @@ def category() -> str:
     return f"c{uuid4().hex}"
 
 
-def test_the_topics_of_an_app_are_made_as_designed(kafka: KafkaSettings, cluster: Cluster, category: str) -> None:
+def test_the_topics_of_an_app_are_made_as_designed(kafka: KafkaSettings, cluster: ClusterAdmin, category: str) -> None:
     counts = ensure(new_app(category), kafka)
     kinds = ("commands", "events", "state.v2", "dead")
     assert counts == {f"app-{category}.replies": 3, **{f"{category}.{kind}": 3 for kind in kinds}}
@@ -104,7 +104,7 @@ def test_another_partition_count_is_refused_with_both_counts(kafka: KafkaSetting
     ],
 )
 def test_a_topic_that_would_lose_or_misdate_records_is_refused(
-    kafka: KafkaSettings, cluster: Cluster, category: str, kind: str, config: dict[str, str]
+    kafka: KafkaSettings, cluster: ClusterAdmin, category: str, kind: str, config: dict[str, str]
 ) -> None:
     cluster.create(f"{category}.{kind}", 3, 1, config)
     with pytest.raises(ConfigurationError, match=rf"topic {category}\.{kind} has .* and must have"):
@@ -112,7 +112,7 @@ def test_a_topic_that_would_lose_or_misdate_records_is_refused(
 
 
 def test_commands_of_a_topic_of_an_older_version_are_dated_by_the_broker_from_now_on(
-    kafka: KafkaSettings, cluster: Cluster, category: str, wait_until: WaitUntil
+    kafka: KafkaSettings, cluster: ClusterAdmin, category: str, wait_until: WaitUntil
 ) -> None:
     topic, older = f"{category}.commands", {"retention.ms": "100000000", "message.timestamp.type": "CreateTime"}
     cluster.create(topic, 3, 1, older)
@@ -125,7 +125,7 @@ def test_commands_of_a_topic_of_an_older_version_are_dated_by_the_broker_from_no
     "config", [{"retention.ms": "60000"}, {"retention.bytes": "1000000"}, {"cleanup.policy": "compact"}], ids=str
 )
 def test_commands_that_could_go_before_they_are_decided_are_refused(
-    kafka: KafkaSettings, cluster: Cluster, category: str, config: dict[str, str]
+    kafka: KafkaSettings, cluster: ClusterAdmin, category: str, config: dict[str, str]
 ) -> None:
     cluster.create(f"{category}.commands", 3, 1, config)
     ((name, value),) = config.items()
@@ -133,7 +133,7 @@ def test_commands_that_could_go_before_they_are_decided_are_refused(
         ensure(new_app(category), kafka)
 
 
-def test_dead_commands_stay_for_a_day_at_least(kafka: KafkaSettings, cluster: Cluster, category: str) -> None:
+def test_dead_commands_stay_for_a_day_at_least(kafka: KafkaSettings, cluster: ClusterAdmin, category: str) -> None:
     cluster.create(f"{category}.dead", 3, 1, {"retention.ms": "1000"})
     with pytest.raises(ConfigurationError, match=rf"{category}\.dead has retention.ms=1000: commands could go before"):
         ensure(new_app(category), kafka)
@@ -158,7 +158,7 @@ def test_a_category_that_is_only_read_must_be_there(kafka: KafkaSettings, catego
     assert ensure(reading, kafka)[f"{category}.events"] == 5
 
 
-def test_topics_that_are_not_there_are_left_out(kafka: KafkaSettings, cluster: Cluster, category: str) -> None:
+def test_topics_that_are_not_there_are_left_out(kafka: KafkaSettings, cluster: ClusterAdmin, category: str) -> None:
     ensure(new_app(category), kafka)
     assert cluster.partition_counts([f"{category}.events", "nothing"]) == {f"{category}.events": 3}
     assert cluster.partition_counts([]) == {}
@@ -167,7 +167,7 @@ def test_topics_that_are_not_there_are_left_out(kafka: KafkaSettings, cluster: C
 
 
 def test_a_topic_that_is_made_again_has_another_id(
-    cluster: Cluster, make_topic: MakeTopic, wait_until: WaitUntil
+    cluster: ClusterAdmin, make_topic: MakeTopic, wait_until: WaitUntil
 ) -> None:
     topic = make_topic()
     first = cluster.identities([topic, "nothing"])
@@ -180,7 +180,7 @@ def test_a_topic_that_is_made_again_has_another_id(
 
 
 def test_the_workers_of_a_category_are_counted(
-    kafka: KafkaSettings, cluster: Cluster, category: str, wait_until: WaitUntil
+    kafka: KafkaSettings, cluster: ClusterAdmin, category: str, wait_until: WaitUntil
 ) -> None:
     ensure(new_app(category), kafka)
     assert cluster.owners(category) == {}

@@ -65,7 +65,7 @@ def folded(settings: KafkaSettings, app: App = trade) -> dict[str, bytes]:
     """The states that come of folding all inputs."""
     refolds = [ProcessRefold(app.process("checkout"), MemoryStates()) for _ in range(app.partitions)]
     for letter in committed(settings, names.dead("checkout")):
-        refolds[letter.partition].pass_over(letter)
+        refolds[letter.partition].skip(letter)
     for record in committed(settings, "checkout.commands"):
         refolds[record.partition].add(record)
     return dict(item for refold in refolds for item in _written(refold))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from leftfold.engine.processing.event_time import SILENCE
-from leftfold.engine.processing.partition_processor import BatchLane
-from leftfold.engine.processing.recovery import Duty
+from leftfold.engine.processing.partition_processor import PartitionProcessor
+from leftfold.engine.processing.recovery import TaskSpec
 from leftfold.faust import router as clock
 from leftfold.faust import router as routing
-from leftfold.faust.router import Sender
-from leftfold.faust.transport import CommittedConsumer, Progress
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.faust.router import InputProducer
+from leftfold.faust.transport import CommittedConsumer, FetchProgress
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.transactions import Transactions
 from leftfold.model.app import App
 from leftfold.ports.outgoing import Outgoing
@@ -55,17 +55,19 @@ ROUTER = (
 
 
 class TradeShop(FaultyShop):
-    """The workshop of a worker of the trade, whose transactions pass a point before and after each kind of record."""
+    """The client supplier of a worker of the trade, whose transactions pass a point before and after each kind of
+    record.
+    """
 
-    def lane(self, app: App, duty: Duty) -> BatchLane[Any]:  # type: ignore[override]
-        return Workshop.lane(self, app, duty)
+    def processor(self, app: App, task: TaskSpec) -> PartitionProcessor[Any]:  # type: ignore[override]
+        return KafkaClientSupplier.processor(self, app, task)
 
-    def transactions(self, app: App, duty: Duty) -> Transactions:
-        found, points = super().transactions(app, duty), self.points
+    def transactions(self, app: App, task: TaskSpec) -> Transactions:
+        found, points = super().transactions(app, task), self.points
         produce = found._produce
 
         def pointed(topic: str, records: Sequence[Outgoing], ends: dict[int, int] | None) -> None:
-            kind = _kind(topic, duty) if records else ""
+            kind = _kind(topic, task) if records else ""
             if kind and points.planned(f"before {kind}"):
                 points.reach(f"before {kind}")
             produce(topic, records, ends)
@@ -77,15 +79,15 @@ class TradeShop(FaultyShop):
         return found
 
 
-def _kind(topic: str, duty: Duty) -> str:
+def _kind(topic: str, task: TaskSpec) -> str:
     """What a worker writes there."""
     if ".state.v" in topic:
         return "state"
     if not topic.endswith(".commands"):
         return topic.rpartition(".")[2]
-    if not duty.time:
+    if not task.time:
         return "answer"
-    return "timer" if topic == duty.log else "command"
+    return "timer" if topic == task.log else "command"
 
 
 def pass_points(points: Points, session: int, group: str) -> None:
@@ -94,22 +96,31 @@ def pass_points(points: Points, session: int, group: str) -> None:
     Args:
         session: of their group, in ms. group: what is appended to its name.
     """
-    _around(Sender, "draw_line", "line", points)
-    _around(Sender, "tell", "time", points)
-    patched: Any = (Sender, Progress, routing, clock)
-    send, written, fetched, made = Sender.send, Sender._written, Progress.fetched, patched[2].faust_app
+    _around(InputProducer, "draw_line", "line", points)
+    _around(InputProducer, "tell", "time", points)
+    patched: Any = (InputProducer, FetchProgress, routing, clock)
+    send, written, fetched, made = (
+        InputProducer.send,
+        InputProducer._written,
+        FetchProgress.fetched,
+        patched[2].faust_app,
+    )
 
-    async def pointed_send(self: Sender, source: Any, out: Any, done: Callable[[RawRecord], None], topic: str) -> None:
+    async def pointed_send(
+        self: InputProducer, source: Any, out: Any, done: Callable[[RawRecord], None], topic: str
+    ) -> None:
         if out is not None:
             points.reach("before input")
         await send(self, source, out, done, topic)
 
-    def pointed_written(self: Sender, source: Any, sent: Any, done: Callable[[RawRecord], None], topic: str) -> None:
+    def pointed_written(
+        self: InputProducer, source: Any, sent: Any, done: Callable[[RawRecord], None], topic: str
+    ) -> None:
         points.reach("after input")
         written(self, source, sent, done, topic)
         points.reach("input done")
 
-    def pointed_fetched(self: Progress, positions: Any, records: Any) -> None:
+    def pointed_fetched(self: FetchProgress, positions: Any, records: Any) -> None:
         fetched(self, positions, records)
         if records:
             points.reach("fetched")

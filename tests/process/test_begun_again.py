@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from leftfold import App
 from leftfold.faust import router as clock
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.trade import (
@@ -42,7 +42,7 @@ def raised(version: int = 2) -> App:
 
 def forget_time(settings: KafkaSettings) -> None:
     """Deletes what routers have said of time, as the topic does by itself after ten minutes."""
-    with Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         end = cluster.ends(["checkout.time"]).next_offset("checkout.time", 0)
     place = TopicPartition("checkout.time", 0, end)
     admin = AdminClient(settings.librdkafka())  # it must live until it is answered

@@ -13,7 +13,7 @@ from leftfold import App
 from leftfold.cli.main import run
 from leftfold.errors import ContractError
 from leftfold.faust import router as faust_routing
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.codec import header
@@ -43,7 +43,7 @@ shelves = App(
 def limited(settings: KafkaSettings) -> None:
     """The topics of the shelves, whose inputs may weigh less than events."""
     ensure(shelves, settings)
-    with Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         cluster.set_configs("shelf.commands", {"max.message.bytes": "100000"})
 
 

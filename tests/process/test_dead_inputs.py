@@ -75,7 +75,7 @@ def test_a_raised_version_takes_what_was_taken_and_nothing_that_was_buried(
 ) -> None:
     """The twin folds as if there were no dead letters: it knows of orders for which nothing was ever reserved."""
     if not knows:
-        monkeypatch.setattr(ProcessRefold, "pass_over", lambda self, letter: None)
+        monkeypatch.setattr(ProcessRefold, "skip", lambda self, letter: None)
     newer = mended(2 if knows else 3)
     ensure(newer, settings)
     with Trading(settings, newer, parts=("checkout",)):

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from leftfold.engine.processing.event_time import TimeMark
+from leftfold.engine.processing.event_time import Watermark
 from leftfold.engine.processing.process_instance import Due
-from leftfold.engine.processing.process_processor import ProcessLane
+from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import due_record
 from leftfold.faust import router as clock
 from leftfold.kafka.administration.dead_letters import write_record
@@ -49,11 +49,11 @@ def taken(settings: KafkaSettings, partition: int, *, deaths: int = 0) -> int:
 def is_told(settings: KafkaSettings, partition: int) -> bool:
     """Whether the time is known everywhere, by all that is taken."""
     told = committed(settings, names.time("alarm"))
-    mark = TimeMark.decode(told[-1].value or b"") if told else TimeMark()
+    checkpoint = Watermark.decode(told[-1].value or b"") if told else Watermark()
     return (
-        len(mark.sources) == 4
-        and all(s.end for s in mark.sources.values())
-        and (taken(settings, partition) >= mark.inputs[partition])
+        len(checkpoint.sources) == 4
+        and all(s.end for s in checkpoint.sources.values())
+        and (taken(settings, partition) >= checkpoint.inputs[partition])
     )
 
 
@@ -72,7 +72,7 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
     past, bell = datetime.now(UTC) - timedelta(hours=1), f"bell-{counts}"
     home = partition_of(bell.encode(), 4)
     deadly = due_record("belfry", "alarm", bell, "another", Due("2026-01-01T00:00:00Z", "", "", "c", "nobody"), home)
-    due, fetch, commit = ProcessLane.due, Member.fetch, Member.commit
+    due, fetch, commit = ProcessManagerProcessor.due, Member.fetch, Member.commit
     tried: list[str] = []
     asked: list[bool] = []
 
@@ -81,7 +81,7 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
             tried.append(offsets[home][1])
         commit(self, offsets)
 
-    def told(self: ProcessLane, nexts: Mapping[int, int]) -> Batch:
+    def told(self: ProcessManagerProcessor, nexts: Mapping[int, int]) -> Batch:
         time = self.times.get(home)
         asked.append(time is not None and time.now(BEYOND) is not None)
         return due(self, nexts if counts or home not in self.held else {home: BEYOND, **nexts})
@@ -107,7 +107,7 @@ def test_timers_that_are_due_wait_for_an_input_that_has_killed_workers(
         taken(settings, home, deaths=2)
         monkeypatch.setattr(Member, "commit", noted)
         monkeypatch.setattr(Member, "fetch", late)
-        monkeypatch.setattr(ProcessLane, "due", told)
+        monkeypatch.setattr(ProcessManagerProcessor, "due", told)
         with Trading(settings, app, parts=("alarm",)):
             wait_until(lambda: inputs(settings, bell) >= 3, "the timer to fire")
             wait_until(lambda: any(metadata.startswith("a:") for metadata in tried), "the input to be taken")

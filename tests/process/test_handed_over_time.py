@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from faust.types import TP
 
-from leftfold.engine.processing.event_time import SourceTime, TimeMark
+from leftfold.engine.processing.event_time import SourceTime, Watermark
 from leftfold.faust import router as routing
 from leftfold.faust.router import Clock
 from leftfold.kafka.administration.groups import Groups
@@ -38,10 +38,10 @@ def write(settings: KafkaSettings, at: datetime, partitions: list[int]) -> None:
     assert producer.flush(240.0) == 0
 
 
-def told(settings: KafkaSettings) -> list[TimeMark]:
+def told(settings: KafkaSettings) -> list[Watermark]:
     """What routers have said of time."""
-    marks = [TimeMark.decode(record.value or b"") for record in committed(settings, names.time("checkout"))]
-    return marks or [TimeMark()]
+    checkpoints = [Watermark.decode(record.value or b"") for record in committed(settings, names.time("checkout"))]
+    return checkpoints or [Watermark()]
 
 
 def is_acknowledged(settings: KafkaSettings, partitions: list[int]) -> bool:
@@ -87,7 +87,9 @@ def test_a_partition_that_comes_back_is_told_of_as_one_that_nobody_knows(
             assert lost
             write(settings, LOADED, lost)
             wait_until(lambda: is_acknowledged(settings, lost), "the other one to route what is loaded")
-            wait_until(lambda: any(len(mark.sources) < 12 for mark in told(settings)[-2:]), "both to tell the time")
+            wait_until(
+                lambda: any(len(checkpoint.sources) < 12 for checkpoint in told(settings)[-2:]), "both to tell the time"
+            )
         wait_until(
             lambda: len(told(settings)[-1].sources) == 12 and not trading.failures,
             lambda: f"the router to get them back: {trading.failures}",

@@ -10,7 +10,7 @@ import pytest
 from leftfold import App
 from leftfold.cli.health import components as process_survey
 from leftfold.cli.main import run
-from leftfold.engine.processing.event_time import TimeMark
+from leftfold.engine.processing.event_time import Watermark
 from leftfold.faust import router as clock
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
@@ -32,7 +32,7 @@ def test_a_backdated_command_holds_all_timers_back_unless_the_app_says_how_late_
 ) -> None:
     monkeypatch.setattr(clock, "SILENCE", timedelta(seconds=2))
     monkeypatch.setattr(process_survey, "_FAR", 0.0)
-    monkeypatch.setattr(TimeMark, "until", lambda mark, now: mark)
+    monkeypatch.setattr(Watermark, "until", lambda checkpoint, now: checkpoint)
     ensure(app, settings)
 
     def rung() -> bool:

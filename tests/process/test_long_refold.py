@@ -21,7 +21,7 @@ from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker import state_restore as restore
 from leftfold.kafka.worker import worker
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.membership import CLEAN
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.worker import Worker
@@ -60,7 +60,7 @@ def slow_reads(patch: pytest.MonkeyPatch, *, full: float, empty: float) -> None:
 def reacting(settings: KafkaSettings) -> Iterator[tuple[Worker, Reports]]:
     """A worker of the raised version, and what it reports."""
     stop, reports = threading.Event(), Reports()
-    shop = Workshop(settings)
+    shop = KafkaClientSupplier(settings)
     one = Worker(raised(), "checkout", shop, stop=stop, report=lambda what, details: reports.append((what, details)))
 
     def run() -> None:

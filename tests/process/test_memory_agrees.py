@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from leftfold import World, memory
 from leftfold.cli.main import run
 from leftfold.engine.processing import event_time as log_time
-from leftfold.engine.processing.command_processor import Lane
-from leftfold.engine.processing.event_time import SourceTime, TimeMark
+from leftfold.engine.processing.command_processor import CommandProcessor
+from leftfold.engine.processing.event_time import SourceTime, Watermark
 from leftfold.engine.processing.process_instance import Instance
-from leftfold.engine.processing.process_processor import ProcessLane
+from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.memory.flow import Sources
+from leftfold.memory.flow import RoutedTopics
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.messages import Command
@@ -93,9 +93,9 @@ class Both:
 
     def differences(self) -> dict[str, Any]:
         """What one world has and the other has not."""
-        lanes, workers = self.world._flow, self.trading.workers
-        pairs: list[tuple[str, Any, Any]] = [("checkout", lanes._processes["checkout"], workers["checkout"]._lane)]
-        pairs += [(name, lanes.lanes[name], workers[name]._lane) for name in ("orders", "stock", "payments")]
+        processors, workers = self.world._flow, self.trading.workers
+        pairs: list[tuple[str, Any, Any]] = [("checkout", processors._processes["checkout"], workers["checkout"]._lane)]
+        pairs += [(name, processors.processors[name], workers[name]._lane) for name in ("orders", "stock", "payments")]
         found: dict[str, Any] = {}
         for name, one, other in pairs:
             mine, theirs = known(one), known(other)
@@ -105,12 +105,12 @@ class Both:
         return found
 
 
-def known(lane: Lane | ProcessLane) -> dict[str, Any]:
-    """What a lane knows of each key: version, state, and of an instance its timers and what it waits for."""
+def known(processor: CommandProcessor | ProcessManagerProcessor) -> dict[str, Any]:
+    """What a processor knows of each key: version, state, and of an instance its timers and what it waits for."""
     found: dict[str, Any] = {}
-    for held in list(lane.held.values()):
+    for held in list(processor.held.values()):
         for key, record in list(held.store.items()):
-            one = lane.streams.decode(record, 0.0)
+            one = processor.streams.decode(record, 0.0)
             rest = (one.timers, one.waiting, one.finished) if isinstance(one, Instance) else ()
             found[key] = (one.version, one.state, *rest)
     return found
@@ -192,10 +192,10 @@ def test_by_the_wall_clock_a_memory_world_would_do_what_servers_do_not(
 ) -> None:
     """The twin, and the last test here: the worlds have parted."""
 
-    def wall_clock(self: Sources, now: datetime, inputs: Mapping[int, int]) -> TimeMark:
-        return TimeMark({name: SourceTime(end=now) for name, _ in self._last()}, inputs)
+    def wall_clock(self: RoutedTopics, now: datetime, inputs: Mapping[int, int]) -> Watermark:
+        return Watermark({name: SourceTime(end=now) for name, _ in self._last()}, inputs)
 
-    monkeypatch.setattr(Sources, "mark", wall_clock)
+    monkeypatch.setattr(RoutedTopics, "watermark", wall_clock)
     place = Place(order="parted", product="parted", at=both.now)
     for client in (both.world.client, both.trading.client):
         client.send(place, id="parted", at=both.now, timeout=240.0)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from leftfold.errors import ConfigurationError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.kafka.worker.log_identity import KnownLogs
@@ -31,7 +31,7 @@ def test_a_process_refuses_events_of_a_topic_that_was_made_again(
     with Trading(settings, app, parts=("bells", "alarm", "router")) as trading:
         trading.client.send(Wind(bell=bell, at=FAR), timeout=240.0)
         wait_until(lambda: any(r.key == bell.encode() for r in committed(settings, states)), "the timer")
-    with Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         former = cluster.identities([log])[log]
         cluster.delete(log)
         ensure(app, settings)

@@ -14,7 +14,7 @@ from events.inventory import StockReserved
 from leftfold import App, Event
 from leftfold.cli.processes.timers import time_of
 from leftfold.faust import router as clock
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
 from services.baskets.commands import ReopenBasket
@@ -79,7 +79,7 @@ class Outage:
 
     def log_time(self) -> datetime:
         """What time it is for the checkout."""
-        with Cluster(self.settings) as cluster:
+        with ClusterAdmin(self.settings) as cluster:
             return time_of(cluster, self.settings, chain, checkout).now or datetime.min.replace(tzinfo=UTC)
 
     def _is_ours(self, event: Event) -> bool:

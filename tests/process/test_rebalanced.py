@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from leftfold.engine.processing.process_processor import ProcessLane
+from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.keys import partition_of
 from leftfold.ports.codec import header
@@ -26,18 +26,18 @@ pytestmark = [pytest.mark.servers, pytest.mark.faults]
 
 def keep_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has workers go on with what they knew of a partition when it was taken from them."""
-    hold, drop, kept = ProcessLane.hold, ProcessLane.drop, dict[tuple[int, int], StateStore]()
+    hold, drop, kept = ProcessManagerProcessor.hold, ProcessManagerProcessor.drop, dict[tuple[int, int], StateStore]()
 
-    def careless_drop(self: ProcessLane, partition: int) -> None:
+    def careless_drop(self: ProcessManagerProcessor, partition: int) -> None:
         if partition in self.held:
             kept[id(self), partition] = self.held[partition].store
         drop(self, partition)
 
-    def careless_hold(self: ProcessLane, partition: int, store: StateStore, *, end: int) -> None:
+    def careless_hold(self: ProcessManagerProcessor, partition: int, store: StateStore, *, end: int) -> None:
         hold(self, partition, kept.get((id(self), partition), store), end=end)
 
-    monkeypatch.setattr(ProcessLane, "drop", careless_drop)
-    monkeypatch.setattr(ProcessLane, "hold", careless_hold)
+    monkeypatch.setattr(ProcessManagerProcessor, "drop", careless_drop)
+    monkeypatch.setattr(ProcessManagerProcessor, "hold", careless_hold)
 
 
 def place(trading: Trading, *orders: str) -> None:

@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 from leftfold.engine.processing.process_reactor import Reactor
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.faust.router import Sender, _Routing
+from leftfold.faust.router import InputProducer, _Routing
 from leftfold.faust.transport import CommittedConsumer, OrderedProgress
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
@@ -161,13 +161,13 @@ def test_what_is_not_written_yet_is_not_acknowledged_whatever_comes_behind_it(
     home = partition_of(b"first", app.partitions)
     held, behind, later = [n for n in map(str, range(100)) if partition_of(n.encode(), app.partitions) == home][:3]
     other = next(n for n in map(str, range(100)) if partition_of(n.encode(), app.partitions) != home)
-    written = Sender._written
+    written = InputProducer._written
 
-    def hold(self: Sender, source: RawRecord, *rest: Any) -> None:
+    def hold(self: InputProducer, source: RawRecord, *rest: Any) -> None:
         if source.key != held.encode():
             written(self, source, *rest)
 
-    monkeypatch.setattr(Sender, "_written", hold)
+    monkeypatch.setattr(InputProducer, "_written", hold)
     if not ours:
         monkeypatch.setattr(CommittedConsumer, "_new_offset", lambda self, tp: self.progress.position.get(tp))
     with embedded(tmp_path_factory.mktemp("held"), want=frozenset({"kafka"})) as servers:

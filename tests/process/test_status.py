@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from leftfold.cli.health import components as process_survey
 from leftfold.cli.health.doctor import look_for_open
 from leftfold.cli.main import run
-from leftfold.engine.processing.event_time import SourceTime, TimeMark
+from leftfold.engine.processing.event_time import SourceTime, Watermark
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.settings import KafkaSettings
@@ -48,9 +48,9 @@ def told(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is not done at once is late, and marks count though they are from later than the broker's time."""
+    """Whatever is not done at once is late, and checkpoints count though they are from later than the broker's time."""
     monkeypatch.setattr(process_survey, "_FAR", 0.0)
-    monkeypatch.setattr(TimeMark, "until", lambda mark, now: mark)
+    monkeypatch.setattr(Watermark, "until", lambda checkpoint, now: checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def overdue(settings: KafkaSettings, waiting: None) -> None:
         for category in checkout.categories
         for p in range(app.partitions)
     }
-    write_record(settings, names.time("checkout"), Outgoing(0, None, TimeMark(sources).encode(), []))
+    write_record(settings, names.time("checkout"), Outgoing(0, None, Watermark(sources).encode(), []))
 
 
 @pytest.mark.usefixtures("waiting")

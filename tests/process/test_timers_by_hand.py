@@ -11,8 +11,8 @@ import pytest
 
 from leftfold import App
 from leftfold.cli.main import run
-from leftfold.engine.processing.process_instance import Due, Instance, Sent
-from leftfold.engine.processing.process_reactor import Outcome, Passed, Reactor, Took, timer_of
+from leftfold.engine.processing.process_instance import Due, Instance, SentCommand
+from leftfold.engine.processing.process_reactor import InputAccepted, InputSkipped, Outcome, Reactor, timer_of
 from leftfold.engine.processing.process_wire import CANCEL, DUE, Input, due_record
 from leftfold.kafka.administration.dead_letters import write_record
 from leftfold.kafka.administration.topics import ensure
@@ -155,11 +155,11 @@ def test_without_the_identity_of_a_setting_it_takes_effect_twice(
         name, _ = timer_of(given)
         timer = instance.timers.get(name)
         if timer is None or given.type == CANCEL:
-            return Passed("cancelled")
-        sent = Sent(timer.type, timer.value)
+            return InputSkipped("cancelled")
+        sent = SentCommand(timer.type, timer.value)
         request = self._request(given, 0, self.commands.decode(timer.type.encode(), timer.value.encode()), sent)
         instance.waiting[request.id] = sent
-        return Took((request,))
+        return InputAccepted((request,))
 
     monkeypatch.setattr(Reactor, "_due", careless)
     with Trading(settings) as trading:
@@ -176,7 +176,7 @@ def test_code_that_passes_over_orders_would_set_a_cancelled_timer_again(
         assert told[1][0]["taken"]
     due = Reactor._due
     monkeypatch.setattr(
-        Reactor, "_due", lambda self, i, given: Passed("foreign") if given.type == CANCEL else due(self, i, given)
+        Reactor, "_due", lambda self, i, given: InputSkipped("foreign") if given.type == CANCEL else due(self, i, given)
     )
     ensure(third, settings)
     with Trading(settings, third):

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer
 from leftfold import App
 from leftfold.cli.main import run
 from leftfold.engine.archive.retention import Trimming
-from leftfold.errors import LogHole
+from leftfold.errors import LogGap
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.settings import KafkaSettings
@@ -77,7 +77,7 @@ def await_routed(settings: KafkaSettings, failures: list[BaseException], key: st
 
 def await_hole(failures: list[BaseException]) -> str:
     wait_until(lambda: bool(failures), "the router to refuse")
-    assert isinstance(failures[0], LogHole)
+    assert isinstance(failures[0], LogGap)
     return str(failures[0])
 
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 
 from leftfold.errors import InfrastructureError
 from leftfold.faust import router as faust_routing
-from leftfold.faust.router import Sender
+from leftfold.faust.router import InputProducer
 from leftfold.kafka.settings import KafkaSettings
 from tests.process.routers import plant, routing
 from tests.process.trading import committed
@@ -54,7 +54,7 @@ def test_what_waits_behind_a_refused_input_is_not_written_before_it(
     """
     monkeypatch.setattr(faust_routing, "_TICK_SECONDS", 3.0)  # nothing else makes the producer known before
     if not gives_up:
-        monkeypatch.setattr(Sender, "_give_up", lambda self, failure: None)
+        monkeypatch.setattr(InputProducer, "_give_up", lambda self, failure: None)
     order = f"refused-{gives_up}"
     limit(settings, LIMIT)
     write(settings, order)

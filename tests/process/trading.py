@@ -12,7 +12,7 @@ from leftfold.faust import route
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.messages import Event
@@ -39,7 +39,7 @@ class Trading:
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failures: list[BaseException] = []
         self.workers = {
-            name: Worker(app, name, Workshop(settings), stop=self._stop, report=self._report)
+            name: Worker(app, name, KafkaClientSupplier(settings), stop=self._stop, report=self._report)
             for name in parts
             if name != "router"
         }

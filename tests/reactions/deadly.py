@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from leftfold import Delivery, Reaction
-from leftfold.engine.reactions.delivery import Pending
-from leftfold.engine.reactions.executor import DEATHS, Suspects
+from leftfold.engine.reactions.delivery import PendingDelivery
+from leftfold.engine.reactions.executor import DEATHS, PoisonPillTracker
 from tests.core.receipts import Paid, app_with
 from tests.reactions.hooks import post
 
@@ -52,16 +52,16 @@ def act_late(event: Paid, delivery: Delivery) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _together(self: Suspects, pending: Pending) -> int:
+def _together(self: PoisonPillTracker, pending: PendingDelivery) -> int:
     deaths = _deaths(self, pending)
     return deaths if deaths >= DEATHS else 0
 
 
-_deaths = Suspects.deaths
+_deaths = PoisonPillTracker.deaths
 if os.environ.get(TWIN) == "forgetful":
-    Suspects.hold = lambda self, place, left: None  # type: ignore[method-assign]
+    PoisonPillTracker.hold = lambda self, place, left: None  # type: ignore[method-assign]
 if os.environ.get(TWIN) == "together":
-    Suspects.deaths = _together  # type: ignore[method-assign]
+    PoisonPillTracker.deaths = _together  # type: ignore[method-assign]
 is_late = os.environ.get(TWIN) == "late"
 deadly = Reaction(
     NAME, events=Paid, act=act_late if is_late else act, since="start", timeout=PATIENCE / 2 if is_late else 30.0

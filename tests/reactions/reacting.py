@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from leftfold import App, Delivery, Reaction
 from leftfold.kafka.administration.topics import ensure
-from leftfold.kafka.reactions.runner import Reacting
+from leftfold.kafka.reactions.runner import ReactionRunner
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -56,7 +56,9 @@ class Acting:
         self.reports: list[tuple[str, Mapping[str, Any]]] = []
         self.failures: list[BaseException] = []
         self.stop = threading.Event()
-        self.reacting = Reacting(app, name, settings, stop=self.stop, report=lambda *told: self.reports.append(told))
+        self.reacting = ReactionRunner(
+            app, name, settings, stop=self.stop, report=lambda *told: self.reports.append(told)
+        )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leftfold.client import Views
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
@@ -76,7 +76,7 @@ class Scene:
             lambda: len(self.posted()) == 2 * self.paid * len(VISITS),
             lambda: f"{self.paid} payments of each visit, and thanks: {len(self.posted())} {self.shell.said()}",
         )
-        with Cluster(self.settings) as cluster:
+        with ClusterAdmin(self.settings) as cluster:
             ends = cluster.ends(["visits.events"])
         version = self.versions.get("view", 1)
         store = RedisViewStore(self.redis.settings)

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from leftfold.errors import ConfigurationError
-from leftfold.kafka.administration.cluster import Cluster
-from leftfold.kafka.reactions.start_offsets import Beginnings, RecordedPlaces
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.reactions.start_offsets import RecordedPlaces, StartOffsets
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -23,7 +23,7 @@ def test_a_topic_of_another_id_is_refused_until_it_is_said_where_to_go_on(settin
     RecordedPlaces(begun, settings).write({(EVENTS, 0): 0}, {EVENTS: "another"})
     with pytest.raises(ConfigurationError, match=r"with id another, .* leftfold reactions begin moved --since TIME"):
         begin(app, settings, "moved")
-    Beginnings(app, app.reaction("moved"), settings).again("end")
+    StartOffsets(app, app.reaction("moved"), settings).again("end")
     begin(app, settings, "moved")
 
 
@@ -34,7 +34,7 @@ def test_what_was_recorded_without_an_id_gets_one(settings: KafkaSettings) -> No
     places.write(places.read())
     begin(app, settings, "older")
     again = RecordedPlaces(beginnings(app, "older"), settings)
-    with Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         assert again.read().keys() == again.ids.keys()
         assert set(again.ids.values()) == {cluster.identity(EVENTS)}
 
@@ -49,7 +49,7 @@ def test_a_topic_that_ends_before_what_was_done_is_refused(settings: KafkaSettin
 
 
 def begin(app: App, settings: KafkaSettings, name: str) -> None:
-    Beginnings(app, app.reaction(name), settings).begin()
+    StartOffsets(app, app.reaction(name), settings).begin()
 
 
 def beginnings(app: App, name: str) -> str:

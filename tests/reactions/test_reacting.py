@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from leftfold import ContractError, Delivery, InfrastructureError
 from leftfold.engine.reactions.delivery import Frontier
 from leftfold.kafka.reactions import group_consumer as shared_log
-from leftfold.kafka.reactions.start_offsets import Beginnings
+from leftfold.kafka.reactions.start_offsets import StartOffsets
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -46,9 +46,9 @@ def test_run_says_where_a_reaction_begins_before_anybody_acts(settings: KafkaSet
     post = Post()
     app = made(settings, "early", post.act)
     write(settings, *numbered("early", 1))
-    Beginnings(app, app.reaction("early"), settings).begin()
+    StartOffsets(app, app.reaction("early"), settings).begin()
     write(settings, *numbered("early", 2))
-    Beginnings(app, app.reaction("early"), settings).begin()
+    StartOffsets(app, app.reaction("early"), settings).begin()
     with acting(app, "early", settings):
         wait_until(lambda: post.numbers("early") == [2], lambda: f"what came since: {post.numbers('early')}")
 
@@ -76,7 +76,7 @@ def test_an_event_of_a_transaction_that_is_open_at_the_beginning_happens_after_i
     ]  # fmt: skip
     producer.produce(EVENTS, Paid(visit="open").model_dump_json().encode(), b"open", 0, headers=headers)
     producer.flush(240.0)
-    Beginnings(app, app.reaction("open"), settings).begin()
+    StartOffsets(app, app.reaction("open"), settings).begin()
     producer.commit_transaction(60)
     with acting(app, "open", settings):
         wait_until(lambda: post.numbers("open") == [1], "the event")
@@ -151,7 +151,7 @@ def test_a_reaction_that_has_lost_its_place_does_not_begin_elsewhere(
     settings: KafkaSettings, is_recorded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_recorded:
-        monkeypatch.setattr(Beginnings, "record", lambda self, offsets: None)
+        monkeypatch.setattr(StartOffsets, "record", lambda self, offsets: None)
     post, name = Post(), f"lost-{is_recorded}".lower()
     app = made(settings, name, post.act)
     with acting(app, name, settings):

@@ -8,7 +8,7 @@ from threading import BrokenBarrierError
 import pytest
 
 from leftfold import Delivery
-from leftfold.kafka.reactions.parked import ParkedEvents, Retry
+from leftfold.kafka.reactions.parked import ParkedEvents, ReactionRetry
 from leftfold.kafka.settings import KafkaSettings
 from tests.core.receipts import Paid
 from tests.reactions.reacting import Post, acting, made, write
@@ -39,7 +39,7 @@ def test_streams_are_tried_at_once_and_each_in_its_order(settings: KafkaSettings
         wait_until(lambda: events.count() == EACH * len(VISITS), lambda: f"all to be parked: {events.count()}")
     is_mended.set()
     counts: list[int] = []
-    done, parked = Retry(app, name, settings).run(counts.append)
+    done, parked = ReactionRetry(app, name, settings).run(counts.append)
     if at_once > 1:
         assert (done, parked, counts[-1]) == (EACH * len(VISITS), {}, EACH * len(VISITS))
         assert [post.numbers(visit) for visit in VISITS] == [list(range(1, EACH + 1))] * len(VISITS)
@@ -66,10 +66,10 @@ def test_one_try_each_also_of_what_hangs_and_what_was_done_is_not_tried_again(se
         wait_until(lambda: events.count() == 2, lambda: f"both to be parked: {events.count()}")
     is_mended.set()
     try:
-        done, parked = Retry(app, "hung", settings).run()
+        done, parked = ReactionRetry(app, "hung", settings).run()
         assert (done, list(parked.values())) == (1, ["TimeoutError: no end within 4 s"])
         assert events.count() == 1
-        assert Retry(app, "hung", settings).run().done == 0
+        assert ReactionRetry(app, "hung", settings).run().done == 0
         assert post.numbers("good") == [1]
     finally:
         is_over.set()

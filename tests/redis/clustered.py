@@ -7,7 +7,7 @@ from redis.crc import key_slot
 from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import BucketKeys
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.cluster_set import ClusterSet
 
 __all__ = ["BUCKETS", "flushes", "has_rows", "new_spread", "rows", "slot_of", "tokens"]
@@ -21,13 +21,13 @@ def new_spread(cluster: ClusterSet, store: RedisViewStore) -> Generation:
         generation = new_generation(buckets=BUCKETS)
         owners = {cluster.owner(slot_of(generation, bucket)).port for bucket in range(BUCKETS)}
         if len(owners) == 3:
-            assert store.create_marks(generation, {bucket: mark("", 0) for bucket in range(BUCKETS)})
+            assert store.create_marks(generation, {bucket: checkpoint("", 0) for bucket in range(BUCKETS)})
             return generation
 
 
 def slot_of(generation: Generation, bucket: int) -> int:
     """Where a bucket is."""
-    return int(key_slot(BucketKeys(generation, bucket).mark))
+    return int(key_slot(BucketKeys(generation, bucket).checkpoint))
 
 
 def flushes(generation: Generation, expected: str, token: str, name: str) -> list[BucketFlush]:
@@ -37,7 +37,7 @@ def flushes(generation: Generation, expected: str, token: str, name: str) -> lis
 
 def tokens(store: RedisViewStore, generation: Generation) -> list[str]:
     """The tokens of all buckets."""
-    return [found.token for _, found in sorted(store.marks(generation).items())]
+    return [found.token for _, found in sorted(store.checkpoints(generation).items())]
 
 
 def rows(store: RedisViewStore, generation: Generation, bucket: int) -> list[str]:

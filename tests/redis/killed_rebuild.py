@@ -14,7 +14,7 @@ from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.memory import World
 from leftfold.model.view import View
 from leftfold.ports.bulk import SteadyLog
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.redis import bulk_load as sink
 from tests.ledger import app, histories, stranger
 
@@ -23,19 +23,19 @@ CHUNK_ROWS = 2
 """So that a bucket takes several writes."""
 
 
-class Fatal(BulkSink):
+class Fatal(RedisBulkSink):
     """A sink whose process is killed at one of its writes; it counts those of all sinks."""
 
     sent = 0
     last = 0
 
-    def _send(self, mark: bytes, commands: list[bytes]) -> None:
+    def _send(self, checkpoint: bytes, commands: list[bytes]) -> None:
         Fatal.sent += 1
         if Fatal.sent == Fatal.last:
             # What is written is in a transaction that never ends.
-            super()._send(mark, commands[: len(commands) // 2])
+            super()._send(checkpoint, commands[: len(commands) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
-        super()._send(mark, commands)
+        super()._send(checkpoint, commands)
 
 
 def whole_log() -> World:
@@ -46,7 +46,7 @@ def whole_log() -> World:
 
 
 def rebuild_of(
-    view: View[Any, Any], world: World, store: RedisViewStore, kind: type[BulkSink] = BulkSink, **told: Any
+    view: View[Any, Any], world: World, store: RedisViewStore, kind: type[RedisBulkSink] = RedisBulkSink, **told: Any
 ) -> Rebuild:
     """A rebuild of a view that goes on where one of the same code ended."""
     return Rebuild(

@@ -1,4 +1,4 @@
-"""A tail in a process of its own, which is killed inside one of its writes to Redis."""
+"""A projector in a process of its own, which is killed inside one of its writes to Redis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from datetime import UTC, datetime
 
 from leftfold import memory
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.protocol import dial, packed
 from leftfold.redis.flusher import Flusher, Flushers
@@ -59,7 +59,7 @@ def main(url: str, seed: int, last: int, how: str) -> None:
         store._flushers = Flushers(settings, fatal_dial, _Torn)
     with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
         world.client.send_many(list(histories(stranger(seed), COMMANDS)))
-        tail = Tail(app.views, world.log.reader, store, look=0.0, batch=BATCH, growth=3, member="tail")
+        tail = Projector(app.views, world.log.reader, store, look=0.0, batch=BATCH, growth=3, member="tail")
         while tail.step(0.0) or not tail.caught_up():
             pass
         tail.close()

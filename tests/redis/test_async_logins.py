@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.server import RedisServer
 from tests.redis.tls import certificate, terminated
 
@@ -33,7 +33,7 @@ async def waits_and_reads(settings: RedisSettings) -> list[str]:
     store = RedisViewStore(settings)
     generation = new_generation(buckets=1)
     try:
-        assert await asyncio.to_thread(store.create_marks, generation, {0: mark("", 0)})
+        assert await asyncio.to_thread(store.create_marks, generation, {0: checkpoint("", 0)})
         bell = await store.alisten(generation, None)
         assert await asyncio.to_thread(store.flush, [flush_of(generation, 0, "", "t1", row("a"))])
         await bell.wait(10.0)

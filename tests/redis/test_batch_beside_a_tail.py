@@ -1,4 +1,4 @@
-"""A micro-batch of a stream that meets a tail, or another stream, between reading its rows and writing them."""
+"""A micro-batch of a stream that meets a projector, or another stream, between reading its rows and writing them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Overtaken:
 
 
 def overtaken(server: RedisServer, store: RedisViewStore, view: Any, made: type[Flusher]) -> tuple[str, bool]:
-    """Why a batch ended that a tail overtook ('' = it did not), and whether rows are those of the log at the end."""
+    """Why a batch ended that a projector overtook ('' = it did not), and whether the rows are the log's."""
     with server.client() as client:
         client.flushall()
     store._flushers = Flushers(server.settings, dial, made, store._topology)

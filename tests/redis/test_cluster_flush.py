@@ -113,7 +113,9 @@ def test_a_writer_overtaken_in_one_bucket_while_it_flushes_has_written_the_other
 def test_a_node_killed_while_flushes_go_to_it_keeps_whole_flushes_only(
     cluster: ClusterSet, store: RedisViewStore, generation: Generation, seed: int
 ) -> None:
-    """Each flush adds a row, writes another one over and moves the mark; the replica that is promoted has a prefix."""
+    """Each flush adds a row, writes another one over and moves the checkpoint; the replica that is promoted has a
+    prefix.
+    """
     victim, writer = cluster.owner(slot_of(generation, seed)), RedisViewStore(cluster.settings)
     replica, sent = cluster.replica_of(victim), threading.Event()
 
@@ -135,7 +137,7 @@ def test_a_node_killed_while_flushes_go_to_it_keeps_whole_flushes_only(
         victim.kill()
         last = writing.result()
     cluster.wait_promoted(replica)
-    for bucket, found in sorted(store.marks(generation).items()):
+    for bucket, found in sorted(store.checkpoints(generation).items()):
         at = found.position.next_offset("shop.events", 0)
         fields = store.read(generation, [(bucket, "a")]).rows[0]
         assert fields is not None
@@ -175,12 +177,12 @@ def test_a_dead_node_is_named_and_the_others_are_read(
         store.flush(flushes(generation, "t2", "t3", "c"))
     assert rows(store, generation, other) == [f"a{other}", f"b{other}"], "nothing is sent to some only"
     cluster.wait_promoted(replica)
-    assert len(store.marks(generation)) == BUCKETS
+    assert len(store.checkpoints(generation)) == BUCKETS
     assert store.change_registry(generation.view, Registry(), Registry().with_generation(generation))
 
 
 def numbered(generation: Generation, bucket: int, number: int) -> BucketFlush:
-    """The flush that takes one row and the mark to a number, and adds a row."""
+    """The flush that takes one row and the checkpoint to a number, and adds a row."""
     expected = "" if number == 1 else f"t{number - 1}"
     change = row("a")._replace(fields=(b"%d" % number, b"S"))
     return flush_of(generation, bucket, expected, f"t{number}", change, row(f"r{number:05d}"), at=number)

@@ -70,7 +70,7 @@ def test_while_a_slot_moves_its_bucket_is_written_whole_or_not_at_all(
         snapshot = store.read(generation, [(0, key) for key in "abcd"])
         assert snapshot == asyncio.run(store.aread(generation, [(0, key) for key in "abcd"]))
         colors = [fields[b"color"] if fields else b"" for fields in snapshot.rows]
-        return snapshot.marks[0].token, rows(store, generation, 0), colors
+        return snapshot.checkpoints[0].token, rows(store, generation, 0), colors
 
     with cluster.moving(slot_of(generation, 0)) as move:
         assert told() == ("t1", ["a", "b", "c"], [b"red", b"red", b"red", b""])
@@ -81,7 +81,7 @@ def test_while_a_slot_moves_its_bucket_is_written_whole_or_not_at_all(
         blue = [changed(key, b"red", b"red")._replace(fields=(b"blue", b"S")) for key in ("a", "b")]
         assert not store.flush([flush_of(generation, 0, "t2", "t3", *blue)]), "half of it is there"
         assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
-        move.carry(keys.mark)
+        move.carry(keys.checkpoint)
         assert not store.flush([flush_of(generation, 0, "t2", "t3", *blue)])
         assert told() == ("t2", ["a", "b", "c"], [b"red", b"red", b"red", b""])
         assert found_red(store, generation) == ["a", "b", "c"]
@@ -102,7 +102,7 @@ def test_twin_without_multi_a_moving_slot_leaves_half_a_bucket(
         wire.exchange(list(commands_of(flush_of(generation, 0, "t1", "t2", *blue), 9)))
         wire.close()
     snapshot = store.read(generation, [(0, "a"), (0, "b")])
-    assert snapshot.marks[0].token == "t2"
+    assert snapshot.checkpoints[0].token == "t2"
     assert [fields[b"color"] for fields in snapshot.rows if fields] == [b"blue", b"red"]
 
 

@@ -10,7 +10,7 @@ from leftfold.engine.views.cleanup import orphans, remove_orphans
 from leftfold.ports.flush import Generation
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.topology import Slots
-from leftfold.testing.contracts.readers import mark
+from leftfold.testing.contracts.readers import checkpoint
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.clustered import flushes, new_spread, rows, slot_of
 
@@ -64,7 +64,7 @@ def one_per_master(cluster: ClusterSet, store: RedisViewStore) -> list[Generatio
         generation = Generation("things", f"{number}-0000", "h", False, 1, {"t": 1})
         owner = cluster.owner(slot_of(generation, 0)).port
         if owner not in found:
-            assert store.create_marks(generation, {0: mark("", 0)})
+            assert store.create_marks(generation, {0: checkpoint("", 0)})
             found[owner] = generation
     assert len(found) == 3
     return list(found.values())

@@ -14,13 +14,13 @@ from leftfold import memory
 from leftfold.client import Views
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.projector import Projector
 from leftfold.errors import ViewNotBuilt
 from leftfold.memory import World
 from leftfold.ports.bulk import SteadyLog
 from leftfold.ports.flush import Generation
-from leftfold.redis import BulkSink, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisViewStore
 from leftfold.redis.connection.protocol import BucketKeys, dial, registry_key
 from leftfold.redis.flusher import Flusher, Flushers
 from tests.ledger import Move, Open, app, by_owner, by_tag, summary
@@ -65,10 +65,10 @@ def live(store: RedisViewStore) -> Generation:
 
 def slot_of(generation: Generation, bucket: int) -> int:
     """Where a bucket is."""
-    return int(key_slot(BucketKeys(generation, bucket).mark))
+    return int(key_slot(BucketKeys(generation, bucket).checkpoint))
 
 
-def begin(world: World, tail: Tail, count: int = 100) -> None:
+def begin(world: World, tail: Projector, count: int = 100) -> None:
     """A history, and the row that is watched."""
     world.client.send(Open(ledger=KEY, owner="o"))
     happen(world, 1, count)
@@ -91,7 +91,7 @@ def test_a_tail_follows_the_log(store: RedisViewStore, world: World) -> None:
 
 
 def test_two_tails_of_one_view_do_no_harm(cluster: ClusterSet, store: RedisViewStore, world: World) -> None:
-    """They share the buckets, whose marks part when one of them leaves; the other takes its share over."""
+    """They share the buckets, whose checkpoints part when one of them leaves; the other takes its share over."""
     other_store = RedisViewStore(cluster.settings)
     one, other = tail_on(world, store), tail_on(world, other_store)
     for seed in range(4):
@@ -118,7 +118,7 @@ def test_a_tail_heals_when_a_promoted_replica_lacks_the_last_writes(
 def test_twin_without_tokens_the_rows_of_the_lost_writes_stay_wrong(
     cluster: ClusterSet, store: RedisViewStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Follower, "is_confirmed", lambda _: True)
+    monkeypatch.setattr(ProjectionWriter, "is_confirmed", lambda _: True)
     lose_flushes(cluster, store, world, Blind)
     with pytest.raises(AssertionError):
         assert_equal_to_the_log(world, store)
@@ -144,7 +144,7 @@ def lose_flushes(cluster: ClusterSet, store: RedisViewStore, world: World, made:
 def test_a_node_dies_under_a_running_tail_and_nobody_reads_anything_older(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
-    """Its replica is up to date: what was acknowledged is there, and the tail goes on."""
+    """Its replica is up to date: what was acknowledged is there, and the projector goes on."""
     tail = tail_on(world, store)
     begin(world, tail)
     victim = cluster.owner(slot_of(live(store), 0))
@@ -195,7 +195,7 @@ def rebuild(world: World, cluster: ClusterSet, store: RedisViewStore, view: Any)
         store,
         open_log=lambda: SteadyLog(world.log.reader()),
         open_reader=world.log.reader,
-        open_sink=lambda: BulkSink(cluster.settings),
+        open_sink=lambda: RedisBulkSink(cluster.settings),
         options=RebuildOptions(keep=0, patience=0.5),
     )
 
@@ -203,7 +203,7 @@ def rebuild(world: World, cluster: ClusterSet, store: RedisViewStore, view: Any)
 def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
     cluster: ClusterSet, store: RedisViewStore, world: World
 ) -> None:
-    """The registry names the generation that was replaced and removed; a tail finds it gone and builds another."""
+    """The registry names the generation that was replaced and removed; a projector finds it gone and builds another."""
     tail = tail_on(world, store)
     begin(world, tail)
     lost = cluster.owner(registry_key(summary.name))
@@ -217,7 +217,7 @@ def test_a_swap_that_a_failover_takes_back_ends_with_the_rows_of_the_log(
 
     cluster.lose(lost, swap)
     assert live(store) == before
-    assert len(store.marks(before)) < before.buckets
+    assert len(store.checkpoints(before)) < before.buckets
     with pytest.raises(ViewNotBuilt):
         Views(store)[summary].describe()
     happen(world, 5)

@@ -15,10 +15,10 @@ from leftfold.errors import ConfigurationError
 from leftfold.model.rights import redis_rules
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Generation, Phase, Registry
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.redis.connection.errors import executed, what
 from leftfold.redis.connection.protocol import EXEC, MULTI, packed
-from leftfold.testing.contracts.readers import COLUMNS, flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, new_generation, row
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -28,7 +28,7 @@ Act = Callable[[RedisViewStore, Generation, RedisSettings], object]
 
 
 def fill(settings: RedisSettings, generation: Generation) -> int:
-    with BulkSink(settings) as sink:
+    with RedisBulkSink(settings) as sink:
         return sink.write(generation, 1, COLUMNS, (), [BulkRow("a", (b"red", b"S"))])
 
 
@@ -46,7 +46,7 @@ def known(generation: Generation) -> Registry:
 WRITES: dict[str, tuple[Act, str, str]] = {
     # what is done, what a reader is denied of it, and what the writer of another view is
     "create marks": (
-        lambda store, g, _: store.create_marks(replace(g, id="2"), {0: mark("", 0)}),
+        lambda store, g, _: store.create_marks(replace(g, id="2"), {0: checkpoint("", 0)}),
         "(UN)?WATCH",
         r"WATCH v:\{VIEW:2:0\}@",
     ),
@@ -56,7 +56,11 @@ WRITES: dict[str, tuple[Act, str, str]] = {
         r"WATCH v:\{VIEW:1:0\}@",
     ),
     "fill": (lambda _, g, settings: fill(settings, g), "(UN)?WATCH", r"WATCH v:\{VIEW:1:1\}@"),
-    "seal": (lambda store, g, _: store.seal(g, {0: mark("s", 0), 1: mark("s", 0)}), "WATCH", r"WATCH v:\{VIEW:1:0\}@"),
+    "seal": (
+        lambda store, g, _: store.seal(g, {0: checkpoint("s", 0), 1: checkpoint("s", 0)}),
+        "WATCH",
+        r"WATCH v:\{VIEW:1:0\}@",
+    ),
     "register": (
         lambda store, g, _: store.change_registry(g.view, Registry({}, {}), known(g)),
         "(UN)?WATCH",
@@ -64,14 +68,14 @@ WRITES: dict[str, tuple[Act, str, str]] = {
     ),
     "remove": (lambda store, g, _: store.unlink(g), r"UNLINK v:\{VIEW:1:0\}@", r"[A-Z]+ v:\{VIEW:1:0\}[@#]"),
     "attend": (
-        lambda store, g, _: store.attend([f"tails:{g.view}:1"], "me", 1.0),
+        lambda store, g, _: store.heartbeat([f"tails:{g.view}:1"], "me", 1.0),
         "ZADD members:tails:VIEW",
         "ZADD members:tails:VIEW",
     ),
 }
 READS: dict[str, tuple[Act, str, str]] = {
     "registry": (lambda store, g, _: store.registry(g.view), "", "HGETALL view:VIEW"),
-    "marks": (lambda store, g, _: store.marks(g), "", "[A-Z]+ (view:VIEW|v:.VIEW:1)"),
+    "marks": (lambda store, g, _: store.checkpoints(g), "", "[A-Z]+ (view:VIEW|v:.VIEW:1)"),
     "read": (lambda store, g, _: store.read(g, [(0, "a")]), "", "[A-Z]+ (view:VIEW|v:.VIEW:1)"),
     "aread": (lambda store, g, _: asyncio.run(store.aread(g, [(0, "a")])), "", "[A-Z]+ (view:VIEW|v:.VIEW:1)"),
     "finished": (lambda store, g, _: store.finished(g), "", r"HGET v:\{VIEW:1:0\}@"),
@@ -91,7 +95,7 @@ def generation(server: RedisServer) -> Generation:
     """One with a live bucket and one that is filled, beside users who read its view and who write another one."""
     generation = replace(new_generation(2), id="1")
     store = RedisViewStore(server.settings)
-    assert store.create_marks(generation, {0: mark("", 0), 1: replace(mark("", 0), phase=Phase.BULK)})
+    assert store.create_marks(generation, {0: checkpoint("", 0), 1: replace(checkpoint("", 0), phase=Phase.BULK)})
     store.close()
     with server.client() as client:
         for role, view in (("client", generation.view), ("tail", "another")):
@@ -138,7 +142,7 @@ def test_a_right_that_is_taken_away_between_flushes_is_missed_by_the_next(
 ) -> None:
     own = replace(generation, view="another", id="3", buckets=1)
     store = store_of("tail")
-    assert store.create_marks(own, {0: mark("", 0)})
+    assert store.create_marks(own, {0: checkpoint("", 0)})
     assert store.flush([flush_of(own, 0, "", "t1", row("secret row"))])
     for less, denied in (
         ("-hset", r"HSET v:\{another:3:0\}"),

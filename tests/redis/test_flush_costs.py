@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leftfold.redis import RedisViewStore
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.commandstats import counted
 from tests.redis.server import RedisServer
 
@@ -16,7 +16,7 @@ def test_a_steady_flush_costs_one_notice_and_one_addition_per_changed_bucket(
     server: RedisServer, store: RedisViewStore
 ) -> None:
     generation = new_generation(buckets=8)
-    assert store.create_marks(generation, {bucket: mark("", 0) for bucket in range(8)})
+    assert store.create_marks(generation, {bucket: checkpoint("", 0) for bucket in range(8)})
 
     def flush(number: int, changed: int) -> None:
         before = f"t{number - 1}" if number else ""

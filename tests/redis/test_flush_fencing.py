@@ -11,7 +11,7 @@ from leftfold.ports.flush import BucketFlush, Generation
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import BucketKeys, Wire
 from leftfold.redis.flusher import Flusher, commands_of
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.server import RedisServer
 from tests.redis.sockets import Line
 from tests.waiting import wait_until
@@ -31,7 +31,7 @@ class Unfenced(Flusher):
 def generation(store: RedisViewStore) -> Generation:
     """An empty generation of two buckets."""
     generation = new_generation(buckets=2)
-    assert store.create_marks(generation, {0: mark("", 0), 1: mark("", 0)})
+    assert store.create_marks(generation, {0: checkpoint("", 0), 1: checkpoint("", 0)})
     return generation
 
 
@@ -81,7 +81,7 @@ def test_twin_with_watch_alone_the_zombie_lands(
 
 def test_a_writer_between_token_read_and_exec_wins(server: RedisServer, store: RedisViewStore) -> None:
     generation = new_generation(buckets=2)
-    assert store.create_marks(generation, {0: mark("", 0), 1: mark("", 0)})
+    assert store.create_marks(generation, {0: checkpoint("", 0), 1: checkpoint("", 0)})
 
     class Overtaken(Flusher):
         def still_mine(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
@@ -132,7 +132,7 @@ def test_a_connection_lost_in_the_middle_of_a_flush_leaves_nothing(
     assert line.sent_until_broken > 300
     wait_until(lambda: len(connections(server)) <= 2, "the server to see the broken connection")
     assert listed(store, generation) == ["a0", "a1"]
-    assert store.marks(generation) == {0: mark("t1", 1), 1: mark("t1", 1)}
+    assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
     assert flusher.flush(both(generation, "t1", "t2", "b"))
     flusher.close()
 
@@ -146,8 +146,8 @@ def test_twin_without_multi_half_of_the_flush_stays(
     line.let_through = 0.6
     wire.send(commands)
     wire.close()
-    wait_until(lambda: store.marks(generation)[0].token == "t1", "half of the flush")
-    assert store.marks(generation)[1].token == ""
+    wait_until(lambda: store.checkpoints(generation)[0].token == "t1", "half of the flush")
+    assert store.checkpoints(generation)[1].token == ""
     assert listed(store, generation) == ["a0"]
 
 
@@ -159,7 +159,7 @@ def test_a_lost_answer_is_no_answer_and_the_marks_tell(
     assert flusher.flush(both(generation, "", "t1", "a"))
     line.let_through = 1
     assert not flusher.flush(both(generation, "t1", "t2", "b"))
-    wait_until(lambda: store.marks(generation)[0].token == "t2", "the flush whose answer was lost")
+    wait_until(lambda: store.checkpoints(generation)[0].token == "t2", "the flush whose answer was lost")
     assert flusher.flush(both(generation, "t2", "t3", "c"))
     assert listed(store, generation) == ["a0", "b0", "c0", "a1", "b1", "c1"]
     flusher.close()
@@ -172,7 +172,7 @@ def test_a_server_that_went_back_in_time_is_noticed(
     go_back_behind(server, store, both(generation, "t1", "t2", "b"))
     assert not store.flush(both(generation, "t2", "t3", "c")), "the connection was lost"
     assert not store.flush(both(generation, "t2", "t3", "c")), "the tokens are older"
-    assert store.marks(generation) == {0: mark("t1", 1), 1: mark("t1", 1)}
+    assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
     assert store.flush(both(generation, "t1", "t4", "b"))
     assert listed(store, generation) == ["a0", "b0", "a1", "b1"]
 
@@ -191,7 +191,7 @@ def test_twin_without_tokens_the_lost_rows_are_never_missed(
 def test_a_lost_mark_stops_the_flush(server: RedisServer, store: RedisViewStore, generation: Generation) -> None:
     assert store.flush(both(generation, "", "t1", "a"))
     with server.client() as client:
-        client.delete(BucketKeys(generation, 1).mark)
+        client.delete(BucketKeys(generation, 1).checkpoint)
     assert not store.flush(both(generation, "t1", "t2", "b"))
     assert not store.flush(both(generation, "t1", "t2", "b"))
     assert listed(store, generation) == ["a0", "a1"]
@@ -199,7 +199,7 @@ def test_a_lost_mark_stops_the_flush(server: RedisServer, store: RedisViewStore,
 
 def test_a_flush_larger_than_every_buffer_gets_through(server: RedisServer, store: RedisViewStore) -> None:
     generation = new_generation(buckets=1)
-    assert store.create_marks(generation, {0: mark("", 0)})
+    assert store.create_marks(generation, {0: checkpoint("", 0)})
     changes = [row(f"r{n}")._replace(fields=(b"x" * 400, b"S")) for n in range(60_000)]
     line = Line()
     flusher = Flusher(server.settings, line.dial)
@@ -233,7 +233,7 @@ def test_a_key_of_another_kind_is_told(server: RedisServer, store: RedisViewStor
 
 def test_a_flush_to_a_dead_server_says_how_to_start_it(server: RedisServer, store: RedisViewStore) -> None:
     generation = new_generation(buckets=2)
-    assert store.create_marks(generation, {0: mark("", 0), 1: mark("", 0)})
+    assert store.create_marks(generation, {0: checkpoint("", 0), 1: checkpoint("", 0)})
     assert store.flush(both(generation, "", "t1", "a"))
     server.kill()
     try:
@@ -241,7 +241,7 @@ def test_a_flush_to_a_dead_server_says_how_to_start_it(server: RedisServer, stor
         with pytest.raises(InfrastructureError, match=rf"127\.0\.0\.1:{server.port} is not reachable.*leftfold up"):
             store.flush(both(generation, "t1", "t2", "b"))
         with pytest.raises(InfrastructureError, match="leftfold up"):
-            store.marks(generation)
+            store.checkpoints(generation)
     finally:
         server.start()
     assert store.flush(both(generation, "t1", "t2", "b"))

@@ -10,7 +10,7 @@ import pytest
 from leftfold import memory
 from leftfold.client import Views
 from leftfold.engine.views import subscription as group
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
@@ -32,8 +32,8 @@ def world(server: RedisServer) -> Iterator[World]:
         yield world
 
 
-def go_back(server: RedisServer, store: RedisViewStore, world: World) -> Tail:
-    """Lets a tail finish, and then gives the server the disk from before; nothing happens any more."""
+def go_back(server: RedisServer, store: RedisViewStore, world: World) -> Projector:
+    """Lets a projector finish, and then gives the server the disk from before; nothing happens any more."""
     tail = tail_on(world, store)
     happen(world, 1)
     settle(tail)
@@ -46,7 +46,7 @@ def go_back(server: RedisServer, store: RedisViewStore, world: World) -> Tail:
     return tail
 
 
-def is_up_to_date(tail: Tail, store: RedisViewStore, world: World) -> bool:
+def is_up_to_date(tail: Projector, store: RedisViewStore, world: World) -> bool:
     """Whether one view has the rows of the log after one step more."""
     try:
         tail.step(0.0)

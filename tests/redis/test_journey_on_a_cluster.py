@@ -49,7 +49,7 @@ class Project:
 
 @pytest.fixture
 def project(servers: Addresses, cluster: ClusterSet, tmp_path: Path) -> Iterator[Project]:
-    """A project whose worker and tail run."""
+    """A project whose worker and projector run."""
     project = Project(tmp_path, servers.kafka, cluster.settings.url)
     process = project.shell.start(project.run)
     wait_until(lambda: all(f'"{what}"' in project.shell.said() for what in ("serving", "following")), "both to work")

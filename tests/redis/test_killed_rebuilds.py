@@ -24,8 +24,8 @@ from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS, Fields
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow, BulkStore, SteadyLog
-from leftfold.ports.flush import Generation, Mark, Phase
-from leftfold.redis import BulkSink, RedisViewStore
+from leftfold.ports.flush import Checkpoint, Generation, Phase
+from leftfold.redis import RedisBulkSink, RedisViewStore
 from tests.ledger import app, by_owner, by_tag, summary
 from tests.redis.killed_rebuild import rebuild_of, whole_log
 from tests.redis.server import RedisServer
@@ -112,7 +112,7 @@ def test_twin_a_seal_that_does_not_say_where_it_stands_folds_everything_twice(
 ) -> None:
     sealed_marks = rebuilding.sealed_marks
 
-    def anywhere(generation: Generation, ends: Position, results: Any) -> Mapping[int, Mark]:
+    def anywhere(generation: Generation, ends: Position, results: Any) -> Mapping[int, Checkpoint]:
         return {b: replace(m, position=Position()) for b, m in sealed_marks(generation, ends, results).items()}
 
     monkeypatch.setattr(rebuilding, "sealed_marks", anywhere)
@@ -124,7 +124,7 @@ def test_twin_a_seal_that_does_not_say_where_it_stands_folds_everything_twice(
 def test_a_task_that_outlives_the_killed_rebuild_cannot_write_behind_the_next_one(
     server: RedisServer, store: RedisViewStore, writes: dict[str, int], world: World, share: float
 ) -> None:
-    late = outlived(server, store, world, summary, int(writes[summary.name] * share), BulkSink)
+    late = outlived(server, store, world, summary, int(writes[summary.name] * share), RedisBulkSink)
     assert late.fenced == late.buckets > 0
     assert not is_wrong(world, store, summary)
 
@@ -161,7 +161,7 @@ class Late:
         """Nothing is there yet."""
         return result
 
-    def go_on(self, sink: BulkSink) -> None:
+    def go_on(self, sink: RedisBulkSink) -> None:
         """Writes what was kept, or tries to."""
         for held in self._held:
             try:
@@ -174,9 +174,9 @@ class Late:
 
 
 def outlived(
-    server: RedisServer, store: RedisViewStore, world: World, view: View[Any, Any], last: int, kind: type[BulkSink]
+    server: RedisServer, store: RedisViewStore, world: World, view: View[Any, Any], last: int, kind: type[RedisBulkSink]
 ) -> Late:
-    """Tasks of a killed rebuild go on when the next one has swapped and a tail has folded more."""
+    """Tasks of a killed rebuild go on when the next one has swapped and a projector has folded more."""
     left, late = killed(server, store, view, last), Late()
     work = rebuild_of(view, world, store)
     plan = work.plan(left.ends)
@@ -196,8 +196,8 @@ def killed(server: RedisServer, store: RedisViewStore, view: View[Any, Any], las
     done = run(server, view, max(2, last))
     assert done.returncode == -9, f"it was not killed: {done.stdout}{done.stderr}"
     group = f"rebuilds:{view.name}"
-    for member in store.attend([group], "", 0.0)[group]:
-        store.attend([group], member, 0.0)
+    for member in store.heartbeat([group], "", 0.0)[group]:
+        store.heartbeat([group], member, 0.0)
     (left,) = (g for g in store.registry(view.name).generations.values() if g.phase is Phase.BULK)
     return left
 
@@ -209,14 +209,14 @@ def run(server: RedisServer, view: View[Any, Any], last: int) -> subprocess.Comp
 
 
 def follow(world: World, store: RedisViewStore) -> None:
-    """A tail brings every view to the end of the log."""
+    """A projector brings every view to the end of the log."""
     tail = tail_on(world, store)
     settle(tail)
     tail.close()
 
 
 def is_wrong(world: World, store: RedisViewStore, view: View[Any, Any]) -> bool:
-    """Whether a view is in any way not what the log makes of it once a tail has caught up."""
+    """Whether a view is in any way not what the log makes of it once a projector has caught up."""
     follow(world, store)
     try:
         assert_equal_to_the_log(world, store, view)

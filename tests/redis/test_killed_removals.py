@@ -14,7 +14,7 @@ from leftfold import memory
 from leftfold.cli.health.doctor import Examination, Finding
 from leftfold.cli.views.drop import remove_unlisted
 from leftfold.engine.views.cleanup import orphans, sweep
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.memory import World
 from leftfold.redis import RedisViewStore
 from tests import ledger_next
@@ -25,7 +25,7 @@ from tests.redis.test_tail_heals import assert_equal_to_the_log, happen, settle,
 pytestmark = pytest.mark.servers
 
 WRITES = (1, 2, 4, 5, 6, 9, 14)
-"""Of the twenty that remove four buckets: before and behind the first mark, its rows, and those of other buckets."""
+"""Of the twenty that remove four buckets: around the first checkpoint, its rows, and those of other buckets."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def world(server: RedisServer, store: RedisViewStore) -> Iterator[World]:
         client.flushall()
     with memory(app, now=datetime(2026, 1, 1, tzinfo=UTC)) as world:
         happen(world, 1)
-        for tail in tail_on(world, store), Tail([ledger_next.summary], world.log.reader, store, look=0.0):
+        for tail in tail_on(world, store), Projector([ledger_next.summary], world.log.reader, store, look=0.0):
             settle(tail)
             tail.close()
         yield world

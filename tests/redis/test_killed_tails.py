@@ -1,4 +1,4 @@
-"""SIGKILL of a tail inside any of its writes: its successor ends with the rows of the log."""
+"""SIGKILL of a projector inside any of its writes: its successor ends with the rows of the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leftfold import memory
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.memory import World
 from leftfold.model.view import View
 from leftfold.redis import RedisViewStore
@@ -62,7 +62,7 @@ def test_twin_without_a_transaction_some_rows_are_folded_twice(
 
 
 def kill_in(server: RedisServer, write: int, how: str) -> None:
-    """Runs a tail on an empty Redis until it is killed in one of its writes, or before the answer to it."""
+    """Runs a projector on an empty Redis until it is killed in one of its writes, or before the answer to it."""
     with server.client() as client:
         client.flushall()
     words = [sys.executable, "-m", "tests.redis.killed_tail", server.settings.url, str(SEED), str(write), how]
@@ -71,7 +71,7 @@ def kill_in(server: RedisServer, write: int, how: str) -> None:
 
 def wrong(store: RedisViewStore, world: World) -> list[str]:
     """The views that are in any way not what the log makes of them once a successor has caught up."""
-    tail = Tail(app.views, world.log.reader, store, look=0.0, batch=BATCH, member="tail")
+    tail = Projector(app.views, world.log.reader, store, look=0.0, batch=BATCH, member="tail")
     settle(tail)
     tail.close()
     found = []

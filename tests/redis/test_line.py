@@ -19,7 +19,7 @@ from leftfold.ports.queries import Registered
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.asyncio import Line, Multiplexer, open_line
 from leftfold.redis.connection.protocol import packed
-from leftfold.redis.reads import worded
+from leftfold.redis.reads import compile_query
 from leftfold.testing.contracts.readers import new_generation
 from tests.redis.server import RedisServer
 
@@ -203,7 +203,7 @@ def test_on_a_real_server_every_one_gets_its_own(server: RedisServer, asked: lis
 def test_a_killed_server_fails_what_is_under_way_and_the_next_question_connects_again(server: RedisServer) -> None:
     async def through_a_death() -> None:
         multiplexer = Multiplexer(server.settings)
-        question = worded(Registered("nothing"))
+        question = compile_query(Registered("nothing"))
         before = await multiplexer.ask(question)
         with server.client() as client:
             client.execute_command("CLIENT", "PAUSE", 60_000)
@@ -228,7 +228,7 @@ def test_a_killed_server_fails_what_is_under_way_and_the_next_question_connects_
 def test_a_server_that_says_nothing_is_given_up_and_asked_again_later(server: RedisServer) -> None:
     async def through_a_silence() -> None:
         multiplexer = Multiplexer(server.settings.model_copy(update={"timeout": 3.0}))
-        question = worded(Registered("nothing"))
+        question = compile_query(Registered("nothing"))
         before = await multiplexer.ask(question)
         with server.hanging():
             early = asyncio.create_task(multiplexer.ask(question))
@@ -253,7 +253,7 @@ def test_a_server_that_says_nothing_is_given_up_and_asked_again_later(server: Re
 def test_one_who_gives_up_while_connecting_does_not_stop_the_others(server: RedisServer) -> None:
     async def ask() -> None:
         multiplexer = Multiplexer(server.settings)
-        tasks = [asyncio.create_task(multiplexer.ask(worded(Registered("nothing")))) for _ in range(3)]
+        tasks = [asyncio.create_task(multiplexer.ask(compile_query(Registered("nothing")))) for _ in range(3)]
         await tick()
         tasks[0].cancel()
         found = await asyncio.gather(*tasks, return_exceptions=True)
@@ -275,7 +275,7 @@ def test_a_refused_command_fails_its_own_question_only(server: RedisServer) -> N
 
     async def ask() -> None:
         multiplexer = Multiplexer(server.settings)
-        right = worded(Registered("nothing"))
+        right = compile_query(Registered("nothing"))
         found = await asyncio.gather(
             *(multiplexer.ask(right), multiplexer.ask(Wrong()), multiplexer.ask(right)), return_exceptions=True
         )

@@ -15,8 +15,8 @@ from leftfold.errors import ConfigurationError
 from leftfold.model.rights import redis_rules
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Generation, Phase
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
-from leftfold.testing.contracts.readers import COLUMNS, flush_of, mark, new_generation, row
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
+from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, new_generation, row
 from tests.redis.cluster_set import ClusterSet
 from tests.redis.sentinel_set import SentinelSet
 from tests.redis.server import RedisServer
@@ -44,19 +44,19 @@ def test_a_password_opens_every_kind_of_connection(
     servers = kind(tmp_path, SECRET)
     with running(servers) as settings:
         store, generation = RedisViewStore(settings), new_generation(BUCKETS).in_phase(Phase.BULK)
-        assert store.create_marks(generation, {b: replace(mark("", 0), phase=Phase.BULK) for b in range(BUCKETS)})
-        with BulkSink(settings) as sink:
+        assert store.create_marks(generation, {b: replace(checkpoint("", 0), phase=Phase.BULK) for b in range(BUCKETS)})
+        with RedisBulkSink(settings) as sink:
             for bucket in range(BUCKETS):
                 sink.write(generation, bucket, COLUMNS, (), [BulkRow("a", (b"red", b"S"))])
-        store.seal(generation, {b: replace(mark("s", 0), rows=1) for b in range(BUCKETS)})
+        store.seal(generation, {b: replace(checkpoint("s", 0), rows=1) for b in range(BUCKETS)})
         sealed = generation.in_phase(Phase.SEALED)
         assert store.flush([flush_of(sealed, bucket, "s", "t", row("b")) for bucket in range(BUCKETS)])
-        assert len(asyncio.run(store.aread(sealed, [(b, "b") for b in range(BUCKETS)])).marks) == BUCKETS
+        assert len(asyncio.run(store.aread(sealed, [(b, "b") for b in range(BUCKETS)])).checkpoints) == BUCKETS
         store.close()
         stranger = RedisViewStore(settings.model_copy(update={"password": SecretStr("wr0ng")}))
         for refused in (
             lambda: stranger.flush([flush_of(sealed, 0, "t", "t2")]),
-            lambda: stranger.marks(sealed),
+            lambda: stranger.checkpoints(sealed),
             lambda: asyncio.run(stranger.aread(sealed, [(0, "a")])),
         ):
             with pytest.raises(ConfigurationError, match="WRONGPASS|invalid username-password") as caught:
@@ -75,14 +75,14 @@ def _denies_readers(servers: list[RedisServer], settings: RedisSettings, generat
             client.execute_command("ACL", "SETUSER", "client", "reset", "on", f">{SECRET}", *rules)
     scheme, _, place = settings.url.partition("://")
     reader = RedisViewStore(settings.model_copy(update={"url": f"{scheme}://client@{place}"}))
-    assert reader.marks(generation).keys() == set(range(BUCKETS))
-    assert len(asyncio.run(reader.aread(generation, [(b, "b") for b in range(BUCKETS)])).marks) == BUCKETS
+    assert reader.checkpoints(generation).keys() == set(range(BUCKETS))
+    assert len(asyncio.run(reader.aread(generation, [(b, "b") for b in range(BUCKETS)])).checkpoints) == BUCKETS
     hidden = replace(generation, view="another")
     for denied, what in (
         (lambda: reader.flush([flush_of(generation, 0, "t", "t2")]), "UNWATCH"),
         (lambda: reader.unlink(generation), "UNLINK v:"),
         (lambda: reader.registry("another"), "HGETALL view:another"),
-        (lambda: reader.marks(hidden), "[A-Z]+ (v:{|view:)another"),
+        (lambda: reader.checkpoints(hidden), "[A-Z]+ (v:{|view:)another"),
         (lambda: asyncio.run(reader.aread(hidden, [(0, "a")])), "[A-Z]+ (v:{|view:)another"),
     ):
         with pytest.raises(ConfigurationError, match=f"denies user 'client' a right: {what}"):

@@ -15,7 +15,7 @@ from leftfold.ports.notifications import ThreadBell
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.redis.connection.topology import Slots
 from leftfold.redis.pubsub import Subscriber
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.core.shop import household_spend
 from tests.core.watches import bench_on
 from tests.redis.cluster_set import ClusterSet
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.servers
 
 @pytest.fixture(autouse=True)
 def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the marks for those who wait: only notices wake them."""
+    """Nobody looks at the checkpoints for those who wait: only notices wake them."""
     monkeypatch.setattr(Subscriber, "_look", _looks_away)
 
 
@@ -128,7 +128,7 @@ def lose_what_is_listened_to(
     """Hangs a bell, kills the server on which it hears, and waits until the replica leads."""
     generation = new_spread(servers, store) if isinstance(servers, ClusterSet) else new_generation(1)
     if isinstance(servers, SentinelSet):
-        assert store.create_marks(generation, {0: mark("", 0)})
+        assert store.create_marks(generation, {0: checkpoint("", 0)})
     server, replica = listened_to(servers, generation)
     monkeypatch.setattr(Slots, "hearers", listening_first_at(server))
     bell = store.listen(generation, None)

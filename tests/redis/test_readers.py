@@ -13,11 +13,11 @@ import pytest
 
 from leftfold.errors import ContractError
 from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
-from leftfold.ports.queries import Changes, Counting, Glance, Matching, Question, Range
+from leftfold.ports.queries import Changes, Counting, GetRow, IndexRange, Matching, Query
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import BucketKeys
-from leftfold.redis.reads import Glimpse, SnapshotQuery, worded
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.redis.reads import Glimpse, SnapshotQuery, compile_query
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.server import RedisServer
 from tests.waiting import wait_until
 
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.servers
 def generation(store: RedisViewStore) -> Generation:
     """An empty generation of one bucket."""
     generation = new_generation(buckets=1)
-    assert store.create_marks(generation, {0: mark("", 0)})
+    assert store.create_marks(generation, {0: checkpoint("", 0)})
     return generation
 
 
 def numbered(generation: Generation, number: int) -> BucketFlush:
-    """The flush that takes one row and the mark to a number."""
+    """The flush that takes one row and the checkpoint to a number."""
     expected = "" if number == 1 else f"t{number - 1}"
     change = row("a")._replace(fields=(b"%d" % number, b"S"))
     added = row(f"r{number:05d}")
@@ -67,7 +67,7 @@ def test_no_row_is_older_than_its_mark(store: RedisViewStore, generation: Genera
         seen: set[int] = set()
         while len(seen) < 50:
             snapshot = store.read(generation, keys)
-            at = snapshot.marks[0].position.next_offset("shop.events", 0)
+            at = snapshot.checkpoints[0].position.next_offset("shop.events", 0)
             fields = snapshot.rows[0]
             assert int(fields[b"color"] if fields else 0) >= at
             seen.add(at)
@@ -76,7 +76,7 @@ def test_no_row_is_older_than_its_mark(store: RedisViewStore, generation: Genera
 def test_rows_read_while_their_generation_is_removed_are_not_taken_for_missing(
     store: RedisViewStore, generation: Generation
 ) -> None:
-    """In a cluster the live pointer is on another node and may still say live; the second look at the mark tells."""
+    """In a cluster the live pointer is on another node and may be old; the second look at the checkpoint shows it."""
     assert store.flush([numbered(generation, 1)])
     question = SnapshotQuery(generation, [(0, "a")])
     pointer_and_marks, rest = question.commands[:2], question.commands[2:]
@@ -84,16 +84,18 @@ def test_rows_read_while_their_generation_is_removed_are_not_taken_for_missing(
     store.unlink(generation)
     replies += [store._client.execute_command(*command) for command in rest]
     assert question.answer(replies).rows == (None,)
-    assert question.answer(replies).marks == {}
+    assert question.answer(replies).checkpoints == {}
     twin = question.answer([*replies[:-1], 1])
-    assert (twin.rows, twin.marks) == ((None,), {0: mark("t1", 1)}), "without it the row would be told as absent"
+    assert (twin.rows, twin.checkpoints) == ((None,), {0: checkpoint("t1", 1)}), (
+        "without it the row would be told as absent"
+    )
 
 
 def test_a_glance_at_a_generation_that_is_removed_meanwhile_does_not_call_its_bucket_whole(
     store: RedisViewStore, generation: Generation
 ) -> None:
     assert store.flush([numbered(generation, 1)])
-    question = Glimpse(Glance(generation, 0, "a"))
+    question = Glimpse(GetRow(generation, 0, "a"))
     pointer, row_, mark_ = question.commands
     assert question.answer([store._client.execute_command(*command) for command in question.commands]).whole
     live, early = (store._client.execute_command(*command) for command in (pointer, mark_))
@@ -105,12 +107,12 @@ def test_a_glance_at_a_generation_that_is_removed_meanwhile_does_not_call_its_bu
 
 @pytest.mark.parametrize("asked", [Matching, Counting])
 def test_what_is_found_in_a_generation_that_is_removed_meanwhile_is_not_called_live_in_a_cluster(
-    store: RedisViewStore, generation: Generation, asked: Callable[[Generation, tuple[Range, ...]], Question[Any]]
+    store: RedisViewStore, generation: Generation, asked: Callable[[Generation, tuple[IndexRange, ...]], Query[Any]]
 ) -> None:
     assert store.flush([numbered(generation, 1)])
     assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
-    question = asked(generation, (Range("color"),))
-    plain, guarded = worded(question), worded(question, spread=True)
+    question = asked(generation, (IndexRange("color"),))
+    plain, guarded = compile_query(question), compile_query(question, spread=True)
     assert guarded.answer([store._client.execute_command(*command) for command in guarded.commands]) == store.ask(
         question
     )
@@ -125,7 +127,7 @@ def test_changes_read_while_their_generation_is_removed_are_not_called_live_in_a
     store: RedisViewStore, generation: Generation
 ) -> None:
     assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
-    guarded = worded(Changes(generation, {0: ""}, 9, backwards=True), spread=True)
+    guarded = compile_query(Changes(generation, {0: ""}, 9, backwards=True), spread=True)
     before = [store._client.execute_command(*command) for command in guarded.commands[:2]]
     assert guarded.answer([*before, *(store._client.execute_command(*c) for c in guarded.commands[2:])]).live
     store.unlink(generation)
@@ -138,7 +140,7 @@ def test_pages_hold_every_row_that_was_there_before(store: RedisViewStore, gener
         assert store.flush([numbered(generation, number)])
     there = set(store.keys(generation, 0, "", 1000))
     wanted = new_generation(buckets=1)
-    assert store.create_marks(wanted, {0: mark("", 0)})
+    assert store.create_marks(wanted, {0: checkpoint("", 0)})
     with a_busy_writer(store, wanted):
         pages: list[str] = []
         while page := store.keys(generation, 0, pages[-1] if pages else "", 7):
@@ -209,18 +211,18 @@ def test_an_unreadable_registry_or_mark_is_told(
 ) -> None:
     with server.client() as client:
         client.hset(f"view:{generation.view}", "g:9-x", "{}")
-        client.hset(BucketKeys(generation, 0).mark, "position", "soup")
+        client.hset(BucketKeys(generation, 0).checkpoint, "position", "soup")
     with pytest.raises(ContractError, match=f"HDEL view:{generation.view} g:9-x"):
         store.registry(generation.view)
     with pytest.raises(ContractError, match=f"the mark of bucket 0 of {generation.view}"):
-        store.marks(generation)
+        store.checkpoints(generation)
 
 
 def test_an_unlinked_generation_leaves_no_key(server: RedisServer, store: RedisViewStore) -> None:
     generation = new_generation(buckets=2)
     with server.client() as client:
         before = client.dbsize()
-        assert store.create_marks(generation, {0: mark("", 0), 1: mark("", 0)})
+        assert store.create_marks(generation, {0: checkpoint("", 0), 1: checkpoint("", 0)})
         assert store.flush([flush_of(generation, 0, "", "t1", *(row(f"r{n}") for n in range(1700)))])
         assert client.dbsize() == before + 2 + 2 + 1700 + 3
         store.unlink(generation)

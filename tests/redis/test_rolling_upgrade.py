@@ -1,4 +1,4 @@
-"""While an upgrade is rolled out, tails of both versions run on one Redis; each reader sees the rows of its code."""
+"""During an upgrade projectors of both versions run on one Redis; each reader sees the rows of its code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from leftfold import FoldView, memory
 from leftfold.client import Views
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.errors import StaleViewError, ViewNotBuilt
 from leftfold.memory import World
 from leftfold.model import keys as names
@@ -106,10 +106,10 @@ def test_twin_tails_of_both_versions_in_one_group_leave_rows_to_each_other(
 
 
 @contextmanager
-def at_work(server: RedisServer, world: World, view: View[Any, Any]) -> Iterator[Tail]:
-    """A tail of one version, in a thread and with a store of its own, as long as the block runs."""
+def at_work(server: RedisServer, world: World, view: View[Any, Any]) -> Iterator[Projector]:
+    """A projector of one version, in a thread and with a store of its own, as long as the block runs."""
     own, done, failed = RedisViewStore(server.settings), threading.Event(), list[BaseException]()
-    tail = Tail([view], world.log.reader, own, look=0.02, member=f"version {view.version}")
+    tail = Projector([view], world.log.reader, own, look=0.02, member=f"version {view.version}")
 
     def run() -> None:
         try:
@@ -168,6 +168,6 @@ def ends(world: World) -> Position:
     return world.log.reader().ends(["ledgers.events"])
 
 
-def shares(tail: Tail) -> list[int]:
+def shares(tail: Projector) -> list[int]:
     """How many buckets it folds of each generation."""
-    return [len(follower.buckets) for follower in tail.followers()]
+    return [len(writer.buckets) for writer in tail.writers()]

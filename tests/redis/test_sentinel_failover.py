@@ -14,17 +14,17 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from leftfold import memory
-from leftfold.engine.views.projection_writer import Follower
+from leftfold.engine.views.projection_writer import ProjectionWriter
 from leftfold.errors import InfrastructureError
 from leftfold.memory import World
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import BucketFlush, Generation, Phase, Registry
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.redis.connection.protocol import dial
 from leftfold.redis.connection.sync import open_server
 from leftfold.redis.connection.topology import Sentinels
 from leftfold.redis.flusher import Flusher, Flushers
-from leftfold.testing.contracts.readers import COLUMNS, flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import COLUMNS, checkpoint, flush_of, new_generation, row
 from tests.ledger import app
 from tests.ports import free_port
 from tests.redis.sentinel_set import PATIENCE, SERVICE, Sentinel, SentinelSet, role
@@ -53,9 +53,9 @@ def store(sentinels: SentinelSet) -> Iterator[RedisViewStore]:
 
 
 @pytest.fixture
-def sink(sentinels: SentinelSet) -> Iterator[BulkSink]:
+def sink(sentinels: SentinelSet) -> Iterator[RedisBulkSink]:
     """A sink on whoever leads."""
-    with BulkSink(sentinels.settings) as sink:
+    with RedisBulkSink(sentinels.settings) as sink:
         yield sink
 
 
@@ -63,7 +63,7 @@ def sink(sentinels: SentinelSet) -> Iterator[BulkSink]:
 def generation(store: RedisViewStore) -> Generation:
     """An empty generation of two buckets."""
     generation = new_generation(buckets=2)
-    assert store.create_marks(generation, {0: mark("", 0), 1: mark("", 0)})
+    assert store.create_marks(generation, {0: checkpoint("", 0), 1: checkpoint("", 0)})
     return generation
 
 
@@ -123,15 +123,15 @@ def strangers(server: RedisServer) -> list[str]:
 
 def test_every_kind_of_connection_goes_to_the_master(sentinels: SentinelSet, store: RedisViewStore) -> None:
     generation = new_generation(buckets=1).in_phase(Phase.BULK)
-    assert store.create_marks(generation, {0: replace(mark("", 0), phase=Phase.BULK)})
-    with BulkSink(sentinels.settings) as sink:
+    assert store.create_marks(generation, {0: replace(checkpoint("", 0), phase=Phase.BULK)})
+    with RedisBulkSink(sentinels.settings) as sink:
         sink.write(generation, 0, COLUMNS, (), [BulkRow("a", (b"red", b"S"))])
-        store.seal(generation, {0: replace(mark("s", 0), rows=1)})
+        store.seal(generation, {0: replace(checkpoint("s", 0), rows=1)})
         sealed = generation.in_phase(Phase.SEALED)
         assert store.flush([flush_of(sealed, 0, "s", "t1", row("b"))])
 
         async def read() -> None:
-            assert (await store.aread(sealed, [(0, "a")])).marks == {0: mark("t1", 1)}
+            assert (await store.aread(sealed, [(0, "a")])).checkpoints == {0: checkpoint("t1", 1)}
             assert len(strangers(sentinels.master)) == 4, "one each of blocking, asyncio, flusher and sink"
             assert strangers(sentinels.replica) == []
 
@@ -140,10 +140,10 @@ def test_every_kind_of_connection_goes_to_the_master(sentinels: SentinelSet, sto
 
 @pytest.mark.parametrize("how", ["killed", pytest.param("handed over", marks=[pytest.mark.slow, pytest.mark.faults])])
 def test_after_a_failover_the_next_command_finds_the_new_master(
-    sentinels: SentinelSet, store: RedisViewStore, sink: BulkSink, generation: Generation, how: str
+    sentinels: SentinelSet, store: RedisViewStore, sink: RedisBulkSink, generation: Generation, how: str
 ) -> None:
     loading = new_generation(buckets=1).in_phase(Phase.BULK)
-    assert store.create_marks(loading, {0: replace(mark("", 0), phase=Phase.BULK)})
+    assert store.create_marks(loading, {0: replace(checkpoint("", 0), phase=Phase.BULK)})
     sink.write(loading, 0, COLUMNS, (), [BulkRow("a", (b"red", b"S"))])
     assert store.flush(both(generation, "", "t1", "a"))
 
@@ -153,14 +153,14 @@ def test_after_a_failover_the_next_command_finds_the_new_master(
         assert (await store.aread(generation, [(0, "a0")])).rows != (None,)
 
     asyncio.run(across())
-    assert store.marks(generation) == {0: mark("t1", 1), 1: mark("t1", 1)}
+    assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
     assert store.change_registry(generation.view, Registry(), Registry().with_generation(generation))
     assert not store.flush(both(generation, "t1", "t2", "b")), "the connection to the former master was lost"
     assert store.flush(both(generation, "t1", "t2", "b"))
     with pytest.raises(InfrastructureError, match=r"redis at rows \(sentinels .* is not reachable"):
         sink.write(loading, 0, COLUMNS, (), [BulkRow("b", (b"red", b"S"))])
     assert sink.write(loading, 0, COLUMNS, (), [BulkRow("b", (b"red", b"S"))]) == 1
-    store.seal(loading, {0: replace(mark("s", 0), rows=2)})
+    store.seal(loading, {0: replace(checkpoint("s", 0), rows=2)})
     assert store.keys(generation, 0, "", 9) == ["a0", "b0"]
 
 
@@ -189,7 +189,7 @@ def test_a_flush_to_a_demoted_master_is_an_error_and_writes_nothing(
                 store.flush(both(generation, "t1", "t2", "b"))
         finally:
             client.replicaof("NO", "ONE")
-    assert store.marks(generation) == {0: mark("t1", 1), 1: mark("t1", 1)}
+    assert store.checkpoints(generation) == {0: checkpoint("t1", 1), 1: checkpoint("t1", 1)}
     assert store.keys(generation, 0, "", 9) == ["a0"]
     assert store.flush(both(generation, "t1", "t2", "b"))
 
@@ -206,7 +206,7 @@ def test_a_server_that_became_a_replica_is_neither_read_nor_written(
     for about in (remembering._topology, remembering._flushers._topology):
         assert isinstance(about, Sentinels)
         about._master = former
-    assert remembering.marks(generation) == {0: mark("", 0), 1: mark("", 0)}
+    assert remembering.checkpoints(generation) == {0: checkpoint("", 0), 1: checkpoint("", 0)}
     assert remembering._topology.server(b"").port == sentinels.master.port
     assert strangers(sentinels.replica) == []
     assert remembering.flush(both(generation, "", "t1", "a"))
@@ -271,7 +271,7 @@ def test_a_tail_heals_when_the_new_master_lacks_the_last_writes(
 def test_twin_without_tokens_the_rows_of_the_lost_writes_stay_wrong(
     sentinels: SentinelSet, store: RedisViewStore, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Follower, "is_confirmed", lambda _: True)
+    monkeypatch.setattr(ProjectionWriter, "is_confirmed", lambda _: True)
     lose_flushes(sentinels, store, world, Blind)
     with pytest.raises(AssertionError):
         assert_equal_to_the_log(world, store)

@@ -11,7 +11,7 @@ from pydantic import SecretStr, ValidationError
 
 from leftfold.errors import ConfigurationError
 from leftfold.redis import RedisSettings, RedisViewStore
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.redis.server import RedisServer
 
 SECRET = "s3cr/t@:x"
@@ -134,14 +134,14 @@ def test_a_password_opens_every_kind_of_connection(tmp_path: Path) -> None:
     try:
         generation = new_generation(buckets=1)
         store = RedisViewStore(server.settings.model_copy(update={"url": f"redis://127.0.0.1:{server.port}/5"}))
-        assert store.create_marks(generation, {0: mark("", 0)})
+        assert store.create_marks(generation, {0: checkpoint("", 0)})
         assert store.flush([flush_of(generation, 0, "", "t1", row("a"))])
         assert store.keys(generation, 0, "", 9) == ["a"]
         store.close()
         stranger = RedisViewStore(server.settings.model_copy(update={"password": SecretStr("wr0ng")}))
         for refused in (
             lambda: stranger.flush([flush_of(generation, 0, "", "t1")]),
-            lambda: stranger.marks(generation),
+            lambda: stranger.checkpoints(generation),
         ):
             denied = rf"redis at 127\.0\.0\.1:{server.port} denies user 'default' a right: "
             with pytest.raises(ConfigurationError, match=denied) as caught:
@@ -159,9 +159,9 @@ def test_a_socket_in_the_file_system_serves_every_kind_of_connection(tmp_path: P
     try:
         generation = new_generation(buckets=1)
         store = RedisViewStore(server.settings.model_copy(update={"url": f"unix://{server.unix_socket}?db=2"}))
-        assert store.create_marks(generation, {0: mark("", 0)})
+        assert store.create_marks(generation, {0: checkpoint("", 0)})
         assert store.flush([flush_of(generation, 0, "", "t1", row("a"))])
-        assert asyncio.run(store.aread(generation, [(0, "a")])).marks == {0: mark("t1", 1)}
+        assert asyncio.run(store.aread(generation, [(0, "a")])).checkpoints == {0: checkpoint("t1", 1)}
         store.close()
         with server.client() as client:
             client.select(2)

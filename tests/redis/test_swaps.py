@@ -16,11 +16,11 @@ from leftfold import memory
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.swap import Swap
-from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
 from leftfold.memory import World
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, SteadyLog
-from leftfold.redis import BulkSink, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisViewStore
 from tests.ledger import app, by_owner, summary
 from tests.redis.constant_reads import ConstantReads, past_rows, reading
 from tests.redis.server import RedisServer
@@ -78,14 +78,16 @@ def swapped(server: RedisServer, store: RedisViewStore, world: World, view: View
         store,
         open_log=lambda: SteadyLog(world.log.reader()),
         open_reader=world.log.reader,
-        open_sink=partial(BulkSink, server.settings),
+        open_sink=partial(RedisBulkSink, server.settings),
         options=RebuildOptions(keep=0, patience=0.0),
     )
     past = past_rows(view, everything()) if view is summary else {}
     with reading(server.settings, view, KEYS[view.name], past, lasting=view is by_owner) as reads:
         for number in range(1, ROUNDS):
 
-            def overtaken(job: BulkJob, plan: RebuildPlan, tell: Tell, number: int = number) -> list[BucketResult]:
+            def overtaken(
+                job: BulkJob, plan: RebuildPlan, tell: ProgressCallback, number: int = number
+            ) -> list[BucketResult]:
                 results = run_here(job, plan, tell)
                 happen(world, number)
                 settle(tail)

@@ -1,4 +1,5 @@
-"""A tail on a real Redis ends with the rows of the log, whatever happened to the server or to other tails meanwhile.
+"""A projector on a real Redis ends with the rows of the log, whatever happened to the server or to other projectors
+meanwhile.
 
 Each twin has a store that does not compare tokens, and nobody who looks for them.
 """
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 from leftfold import memory
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError
 from leftfold.memory import World
 from leftfold.model.keys import events as events_topic
@@ -49,11 +50,11 @@ def happen(world: World, seed: int, count: int = 150) -> None:
     world.client.send_many(list(histories(stranger(seed), count)))
 
 
-def tail_on(world: World, store: RedisViewStore, **options: Any) -> Tail:
-    return Tail(app.views, world.log.reader, store, **{"look": 0.0, "member": "tail", **options})
+def tail_on(world: World, store: RedisViewStore, **options: Any) -> Projector:
+    return Projector(app.views, world.log.reader, store, **{"look": 0.0, "member": "tail", **options})
 
 
-def settle(tail: Tail) -> None:
+def settle(tail: Projector) -> None:
     def quiet() -> bool:
         try:
             return tail.step(0.0) == 0 and tail.caught_up()
@@ -79,7 +80,7 @@ def test_a_tail_follows_the_log(server: RedisServer, store: RedisViewStore, worl
 
 
 def set_back(server: RedisServer, store: RedisViewStore, world: World) -> None:
-    """A tail under which Redis goes back in time."""
+    """A projector under which Redis goes back in time."""
     tail = tail_on(world, store)
     happen(world, 1)
     settle(tail)
@@ -111,7 +112,7 @@ def test_twin_without_tokens_what_was_lost_stays_lost(
 @pytest.fixture
 def blind(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[RedisViewStore], None]:
     """Makes a store blind to tokens."""
-    monkeypatch.setattr(Follower, "is_confirmed", lambda _: True)
+    monkeypatch.setattr(ProjectionWriter, "is_confirmed", lambda _: True)
 
     def make(store: RedisViewStore) -> None:
         store._flushers = Flushers(server.settings, dial, Blind, store._topology)
@@ -144,8 +145,8 @@ def test_a_flushed_redis_is_filled_again(server: RedisServer, store: RedisViewSt
     tail.close()
 
 
-def together(world: World, one: Tail, begin: Callable[[], Tail]) -> None:
-    """Two tails that do not know of each other fold one view; the second begins where the first has put rows."""
+def together(world: World, one: Projector, begin: Callable[[], Projector]) -> None:
+    """Two projectors that do not know of each other fold one view; the second begins where the first has put rows."""
     happen(world, 7)
     settle(one)
     other = begin()
@@ -182,7 +183,7 @@ def storm(world: World, store: RedisViewStore, seed: int, open_store: Callable[[
 
     Some never look around again, so that they go on with buckets that others have taken over.
     """
-    chance, at_work, number = stranger(seed), list[tuple[Tail, RedisViewStore]](), 0
+    chance, at_work, number = stranger(seed), list[tuple[Projector, RedisViewStore]](), 0
     for _ in range(120):
         match chance.choice(["start", "end", "die", "work", "work", "work", "write"]):
             case "start" if len(at_work) < 5:
@@ -241,14 +242,12 @@ def spoilt(server: RedisServer, store: RedisViewStore, seed: int, open_store: Ca
     return False
 
 
-def quiet(tail: Tail) -> bool:
+def quiet(tail: Projector) -> bool:
     return tail.step(0.0) == 0 and tail.caught_up()
 
 
-def whole(tail: Tail, store: RedisViewStore) -> bool:
-    """Whether a tail folds every bucket of every live generation."""
+def whole(tail: Projector, store: RedisViewStore) -> bool:
+    """Whether a projector folds every bucket of every live generation."""
     live = [store.registry(view.name).live_of(view.hash) for view in VIEWS]
-    held = [
-        follower.generation.id for follower in tail.followers() if len(follower.buckets) == follower.generation.buckets
-    ]
+    held = [writer.generation.id for writer in tail.writers() if len(writer.buckets) == writer.generation.buckets]
     return all(generation is not None and generation.id in held for generation in live)

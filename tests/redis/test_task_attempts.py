@@ -8,7 +8,7 @@ import pytest
 
 from leftfold.ports.bulk import BucketResult
 from leftfold.ports.flush import Generation
-from leftfold.redis import BulkSink, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisViewStore
 from leftfold.testing.contracts.readers import COLUMNS
 from tests.redis.server import RedisServer
 from tests.redis.test_bulk_sink import INDEXES, bulk_rows, final, generation
@@ -19,24 +19,24 @@ __all__ = ["generation"]  # a fixture
 
 ROWS = 1100
 SENDS = range(1, 7)
-"""Of one attempt: a look at the mark, three chunks, another look, the note that the bucket is whole."""
+"""Of one attempt: a look at the checkpoint, three chunks, another look, the note that the bucket is whole."""
 
 
-class Overtaken(BulkSink):
+class Overtaken(RedisBulkSink):
     """A sink that lets another attempt run right before one of its sends."""
 
     def __init__(self, server: RedisServer, send: int, other: Callable[[], object]) -> None:
         super().__init__(server.settings)
         self._left, self._other = send, other
 
-    def _send(self, mark: bytes, commands: list[bytes]) -> None:
+    def _send(self, checkpoint: bytes, commands: list[bytes]) -> None:
         self._left -= 1
         if self._left == 0:
             self._other()
-        super()._send(mark, commands)
+        super()._send(checkpoint, commands)
 
 
-def attempt(sink: BulkSink, generation: Generation, time: str) -> BucketResult:
+def attempt(sink: RedisBulkSink, generation: Generation, time: str) -> BucketResult:
     """Writes a bucket to its end; the time says which attempt it was."""
     with sink:
         sink.write(generation, 0, COLUMNS, INDEXES, bulk_rows(ROWS))
@@ -47,7 +47,7 @@ def attempt(sink: BulkSink, generation: Generation, time: str) -> BucketResult:
 def test_an_attempt_that_is_overtaken_at_any_point_returns_what_the_faster_one_noted(
     server: RedisServer, store: RedisViewStore, generation: Generation, send: int
 ) -> None:
-    faster = Overtaken(server, send, lambda: attempt(BulkSink(server.settings), generation, "faster"))
+    faster = Overtaken(server, send, lambda: attempt(RedisBulkSink(server.settings), generation, "faster"))
     assert attempt(faster, generation, "slower").time == "faster"
     assert store.finished(generation)[0].time == "faster"
     store.seal(generation, {0: final(ROWS), 1: final(0)})
@@ -59,7 +59,7 @@ def test_an_attempt_that_dies_beside_another_one_changes_nothing(
     server: RedisServer, store: RedisViewStore, generation: Generation, send: int
 ) -> None:
     def die() -> None:
-        with BulkSink(server.settings) as sink:
+        with RedisBulkSink(server.settings) as sink:
             sink.write(generation, 0, COLUMNS, INDEXES, bulk_rows(ROWS // 2))
 
     assert attempt(Overtaken(server, send, die), generation, "slower").time == "slower"
@@ -70,7 +70,7 @@ def test_an_attempt_that_dies_beside_another_one_changes_nothing(
 def test_a_bucket_that_is_whole_is_not_written_again(
     server: RedisServer, store: RedisViewStore, generation: Generation
 ) -> None:
-    attempt(BulkSink(server.settings), generation, "first")
-    with BulkSink(server.settings) as sink:
+    attempt(RedisBulkSink(server.settings), generation, "first")
+    with RedisBulkSink(server.settings) as sink:
         sink.write(generation, 0, COLUMNS, INDEXES, bulk_rows(1, "other"))
     assert len(store.keys(generation, 0, "", 9999)) == ROWS

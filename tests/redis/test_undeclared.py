@@ -92,7 +92,8 @@ def test_nothing_goes_before_somebody_says_so_and_then_all_of_it(
     code, out, _ = drop("by_tag")
     assert code == 0
     assert (
-        f"by_tag: {live.id} (live), begun {live.created}, {sum(m.rows for m in store.marks(live).values())} rows" in out
+        f"by_tag: {live.id} (live), begun {live.created}, {sum(m.rows for m in store.checkpoints(live).values())} rows"
+        in out
     )
     assert out.rstrip().endswith("leftfold drop by_tag --yes")
     assert (dump(server), store.registry("by_tag").live) == (before, {by_tag.hash: live.id})
@@ -116,7 +117,7 @@ def test_it_stays_while_a_tail_is_at_work_on_it(store: RedisViewStore, world: Wo
 
 
 def test_it_stays_while_it_is_rebuilt(store: RedisViewStore, world: World, drop: Drop) -> None:
-    store.attend(["rebuilds:by_tag"], "elsewhere (process 7)", 60.0)
+    store.heartbeat(["rebuilds:by_tag"], "elsewhere (process 7)", 60.0)
     code, _, err = drop("by_tag", "--yes")
     assert (code, "being rebuilt or removed already by elsewhere" in err) == (69, True), err
     assert_equal_to_the_log(world, store)
@@ -188,5 +189,5 @@ def kill(server: RedisServer, how: str) -> None:
 
 def say_farewell(store: RedisViewStore) -> None:
     """Takes the killed one for dead now, and not when its lease is over."""
-    for member in store.attend(["rebuilds:by_tag"], "", 0.0)["rebuilds:by_tag"]:
-        store.attend(["rebuilds:by_tag"], member, 0.0)
+    for member in store.heartbeat(["rebuilds:by_tag"], "", 0.0)["rebuilds:by_tag"]:
+        store.heartbeat(["rebuilds:by_tag"], member, 0.0)

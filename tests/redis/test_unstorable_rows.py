@@ -9,13 +9,13 @@ import pytest
 
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.engine.verify.parked_retry import Retry
+from leftfold.engine.verify.parked_retry import RowRetry
 from leftfold.engine.verify.verification import Verify
 from leftfold.memory import MemoryLog
 from leftfold.model.view import View
 from leftfold.ports.bulk import SteadyLog
 from leftfold.ports.flush import Generation
-from leftfold.redis import BulkSink, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisViewStore
 from tests.core.test_unstorable import by_half, by_name, logged, parked, rows, spread, tailed
 from tests.redis.server import RedisServer
 
@@ -56,7 +56,7 @@ def test_after_a_retry_it_is_equal_to_a_rebuild(
     server: RedisServer, store: RedisViewStore, log: MemoryLog, view: View[Any, Any]
 ) -> None:
     tail = tailed(view, log, [1], store)
-    assert "a0" in Retry(view, store, lambda: SteadyLog(log.reader())).run(tail).freed
+    assert "a0" in RowRetry(view, store, lambda: SteadyLog(log.reader())).run(tail).freed
     assert_verified(store, log, view, tail)
     assert rebuild(server, store, log, view).run().agreement is Agreement.EQUAL
 
@@ -78,7 +78,7 @@ def rebuild(server: RedisServer, store: RedisViewStore, log: MemoryLog, view: Vi
         store,
         open_log=lambda: SteadyLog(log.reader()),
         open_reader=log.reader,
-        open_sink=partial(BulkSink, server.settings),
+        open_sink=partial(RedisBulkSink, server.settings),
         options=RebuildOptions(patience=0.0),
     )
 

@@ -10,7 +10,7 @@ from leftfold.ports.flush import BucketFlush, Generation, Registry, While
 from leftfold.ports.protocols import ViewStore
 from leftfold.redis import RedisViewStore
 from leftfold.testing.contracts import ViewStoreContract
-from leftfold.testing.contracts.readers import mark
+from leftfold.testing.contracts.readers import checkpoint
 from tests.redis.server import RedisServer
 
 pytestmark = pytest.mark.servers
@@ -30,11 +30,11 @@ class TestRedisViewStore(ViewStoreContract):
     def test_the_registry_does_not_change_over_a_flush(
         self, store: ViewStore, generation: Generation, depends: bool
     ) -> None:
-        """In a cluster it does: the mark of a bucket and the registry are on different servers there."""
+        """In a cluster it does: the checkpoint of a bucket and the registry are on different servers there."""
 
         def holds() -> bool:
-            found = store.marks(generation)[0]
-            return store.flush([BucketFlush(generation, 0, found.token, mark("next", 1), (), ())])
+            found = store.checkpoints(generation)[0]
+            return store.flush([BucketFlush(generation, 0, found.token, checkpoint("next", 1), (), ())])
 
         if not depends:
             assert holds()

@@ -20,7 +20,7 @@ from leftfold.ports.protocols import AsyncBell
 from leftfold.redis import RedisViewStore, flusher
 from leftfold.redis import pubsub as subscriber
 from leftfold.redis.pubsub import Subscriber
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation
 from tests.core.folding import TOPIC, FoldBench, out
 from tests.core.shop import Spend, household_spend, open_baskets
 from tests.core.watches import bench_on
@@ -41,7 +41,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def no_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at the marks for those who wait."""
+    """Nobody looks at the checkpoints for those who wait."""
     monkeypatch.setattr(Subscriber, "_look", _looks_away)
 
 
@@ -56,7 +56,7 @@ def subscribers(server: RedisServer) -> int:
 
 
 def late(bench: FoldBench) -> Position:
-    """Behind an event that no tail has folded yet."""
+    """Behind an event that no projector has folded yet."""
     (record,) = bench.write(out("late", "h1", p=1))
     return Position.at(TOPIC, record.partition, record.offset + 1)
 
@@ -138,7 +138,7 @@ def test_all_who_wait_in_threads_share_one_subscription(server: RedisServer, sto
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Generation]:
-    """Every look at the marks of a generation, for all who wait for it."""
+    """Every look at the checkpoints of a generation, for all who wait for it."""
     seen: list[Generation] = []
     look = Subscriber._look
 
@@ -179,7 +179,7 @@ def test_two_thousand_who_wait_read_nothing_but_the_marks_now_and_then(
 
 def test_a_flush_wakes_only_those_whose_position_it_reached(store: RedisViewStore) -> None:
     generation = new_generation(buckets=1)
-    assert store.create_marks(generation, {0: mark("", 0)})
+    assert store.create_marks(generation, {0: checkpoint("", 0)})
     assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
 
     async def took(bell: AsyncBell, seconds: float) -> float:
@@ -189,7 +189,7 @@ def test_a_flush_wakes_only_those_whose_position_it_reached(store: RedisViewStor
         return time.monotonic() - began
 
     async def hear() -> None:
-        bells = [await store.alisten(generation, mark("", at).position) for at in range(1, 101)]
+        bells = [await store.alisten(generation, checkpoint("", at).position) for at in range(1, 101)]
         assert await asyncio.to_thread(store.flush, [flush_of(generation, 0, "", "t", at=30)])
         assert max(await asyncio.gather(*(took(bell, SOON) for bell in bells[:30]))) < SOON
         assert min(await asyncio.gather(*(took(bell, 0.3) for bell in bells[30:]))) >= 0.3

@@ -11,10 +11,10 @@ import pytest
 
 from leftfold import ChangesNotKept, InfrastructureError
 from leftfold.client import Reader
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.redis import RedisViewStore
 from leftfold.redis.connection.protocol import BucketKeys
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.core.folding import out
 from tests.core.shop import Spend, household_spend
 from tests.core.watches import Watches, bench_on
@@ -34,7 +34,7 @@ class TestWatchesInRedis(Watches):
 def test_a_stream_keeps_so_many_flushes_and_no_more(server: RedisServer) -> None:
     generation = new_generation(buckets=1)
     store = RedisViewStore(server.settings.model_copy(update={"history": 100}))
-    assert store.create_marks(generation, {0: mark("", 0)})
+    assert store.create_marks(generation, {0: checkpoint("", 0)})
     for number in range(1000):
         before = f"t{number - 1}" if number else ""
         assert store.flush([flush_of(generation, 0, before, f"t{number}", row("a"), at=number)])
@@ -130,8 +130,8 @@ def folded(reader: Reader[Spend]) -> int:
         return -1
 
 
-def steps(tail: Tail) -> bool:
-    """A step of a tail whose store may be away."""
+def steps(tail: Projector) -> bool:
+    """A step of a projector whose store may be away."""
     try:
         return tail.step(0.0) >= 0
     except InfrastructureError:

@@ -1,4 +1,4 @@
-"""Readers, tails and writers at work in threads of their own, while a test changes what they work on."""
+"""Readers, projectors and writers at work in threads of their own, while a test changes what they work on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 
 from leftfold.client import Views
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.errors import InfrastructureError
 from leftfold.redis import RedisViewStore
 from tests.ledger import summary
@@ -68,8 +68,8 @@ def watched(cluster: ClusterSet, readers: int = 2) -> Iterator[Watch]:
 
 
 @contextmanager
-def working(tail: Tail) -> Iterator[None]:
-    """A tail at work in a thread of its own."""
+def working(tail: Projector) -> Iterator[None]:
+    """A projector at work in a thread of its own."""
     end = threading.Event()
 
     def work() -> None:

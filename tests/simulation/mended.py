@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from leftfold.engine.processing import command_processor as deciding
-from leftfold.engine.processing.command_processor import Lane
-from leftfold.engine.processing.partition_processor import BatchLane
-from leftfold.engine.processing.stream_state import StateMark
+from leftfold.engine.processing.command_processor import CommandProcessor
+from leftfold.engine.processing.partition_processor import PartitionProcessor
+from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import Fenced
-from leftfold.kafka.client.command_producer import Outbox
+from leftfold.kafka.client.command_producer import CommandProducer
 from leftfold.kafka.worker.batching import Pace
 from leftfold.kafka.worker.log_identity import KnownLogs
 from leftfold.kafka.worker.membership import Member
 from leftfold.kafka.worker.replies import Replies
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.kafka.worker.worker import Worker
-from leftfold.redis import BulkSink
+from leftfold.redis import RedisBulkSink
 from leftfold.redis.connection.errors import executed, refuse_errors, translated
 from tests.simulation.bug import Bug, Patch, module_of
 from tests.simulation.mishaps import BROKEN, CUT, HEAVY, LOG, OUTBOX, REMADE, SLOW, STRAY, UPGRADED
@@ -38,7 +38,7 @@ def _shorter_commands() -> Sequence[Patch]:
 
 def _ids_of_topics() -> Sequence[Patch]:
     """A topic of the same name passes for the same one."""
-    return [(StateMark, "is_of", lambda self, topic, ids: True)]
+    return [(ChangelogCheckpoint, "is_of", lambda self, topic, ids: True)]
 
 
 def _lost_to_retention() -> Sequence[Patch]:
@@ -63,15 +63,15 @@ def _deadline() -> Sequence[Patch]:
     def patient(decider: Any, codec: Any, stream: Any, received: Any, *more: Any) -> Any:
         return decide(decider, codec, stream, received._replace(deadline=None), *more)
 
-    return [(module_of(Lane), "decide", patient)]
+    return [(module_of(CommandProcessor), "decide", patient)]
 
 
 def _long_delivery() -> Sequence[Patch]:
     """A command counts for longer than what was answered is remembered."""
-    init = Outbox.__init__
+    init = CommandProducer.__init__
     return [
         (
-            Outbox,
+            CommandProducer,
             "__init__",
             lambda self, settings, source, undelivered, *more: init(self, settings, source, undelivered, 120.0),
         )
@@ -80,7 +80,7 @@ def _long_delivery() -> Sequence[Patch]:
 
 def _leaving_answers() -> Sequence[Patch]:
     """No answer leaves a record that is too heavy."""
-    return [(BatchLane, "_fitted", lambda self, batch, partition, stream, room: self.streams.encode(stream))]
+    return [(PartitionProcessor, "_fitted", lambda self, batch, partition, stream, room: self.streams.encode(stream))]
 
 
 def _limit_by_time() -> Sequence[Patch]:
@@ -105,7 +105,7 @@ def _noted_result() -> Sequence[Patch]:
             return None
         raise Fenced(f"{where} is being changed")
 
-    return [(BulkSink, "_check", check)]
+    return [(RedisBulkSink, "_check", check)]
 
 
 def _slow_restore() -> Sequence[Patch]:
@@ -131,7 +131,7 @@ def _replaced_sender() -> Sequence[Patch]:
 
 def _replaced_outbox() -> Sequence[Patch]:
     """A sender of commands that has met a fatal error is used on."""
-    return [(Outbox, "_replace", lambda self: None)]
+    return [(CommandProducer, "_replace", lambda self: None)]
 
 
 MENDED = {

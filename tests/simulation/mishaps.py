@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from leftfold.engine.processing.partition_processor import BatchLane
-from leftfold.engine.processing.recovery import Duty
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.engine.processing.partition_processor import PartitionProcessor
+from leftfold.engine.processing.recovery import TaskSpec
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.model.app import App
 from leftfold.model.messages import Command
 from leftfold.ports.protocols import LogReader, RawRecord
@@ -44,7 +44,7 @@ def _refused(chance: random.Random) -> Sequence[Sequence[Command]]:
     return [[chance.choice(few) for _ in range(12)] for _ in range(2)]
 
 
-HEAVY = Scenario(_BANK.app, _refused, make=partial(Workshop, max_bytes=12_500))
+HEAVY = Scenario(_BANK.app, _refused, make=partial(KafkaClientSupplier, max_bytes=12_500))
 
 
 def _sleep(seconds: float) -> None:
@@ -63,14 +63,14 @@ def _dwelling(chance: random.Random) -> Sequence[Sequence[Command]]:
 SLOW = Scenario(_SLOW.app, _dwelling)
 
 
-class _SlowDisk(Workshop):
+class _SlowDisk(KafkaClientSupplier):
     """Restores of a later version read one record after the other, each of which takes more than a second."""
 
     _seconds = 0.0
 
-    def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
-        self._seconds = 1.6 if duty.version > 1 else 0.0
-        return super().lane(app, duty)
+    def processor(self, app: App, task: TaskSpec) -> PartitionProcessor[Any]:
+        self._seconds = 1.6 if task.version > 1 else 0.0
+        return super().processor(app, task)
 
     def open_log(self) -> LogReader:
         log = super().open_log()

@@ -11,13 +11,13 @@ from confluent_kafka import TopicPartition
 
 from leftfold.client.lookup import Lookup
 from leftfold.engine.processing import command_processor as deciding
-from leftfold.engine.processing.command_processor import Lane
+from leftfold.engine.processing.command_processor import CommandProcessor
 from leftfold.engine.rebuild.rebuilder import Begun, Rebuild
 from leftfold.engine.rebuild.swap import CatchUp
 from leftfold.engine.views import cleanup as rebuild_removal
 from leftfold.engine.views import leases as rebuild_attempt
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.projector import Projector
 from leftfold.kafka import bulk_log as bulk
 from leftfold.kafka import log_reader as reader
 from leftfold.kafka.errors import QuietLog
@@ -127,7 +127,7 @@ def _answered() -> Sequence[Patch]:
         stream.answered.clear()
         return decide(decider, codec, stream, *more)
 
-    return [(module_of(Lane), "decide", forgetful)]
+    return [(module_of(CommandProcessor), "decide", forgetful)]
 
 
 def _mark_first() -> Sequence[Patch]:
@@ -215,20 +215,20 @@ def _unstable_offsets() -> Sequence[Patch]:
 
 def _not_landed() -> Sequence[Patch]:
     """A flush that did not come off passes for done."""
-    landed = Follower.landed
+    landed = ProjectionWriter.landed
 
     def done(self: Any) -> bool:
         flying = self._flying
         if not landed(self) and flying is not None:
-            self._flying, self.marks = None, flying[1]
+            self._flying, self.checkpoints = None, flying[1]
         return True
 
-    return [(Follower, "landed", done)]
+    return [(ProjectionWriter, "landed", done)]
 
 
 def _went_back() -> Sequence[Patch]:
-    """A tail with nothing to write does not look whether its marks are still there."""
-    return [(Follower, "is_confirmed", lambda self: True)]
+    """A projector with nothing to write does not look whether its checkpoints are still there."""
+    return [(ProjectionWriter, "is_confirmed", lambda self: True)]
 
 
 def _flush_token() -> Sequence[Patch]:
@@ -237,7 +237,7 @@ def _flush_token() -> Sequence[Patch]:
 
 
 def _marks_apart() -> Sequence[Patch]:
-    """Rows and marks are written in two transactions."""
+    """Rows and checkpoints are written in two transactions."""
 
     def apart(self: Any, commands: list[bytes]) -> list[bytes]:
         first, rest = commands[: len(commands) // 2], commands[len(commands) // 2 :]
@@ -288,9 +288,9 @@ def _bulk_committed() -> Sequence[Patch]:
 
 
 def _other_code() -> Sequence[Patch]:
-    """A tail folds whatever has its view's schema, also what was made by other code."""
-    init = Tail.__init__
-    return [(Tail, "__init__", lambda self, *more, **options: init(self, *more, **{**options, "folds": {}}))]
+    """A projector folds whatever has its view's schema, also what was made by other code."""
+    init = Projector.__init__
+    return [(Projector, "__init__", lambda self, *more, **options: init(self, *more, **{**options, "folds": {}}))]
 
 
 PLANTED = {

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.testing.simulation import projections, takeover
-from leftfold.testing.simulation.environment import World
+from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
 
@@ -29,7 +29,7 @@ class RedisWorld:
     """
 
     def __init__(self, seed: int) -> None:
-        self.world = World(seed)
+        self.world = SimulatedWorld(seed)
         self.network = Network(self.world)
         self.redis = RedisServer(lambda: _START + self.world.scheduler.now)
         self.host = self.network.listen(("redis", 6379), self.redis)

@@ -10,8 +10,8 @@ import pytest
 from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import Generation, Registry
 from leftfold.redis import RedisViewStore
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
-from leftfold.testing.simulation.scheduler import Process
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
+from leftfold.testing.simulation.scheduler import SimulatedProcess
 from leftfold.testing.simulation.stand_ins.event_loop import asyncio
 from tests.simulation.redis_world import RedisWorld, redis_world
 
@@ -21,7 +21,7 @@ def _generation(world: RedisWorld) -> Generation:
 
     def begin() -> None:
         store = world.store()
-        assert store.create_marks(generation, {0: mark("", 0)})
+        assert store.create_marks(generation, {0: checkpoint("", 0)})
         assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
         assert store.flush([flush_of(generation, 0, "", "t1", row("a"))])
 
@@ -131,7 +131,7 @@ def test_a_killed_process_takes_its_loop_with_it_and_others_hear_of_flushes(capl
         def waiter(name: str) -> Callable[[], Any]:
             async def work() -> None:
                 store = world.store()
-                bell = await store.alisten(generation, mark("", 9).position)
+                bell = await store.alisten(generation, checkpoint("", 9).position)
                 await bell.wait(60.0)
                 heard.append(name)
 
@@ -158,7 +158,7 @@ def test_a_thread_is_woken_by_the_loop_that_listens_for_it() -> None:
 
         def listen() -> float:
             store = world.store()
-            bell = store.listen(generation, mark("", 9).position)
+            bell = store.listen(generation, checkpoint("", 9).position)
             began = world.world.scheduler.now
             bell.wait(60.0)
             bell.close()
@@ -182,10 +182,10 @@ def test_whichever_call_a_process_is_killed_at_its_loop_ends(caplog: pytest.LogC
 
             async def work(world: RedisWorld = world, generation: Generation = generation) -> None:
                 store = world.store()
-                bell = await store.alisten(generation, mark("", 9).position)
+                bell = await store.alisten(generation, checkpoint("", 9).position)
                 await asyncio.gather(*[store.aread(generation, [(0, "a")]) for _ in range(3)], bell.wait(0.1))
 
-            def strike(process: Process, what: str, number: int = number) -> None:
+            def strike(process: SimulatedProcess, what: str, number: int = number) -> None:
                 if process.calls == number:
                     process.end(-9)
 

@@ -10,9 +10,9 @@ import pytest
 
 from leftfold.errors import InfrastructureError
 from leftfold.ports.flush import Generation
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from leftfold.testing.simulation.kafka.brokers import Fate
-from leftfold.testing.simulation.scheduler import Process
+from leftfold.testing.simulation.scheduler import SimulatedProcess
 from leftfold.testing.simulation.stand_ins import sockets
 from tests.simulation.redis_world import RedisWorld, redis_world
 
@@ -24,7 +24,7 @@ class _Writer:
         self.world = world
         self.generation = new_generation(buckets=1)
         self.store = world.do(world.store, "writer")
-        assert self.do(lambda: self.store.create_marks(self.generation, {0: mark("", 0)}))
+        assert self.do(lambda: self.store.create_marks(self.generation, {0: checkpoint("", 0)}))
         assert self.flush("", "t1")
 
     def do(self, work: Callable[[], bool]) -> bool:
@@ -38,7 +38,7 @@ class _Writer:
     def meet(self, fate: Fate, at: str) -> None:
         """The next piece of data that is called so meets a fate."""
 
-        def chosen(what: str, process: Process) -> Fate | None:
+        def chosen(what: str, process: SimulatedProcess) -> Fate | None:
             if what != at or process.name != "writer":
                 return None
             self.world.network.fate = lambda what, process: None
@@ -48,14 +48,14 @@ class _Writer:
 
     @property
     def state(self) -> tuple[str, list[str]]:
-        """The token in the mark, and the rows, as another process reads them."""
+        """The token in the checkpoint, and the rows, as another process reads them."""
         return _state(self.world, self.generation)
 
 
 def _state(world: RedisWorld, generation: Generation) -> tuple[str, list[str]]:
     def read() -> tuple[str, list[str]]:
         store = world.store()
-        return store.marks(generation)[0].token, store.keys(generation, 0, "", 99)
+        return store.checkpoints(generation)[0].token, store.keys(generation, 0, "", 99)
 
     return world.do(read, "reader")
 
@@ -162,7 +162,7 @@ def test_what_a_killed_process_has_sent_arrives_and_its_connections_end(writer: 
     def flush() -> None:
         world.store().flush([flush_of(generation, 0, "t1", "t2", row("t2"))])
 
-    def strike(process: Process, what: str) -> None:
+    def strike(process: SimulatedProcess, what: str) -> None:
         sent.append(what)
         if what == "redis recv" and "redis MULTI" in sent:
             process.end(-9)
@@ -189,7 +189,7 @@ def test_whichever_call_a_process_is_killed_at_its_flushes_are_whole() -> None:
                 assert store.flush([flush_of(generation, 0, "t1", "t2", row("t2"))])
                 assert store.flush([flush_of(generation, 0, "t2", "t3", row("t3"))])
 
-            def strike(process: Process, what: str, number: int = number) -> None:
+            def strike(process: SimulatedProcess, what: str, number: int = number) -> None:
                 if process.calls == number:
                     process.end(-9)
 

@@ -23,7 +23,7 @@ _LOST = (114, 223, 258)
 _HELD = 5734
 """Of restarts: a coordinator forgets events alone, and nobody hears that a request was not answered."""
 _OVERTAKEN = 461
-"""A tail brings the live generation on between the last look of a rebuild and its swap."""
+"""A projector brings the live generation on between the last look of a rebuild and its swap."""
 _QUICK = {
     "answered": 40,
     "failed is done": 20,

@@ -14,7 +14,7 @@ from leftfold.redis import RedisSettings
 from leftfold.redis.connection.protocol import UNWATCH
 from leftfold.redis.flusher import Flusher
 from leftfold.testing.contracts import ViewStoreContract
-from leftfold.testing.contracts.readers import flush_of, mark, new_generation, row
+from leftfold.testing.contracts.readers import checkpoint, flush_of, new_generation, row
 from tests.simulation.redis_world import RedisWorld, StoreInWorld, redis_world
 
 _SEEDS = 25
@@ -65,7 +65,7 @@ class Unwatched(Flusher):
 
 def _started(world: RedisWorld) -> Generation:
     generation = new_generation(buckets=1)
-    assert world.do(lambda: world.store().create_marks(generation, {0: mark("", 0)}))
+    assert world.do(lambda: world.store().create_marks(generation, {0: checkpoint("", 0)}))
     return generation
 
 
@@ -117,7 +117,7 @@ def test_a_flusher_notices_that_redis_went_back_in_time(how: str) -> None:
         world.redis.restart(**({"lost_seconds": 3.0} if how == "lost seconds" else {"saved": saved}))
         for _ in range(3):
             assert not store.flush([flush_of(generation, 0, "t2", "t3", row("c"), at=3)])
-        assert store.marks(generation) == {0: mark("t1", 1)}
+        assert store.checkpoints(generation) == {0: checkpoint("t1", 1)}
         assert store.keys(generation, 0, "", 9) == ["a"]
         assert store.flush([flush_of(generation, 0, "t1", "t2'", row("b"), at=2)])
         assert store.flush([flush_of(generation, 0, "t2'", "t3'", row("c"), at=3)])

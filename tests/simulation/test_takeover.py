@@ -13,7 +13,7 @@ import pytest
 
 from leftfold.kafka.worker import transactions as watchdog
 from leftfold.testing.simulation import projections, takeover
-from leftfold.testing.simulation.environment import World
+from leftfold.testing.simulation.environment import SimulatedWorld
 
 _STANDS_IN = {
     "asyncio", "atexit", "os", "queue", "random", "secrets", "select", "socket", "sys", "threading", "time",
@@ -97,7 +97,7 @@ def test_threads_beside_the_simulation_get_the_real_things() -> None:
         neighbour.join()
         look("within")
 
-    world = World(1)
+    world = SimulatedWorld(1)
     with takeover.taken_over(), world.activated():
         world.start("one", within)
         world.run(lambda: len(seen) == 2, 1.0)

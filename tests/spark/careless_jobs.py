@@ -5,34 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leftfold.engine.streaming.microbatch_task import BatchFollower, BatchJob
-from leftfold.engine.views.row_folding import Place
+from leftfold.engine.streaming.microbatch_task import MicroBatchTask, MicroBatchWriter
+from leftfold.engine.views.row_folding import RowAddress
 from leftfold.model.position import Position
-from leftfold.ports.flush import Mark, Snapshot
+from leftfold.ports.flush import Checkpoint, Snapshot
 from leftfold.ports.protocols import ViewStore
 
 __all__ = ["Cutting", "Forgetful", "Trusting"]
 
 
-class Trusting(BatchJob):
-    """Takes every mark for the one that it knows."""
+class Trusting(MicroBatchTask):
+    """Takes every checkpoint for the one that it knows."""
 
-    def in_step(self, bucket: int, mark: Mark) -> bool:
+    def in_step(self, bucket: int, checkpoint: Checkpoint) -> bool:
         return True
 
 
-class Forgetful(BatchJob):
+class Forgetful(MicroBatchTask):
     """Folds whatever a batch holds, as if a checkpoint were right about that."""
 
-    def is_done(self, mark: Mark, reached: Position) -> bool:
+    def is_done(self, checkpoint: Checkpoint, reached: Position) -> bool:
         return False
 
-    def follower(self, store: ViewStore, places: Sequence[Place], read: Snapshot, bucket: int) -> BatchFollower:
-        marks = {number: replace(mark, position=Position()) for number, mark in read.marks.items()}
-        return super().follower(store, places, replace(read, marks=marks), bucket)
+    def writer(self, store: ViewStore, places: Sequence[RowAddress], read: Snapshot, bucket: int) -> MicroBatchWriter:
+        checkpoints = {
+            number: replace(checkpoint, position=Position()) for number, checkpoint in read.checkpoints.items()
+        }
+        return super().writer(store, places, replace(read, checkpoints=checkpoints), bucket)
 
 
-class Cutting(BatchJob):
+class Cutting(MicroBatchTask):
     """Folds as far as a batch goes, in the middle of a decision or not."""
 
     def whole(self, ends: Sequence[bool]) -> int:

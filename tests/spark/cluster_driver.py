@@ -19,13 +19,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
-from leftfold.engine.streaming.microbatch_task import BatchJob
+from leftfold.engine.streaming.microbatch_task import MicroBatchTask
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.local import java_home, spark_jars
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.core.job import spark_runner
 from leftfold.spark.queries.query_stream import QueryStream
@@ -85,7 +85,7 @@ class Work:
             open_reader=partial(KafkaLogReader, self._kafka),
             kafka=self._kafka.java(),
         )
-        job = Forgetful if order.get("forgetful") else BatchJob
+        job = Forgetful if order.get("forgetful") else MicroBatchTask
         stream = ViewStream(self._spark, app.view(order["view"]), ports=ports, job=job)
         self._step, self._end = partial(stream.step, IDLE_SECONDS), stream.close
         return {}
@@ -98,7 +98,7 @@ class Work:
                 store,
                 open_log=partial(KafkaBulkLog, self._kafka),
                 open_reader=partial(KafkaLogReader, self._kafka),
-                open_sink=partial(BulkSink, redis, doom),
+                open_sink=partial(RedisBulkSink, redis, doom),
                 run=spark_runner(self._spark),
                 options=RebuildOptions(keep=0),
             ).run()
@@ -109,7 +109,7 @@ class Work:
     def _query(self, order: Mapping[str, Any], redis: RedisSettings, doom: Doom) -> dict[str, Any]:
         store, stop = RedisViewStore(redis), threading.Event()
         where = places(self._kafka, redis, store, self._folder / "checkpoints")
-        where = replace(where, open_sink=partial(BulkSink, redis, doom))
+        where = replace(where, open_sink=partial(RedisBulkSink, redis, doom))
         stream = QueryStream(self._spark, owner_sums, where, every=IDLE_SECONDS, keep=0)
         thread = threading.Thread(target=stream.run, args=(stop,))
         thread.start()

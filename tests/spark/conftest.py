@@ -15,18 +15,18 @@ from pyspark.sql import SparkSession
 
 from leftfold.client import Views
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.spark.core.job import spark_runner
 from tests.ledger import app, histories, stranger
 from tests.redis.server import RedisServer
@@ -42,7 +42,7 @@ WAIT_SECONDS = 240.0
 
 @dataclass
 class Shop:
-    """The ledgers App at work on real servers: a worker and a tail in threads of this process."""
+    """The ledgers App at work on real servers: a worker and a projector in threads of this process."""
 
     kafka: KafkaSettings
     redis: RedisSettings
@@ -60,7 +60,7 @@ class Shop:
             self.store,
             open_log=partial(KafkaBulkLog, self.kafka),
             open_reader=partial(KafkaLogReader, self.kafka),
-            open_sink=partial(BulkSink, self.redis),
+            open_sink=partial(RedisBulkSink, self.redis),
             run=spark_runner(self.spark),
             options=RebuildOptions(**{"keep": 0, **options}),
         )
@@ -73,11 +73,11 @@ class Shop:
             )
 
     def work(self) -> None:
-        worker = Worker(app, "ledgers", Workshop(self.kafka), stop=self.stop)
+        worker = Worker(app, "ledgers", KafkaClientSupplier(self.kafka), stop=self.stop)
         worker.run()
 
     def follow(self) -> None:
-        tail = Tail(app.views, lambda: KafkaLogReader(self.kafka), self.store, member="tail")
+        tail = Projector(app.views, lambda: KafkaLogReader(self.kafka), self.store, member="tail")
         while not self.stop.is_set():
             tail.step()
         tail.close()

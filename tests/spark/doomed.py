@@ -35,7 +35,7 @@ class Doom:
 
     Args:
         victim: who is killed; 0 = the task's own executor, with everything that it has started.
-        watched: whether marks are watched while rows are written, as they must be.
+        watched: whether checkpoints are watched while rows are written, as they must be.
         spared: a process whose own writes are left alone.
     """
 

@@ -54,7 +54,7 @@ class KeptView:
         driver.keep(do, settings, view=view.name, **told)
 
     def settle(self, position: Position = Position()) -> Position:
-        """Waits until every mark is where the log ends, behind a position; where that is."""
+        """Waits until every checkpoint is where the log ends, behind a position; where that is."""
         ends = position
         with closing(KafkaBulkLog(self.shop.kafka)) as log:
 
@@ -115,4 +115,4 @@ class KeptView:
         if live is None:
             return False
         wanted = {b: ends.only(live.topics, b if live.stream_keyed else None) for b in range(live.buckets)}
-        return {b: mark.position for b, mark in self.store.marks(live).items()} == wanted
+        return {b: checkpoint.position for b, checkpoint in self.store.checkpoints(live).items()} == wanted

@@ -13,8 +13,8 @@ from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.local import java_home
-from leftfold.ports.flush import Generation, Mark, Phase, Registry, While
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, While
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.redis.bulk_load import seal
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.core.job import spark_runner
@@ -34,19 +34,19 @@ class DyingStore(RedisViewStore):
         super().__init__(settings)
         self._point = point
 
-    def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
-        """Makes the marks that no registry lists yet."""
-        made = super().create_marks(generation, marks)
+    def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
+        """Makes the checkpoints that no registry lists yet."""
+        made = super().create_marks(generation, checkpoints)
         self._pass("before it is registered")
         return made
 
-    def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
+    def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Seals all, or what a cluster of Redis servers seals first."""
         self._pass("before the seal")
         if self._point == "behind the first seal":
-            seal(self._client, generation, {0: marks[0]}, self._settings.history)
+            seal(self._client, generation, {0: checkpoints[0]}, self._settings.history)
             self._pass(self._point)
-        super().seal(generation, marks)
+        super().seal(generation, checkpoints)
         self._pass("behind the seal")
 
     def change_registry(self, view: str, before: Registry, after: Registry, while_: While | None = None) -> bool:
@@ -82,7 +82,7 @@ def main(kafka: str, redis: str, view: str, point: str, folder: str) -> None:
             DyingStore(of_redis, point),
             open_log=partial(KafkaBulkLog, settings),
             open_reader=partial(KafkaLogReader, settings),
-            open_sink=partial(BulkSink, of_redis, doom),
+            open_sink=partial(RedisBulkSink, of_redis, doom),
             run=spark_runner(spark),
             options=RebuildOptions(keep=0, fold=FOLD),
         ).run()

@@ -10,26 +10,26 @@ from functools import partial
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from tests.ledger import app
 from tests.servers import patient
 
 FOLD = "tests"
 
 
-class Fatal(BulkSink):
+class Fatal(RedisBulkSink):
     """A sink whose process is killed at one of its writes; it counts those of all sinks."""
 
     sent = 0
     last = 0
 
-    def _send(self, mark: bytes, commands: list[bytes]) -> None:
+    def _send(self, checkpoint: bytes, commands: list[bytes]) -> None:
         Fatal.sent += 1
         if Fatal.sent == Fatal.last:
             # What is written is in a transaction that never ends.
-            super()._send(mark, commands[: len(commands) // 2])
+            super()._send(checkpoint, commands[: len(commands) // 2])
             os.kill(os.getpid(), signal.SIGKILL)
-        super()._send(mark, commands)
+        super()._send(checkpoint, commands)
 
 
 def main(kafka: str, redis: str, view: str, last: int) -> None:

@@ -12,14 +12,14 @@ from leftfold.errors import Fenced
 from leftfold.model.rows import Fields
 from leftfold.ports.bulk import BulkRow
 from leftfold.ports.flush import Generation
-from leftfold.redis import BulkSink, RedisSettings
+from leftfold.redis import RedisBulkSink, RedisSettings
 
 __all__ = ["LateSink", "UncheckedLateSink"]
 
 PATIENCE = 240.0
 
 
-class LateSink(BulkSink):
+class LateSink(RedisBulkSink):
     """Tells in a folder: `stopped` holds its process id; once `go` is there it writes, and `outcome` says what came."""
 
     def __init__(self, settings: RedisSettings, folder: Path) -> None:

@@ -11,7 +11,7 @@ from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model.keys import events
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
-from leftfold.ports.bulk import BulkLog, Range, raw
+from leftfold.ports.bulk import BulkLog, OffsetRange, raw
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.protocols import ViewStore
 from leftfold.testing import fold
@@ -38,7 +38,7 @@ def events_of(log: BulkLog, topic: str) -> list[Any]:
     with closing(log):
         ends = log.stable_ends([topic])
         for partition in range(app.partitions):
-            part = Range(topic, partition, 0, ends.next_offset(topic, partition))
+            part = OffsetRange(topic, partition, 0, ends.next_offset(topic, partition))
             for records in log.read(part):
                 found += [read_recorded(codec, raw(part, record)) for record in records]
     return [recorded.event for recorded in found if recorded is not None]

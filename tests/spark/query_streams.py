@@ -21,7 +21,7 @@ from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.computed_views import QueryView
 from leftfold.ports.bulk import BulkStore
 from leftfold.ports.flush import Generation
-from leftfold.redis import BulkSink, RedisSettings
+from leftfold.redis import RedisBulkSink, RedisSettings
 from leftfold.spark.queries.incremental_batches import StreamPlaces
 from leftfold.spark.queries.query_refresh import query_runner
 from leftfold.spark.queries.query_stream import QueryStream
@@ -35,7 +35,7 @@ WAIT_SECONDS = 240.0
 
 
 def places(kafka: KafkaSettings, redis: RedisSettings, store: BulkStore, checkpoints: Path) -> StreamPlaces:
-    return StreamPlaces(store, partial(KafkaBulkLog, kafka), partial(BulkSink, redis), kafka.java(), checkpoints)
+    return StreamPlaces(store, partial(KafkaBulkLog, kafka), partial(RedisBulkSink, redis), kafka.java(), checkpoints)
 
 
 def refreshing(
@@ -47,7 +47,7 @@ def refreshing(
         store,
         open_log=partial(KafkaBulkLog, kafka),
         open_reader=partial(KafkaLogReader, kafka),
-        open_sink=partial(BulkSink, redis),
+        open_sink=partial(RedisBulkSink, redis),
         run=query_runner(spark),
         options=RebuildOptions(**{"keep": 0, **options}),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leftfold.local import java_home, spark_jars
-from leftfold.ports.flush import BucketFlush, Generation, Mark
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation
 from leftfold.redis import RedisSettings, RedisViewStore
 from leftfold.spark import SparkSettings, spark_session
 from leftfold.spark.queries.query_stream import QueryStream
@@ -27,7 +27,7 @@ class DeadlyStore(RedisViewStore):
         super().__init__(settings)
         self._point, self._counts = point, dict[str, int]()
 
-    def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
+    def seal(self, generation: Generation, marks: Mapping[int, Checkpoint]) -> None:
         self._meet("seal", lambda: super(DeadlyStore, self).seal(generation, marks))
 
     def flush(self, flushes: Sequence[BucketFlush]) -> bool:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from leftfold.client import Views
-from leftfold.engine.streaming.microbatch import BatchCourse
-from leftfold.engine.streaming.microbatch_task import BatchJob
+from leftfold.engine.streaming.microbatch import MicroBatchDriver
+from leftfold.engine.streaming.microbatch_task import MicroBatchTask
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
@@ -79,14 +79,15 @@ class Streams:
         try:
             registry = self.store.registry(view.name)
             live = registry.live_of(view.hash)
-            marks = self.store.marks(live) if live is not None else {}
+            checkpoints = self.store.checkpoints(live) if live is not None else {}
         except InfrastructureError:
             return False
-        if live is None or len(marks) < live.buckets:
+        if live is None or len(checkpoints) < live.buckets:
             return False
         wanted = position.only(live.topics)
         return all(
-            m.position.covers(wanted.only(live.topics, b if live.stream_keyed else None)) for b, m in marks.items()
+            m.position.covers(wanted.only(live.topics, b if live.stream_keyed else None))
+            for b, m in checkpoints.items()
         )
 
     def assert_equal_to_the_log(self, views: Sequence[View[Any, Any]] = ()) -> None:
@@ -126,11 +127,11 @@ def begin_run(streams: Streams, view: View[Any, Any], run: str, **options: Any) 
     ports = ports_of(streams.shop, streams.redis)
     live = streams.store.registry(view.name).live_of(view.hash)
     assert live is not None
-    course = BatchCourse(
-        view, live, streams.store.marks(live), run,
-        open_store=ports.open_store, open_log=ports.open_log, job=options.pop("job", BatchJob),
+    course = MicroBatchDriver(
+        view, live, streams.store.checkpoints(live), run,
+        open_store=ports.open_store, open_log=ports.open_log, job=options.pop("job", MicroBatchTask),
     )  # fmt: skip
-    told: Callable[[BatchCourse], None] = options.pop("told", lambda course: None)
+    told: Callable[[MicroBatchDriver], None] = options.pop("told", lambda course: None)
     return BatchQuery(streams.shop.spark, [course], streams.store, QueryOptions(ports.kafka, **options), told)
 
 

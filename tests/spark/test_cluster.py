@@ -83,13 +83,13 @@ def late_rebuild(cluster: StandaloneCluster, shop: Shop, view: Any, folder: Path
 
 
 def move_on(shop: Shop, seed: int) -> None:
-    """More history, folded by the tail into the generation that the rebuild made."""
+    """More history, folded by the projector into the generation that the rebuild made."""
     with KafkaClient(app.name, shop.kafka) as client:
         answers = client.send_many(list(histories(stranger(seed), 300)), timeout=WAIT_SECONDS)
     shop.wait_stable(behind(answers))
     with closing(KafkaBulkLog(shop.kafka)) as log:
         ends = log.stable_ends([names.events("ledgers")])
-    # Behind the last event is the marker of its transaction, which moves marks as well.
+    # Behind the last event is the marker of its transaction, which moves checkpoints as well.
     for view in app.views:
         wait_until(lambda view=view: shop.views[view].describe().position.covers(ends), f"{view.name} to be at the end")  # type: ignore[misc]
 

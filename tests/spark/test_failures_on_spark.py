@@ -17,8 +17,8 @@ from leftfold import FoldView, SpreadView
 from leftfold.engine.rebuild.rebuilder import Rebuild
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.kafka.bulk_log import KafkaBulkLog
-from leftfold.ports.bulk import BulkLog, OpenBulkLog, Range
-from leftfold.redis import BulkSink, RedisSettings
+from leftfold.ports.bulk import BulkLog, OffsetRange, OpenBulkLog
+from leftfold.redis import RedisBulkSink, RedisSettings
 from tests.ledger import Moved, Total, by_owner, by_tag, count, summary
 from tests.spark.conftest import Shop
 
@@ -72,7 +72,7 @@ def test_too_many_parked_keys_stop_the_rebuild(shop: Shop, view: Any) -> None:
 def test_a_store_that_tasks_cannot_reach_is_named(shop: Shop, view: Any) -> None:
     before = shop.store.registry(view.name)
     rebuild = shop.rebuild(view)
-    rebuild._open_sink = partial(BulkSink, RedisSettings(url="redis://127.0.0.1:1/0"))
+    rebuild._open_sink = partial(RedisBulkSink, RedisSettings(url="redis://127.0.0.1:1/0"))
     assert "redis at 127.0.0.1:1 is not reachable" in failure(rebuild, InfrastructureError)
     after = shop.store.registry(view.name)
     assert after.live == before.live
@@ -102,11 +102,13 @@ def test_a_hole_in_the_log_raises(shop: Shop) -> None:
         producer.produce(topic, b"%d" % number, b"k", 0)
     producer.flush(240.0)
     log = KafkaBulkLog(shop.kafka)
-    assert [m.value() for batch in log.read(Range(topic, 0, 0, 10)) for m in batch] == [b"%d" % n for n in range(10)]
-    assert [m.value() for batch in log.read(Range(topic, 0, 3, 5)) for m in batch] == [b"3", b"4"]
+    assert [m.value() for batch in log.read(OffsetRange(topic, 0, 0, 10)) for m in batch] == [
+        b"%d" % n for n in range(10)
+    ]
+    assert [m.value() for batch in log.read(OffsetRange(topic, 0, 3, 5)) for m in batch] == [b"3", b"4"]
     (deleted,) = admin.delete_records([TopicPartition(topic, 0, 4)]).values()
     deleted.result(240.0)
     with pytest.raises(InfrastructureError, match=r"holes.events\[0\] no longer holds offsets 0 to "):
-        list(log.read(Range(topic, 0, 0, 10)))
-    assert len([m for batch in log.read(Range(topic, 0, 4, 10)) for m in batch]) == 6
+        list(log.read(OffsetRange(topic, 0, 0, 10)))
+    assert len([m for batch in log.read(OffsetRange(topic, 0, 4, 10)) for m in batch]) == 6
     log.close()

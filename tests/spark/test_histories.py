@@ -1,4 +1,6 @@
-"""Any history: a rebuild on Spark, the tail and the fold in memory give the same rows, deletes and spreads included."""
+"""Any history: a rebuild on Spark, the projector and the fold in memory give the same rows, deletes and spreads
+included.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,9 @@ def test_a_killed_rebuild_keeps_others_out_until_its_lease_is_over(shop: Shop, w
     assert killed(shop, by_tag, writes[by_tag.name] // 2).returncode == -9
     with pytest.raises(InfrastructureError, match="view by_tag is being rebuilt already by"):
         shop.rebuild(by_tag, fold=FOLD).run()
-    wait_until(lambda: not shop.store.attend(["rebuilds:by_tag"], "", 0.0)["rebuilds:by_tag"], "its lease to be over")
+    wait_until(
+        lambda: not shop.store.heartbeat(["rebuilds:by_tag"], "", 0.0)["rebuilds:by_tag"], "its lease to be over"
+    )
     assert shop.rebuild(by_tag, fold=FOLD).run().agreement is Agreement.EQUAL
 
 
@@ -114,8 +116,8 @@ def test_swaps_under_constant_reads_and_writes_show_no_missing_and_no_older_row(
 def say_farewell(shop: Shop, view: View[Any, Any]) -> None:
     """Takes the killed rebuild for dead now, and not when its lease is over."""
     group = f"rebuilds:{view.name}"
-    for member in shop.store.attend([group], "", 0.0)[group]:
-        shop.store.attend([group], member, 0.0)
+    for member in shop.store.heartbeat([group], "", 0.0)[group]:
+        shop.store.heartbeat([group], member, 0.0)
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def test_a_checkpoint_that_lost_its_newest_batch_is_noticed_and_only_the_marks_c
     planned = newest(shop, tmp_path, "offsets")[0]
     for file in (newest(shop, tmp_path, "commits")[0], planned):
         drop(file)
-    # Spark plans a batch of the same number again, now with this event in it; by the marks it is written already.
+    # Spark plans a batch of the same number again, now with this event in it; by the checkpoints it is written already.
     shop.wait_stable(move(shop, "gone", "8.00"))
     with streaming(shop, tmp_path, kind=kind) as again:
         wait_until(

@@ -1,4 +1,4 @@
-"""Rebuilds on real Spark, Kafka and Redis give what the tail and the fold in memory give."""
+"""Rebuilds on real Spark, Kafka and Redis give what the projector and the fold in memory give."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.result import Agreement
-from leftfold.engine.rebuild.tasks import BulkJob, Tell
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback
 from leftfold.errors import Fenced
 from leftfold.ports.bulk import BucketResult, BulkRow
 from leftfold.ports.flush import Phase
-from leftfold.redis import BulkSink
+from leftfold.redis import RedisBulkSink
 from leftfold.testing import fold
 from tests.ledger import by_owner, by_tag, summary
 from tests.servers import secret_url
@@ -64,7 +64,7 @@ def test_a_late_executor_cannot_write_after_the_swap(shop: Shop) -> None:
     generation = shop.store.registry(by_owner.name).live_of(by_owner.hash)
     assert generation is not None
     before = shop.views[by_owner].describe()
-    sink, late = BulkSink(shop.redis), BulkRow("by-a-late-one", (b"1", b"true"), None, ("=1",))
+    sink, late = RedisBulkSink(shop.redis), BulkRow("by-a-late-one", (b"1", b"true"), None, ("=1",))
     with pytest.raises(Fenced):
         sink.write(generation, 0, by_owner.rows.columns, by_owner.rows.indexes, [late])
     sink.close()
@@ -78,7 +78,7 @@ def test_two_attempts_of_every_task_at_once_end_as_one(shop: Shop, view: Any) ->
     rebuild = shop.rebuild(view)
     once = rebuild._run
 
-    def twice(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def twice(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         with ThreadPoolExecutor(2) as threads:
             attempts = [threads.submit(once, job, plan, tell) for _ in range(2)]
             one, other = (sorted(attempt.result(), key=attrgetter("bucket")) for attempt in attempts)

@@ -25,7 +25,7 @@ from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.model.computed_views import QueryView, TableView
 from leftfold.model.position import Position
 from leftfold.ports.flush import Phase
-from leftfold.redis import BulkSink
+from leftfold.redis import RedisBulkSink
 from leftfold.spark.queries.query_refresh import query_runner
 from leftfold.spark.queries.testing import rows
 from tests.ledger import Closed, Move, Moved, Opened, app
@@ -44,7 +44,7 @@ def refresh(shop: Shop, view: TableView[Any, Any], **options: Any) -> Refresh:
         shop.store,
         open_log=partial(KafkaBulkLog, shop.kafka),
         open_reader=partial(KafkaLogReader, shop.kafka),
-        open_sink=partial(BulkSink, shop.redis),
+        open_sink=partial(RedisBulkSink, shop.redis),
         run=query_runner(shop.spark),
         options=RebuildOptions(**{"keep": 0, **options}),
     )
@@ -185,8 +185,8 @@ def test_other_rows_at_the_same_cut_are_not_shown(shop: Shop) -> None:
     """Twin of agreement: a predecessor that holds something else is noticed, unless reference files explain it."""
     first = refresh(shop, owner_sums).run()
     generation = shop.store.registry(owner_sums.name).generations[first.generation]
-    key, mark = f"v:{{owner_sums:{generation.id}:0}}@", shop.store.marks(generation)[0]
-    shop.store._client.execute_command("HSET", key, "checksum", f"{mark.checksum + 1:032x}")
+    key, checkpoint = f"v:{{owner_sums:{generation.id}:0}}@", shop.store.checkpoints(generation)[0]
+    shop.store._client.execute_command("HSET", key, "checksum", f"{checkpoint.checksum + 1:032x}")
     result = refresh(shop, owner_sums).run()
     assert (result.agreement, result.swapped, result.exit_code) == (Agreement.DIFFERENT, False, 3)
     assert shop.views[owner_sums].describe().generation == first.generation

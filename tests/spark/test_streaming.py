@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from leftfold import memory
 from leftfold.engine.rebuild.rebuilder import Rebuild, RebuildOptions
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.redis import BulkSink
+from leftfold.redis import RedisBulkSink
 from tests.ledger import app, by_owner, by_tag, summary
 from tests.spark.conftest import WAIT_SECONDS, Shop
 from tests.spark.streams import VIEWS, Streams
@@ -74,7 +74,7 @@ def test_a_stream_and_a_tail_of_one_view_do_no_harm(start: Start, shop: Shop) ->
     stop = threading.Event()
 
     def follow() -> None:
-        tail = Tail(VIEWS, lambda: KafkaLogReader(shop.kafka), streams.store)
+        tail = Projector(VIEWS, lambda: KafkaLogReader(shop.kafka), streams.store)
         while not stop.is_set():
             tail.step()
         tail.close()
@@ -122,7 +122,7 @@ def test_a_rebuild_goes_live_under_a_stream(start: Start, shop: Shop, view: Any)
         streams.store,
         open_log=partial(KafkaBulkLog, shop.kafka),
         open_reader=partial(KafkaLogReader, shop.kafka),
-        open_sink=partial(BulkSink, streams.redis),
+        open_sink=partial(RedisBulkSink, streams.redis),
         options=RebuildOptions(keep=0),
     )
     thread = threading.Thread(target=lambda: results.append(rebuild.run()))

@@ -14,11 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from leftfold.engine.streaming.microbatch import BatchCourse, OutOfStep
-from leftfold.engine.streaming.microbatch_task import BatchJob
+from leftfold.engine.streaming.microbatch import MicroBatchDriver, OutOfStep
+from leftfold.engine.streaming.microbatch_task import MicroBatchTask
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model.keys import events
-from leftfold.ports.bulk import Range, raw
+from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.codec import header
 from leftfold.testing import fold
 from tests.ledger import Move, app, by_owner, by_tag, histories, stranger, summary
@@ -76,7 +76,7 @@ def test_a_generation_that_lost_a_mark_is_built_again(start: Start, redis: Redis
     streams.assert_equal_to_the_log()
 
 
-def set_back(streams: Streams, redis: RedisServer, view: Any, job: type[BatchJob]) -> str:
+def set_back(streams: Streams, redis: RedisServer, view: Any, job: type[MicroBatchTask]) -> str:
     """One run under which Redis goes back in time; why it ended, empty when it did not."""
     streams.settle(streams.write(81))
     for stream in streams.streams:
@@ -102,7 +102,7 @@ def set_back(streams: Streams, redis: RedisServer, view: Any, job: type[BatchJob
 
 def test_a_redis_that_went_back_in_time_ends_the_run_and_the_next_heals(start: Start, redis: RedisServer) -> None:
     streams = start(summary)
-    assert "was written by run." in set_back(streams, redis, summary, BatchJob)
+    assert "was written by run." in set_back(streams, redis, summary, MicroBatchTask)
     again = start(summary)
     again.settle(again.write(85))
     again.assert_equal_to_the_log()
@@ -114,7 +114,7 @@ def test_twin_without_a_look_at_the_token_events_are_lost(start: Start, redis: R
     assert wrong(streams, summary)
 
 
-def replayed(streams: Streams, redis: RedisServer, view: Any, folder: Path, job: type[BatchJob]) -> bool:
+def replayed(streams: Streams, redis: RedisServer, view: Any, folder: Path, job: type[MicroBatchTask]) -> bool:
     """Whether a batch that Spark runs again, since it knows of no commit, changes anything in Redis."""
     streams.settle(streams.write(91, 20))
     for stream in streams.streams:
@@ -129,7 +129,7 @@ def replayed(streams: Streams, redis: RedisServer, view: Any, folder: Path, job:
     newest = commits[max(commits)]
     newest.unlink()
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
-    before, again = dump(redis), list[BatchCourse]()
+    before, again = dump(redis), list[MicroBatchDriver]()
     run = begin_run(streams, view, "run", checkpoint=folder, job=job, told=again.append)
     wait_until(lambda: run.wait(0.1) or bool(again), "the batch to be run again", WAIT_SECONDS)
     run.close()
@@ -139,7 +139,7 @@ def replayed(streams: Streams, redis: RedisServer, view: Any, folder: Path, job:
 @VIEWS
 def test_a_batch_that_is_run_again_changes_nothing(start: Start, redis: RedisServer, view: Any, tmp_path: Path) -> None:
     streams = start(view)
-    assert not replayed(streams, redis, view, tmp_path, BatchJob)
+    assert not replayed(streams, redis, view, tmp_path, MicroBatchTask)
     assert not wrong(streams, view)
 
 
@@ -152,16 +152,16 @@ def test_twin_where_the_checkpoint_decides_events_count_twice(
     assert wrong(streams, view)
 
 
-def cut(streams: Streams, view: Any, job: type[BatchJob]) -> int:
-    """How many marks were seen within a decision, by a run whose batches hold a handful of events."""
+def cut(streams: Streams, view: Any, job: type[MicroBatchTask]) -> int:
+    """How many checkpoints were seen within a decision, by a run whose batches hold a handful of events."""
     streams.settle(streams.write(95, 20))
     for stream in streams.streams:
         stream.close()
     seen: set[tuple[int, int]] = set()
 
-    def look(course: BatchCourse) -> None:
-        for mark in course.marks.values():
-            seen.update(mark.position.offsets[events("ledgers")].items())
+    def look(course: MicroBatchDriver) -> None:
+        for checkpoint in course.checkpoints.values():
+            seen.update(checkpoint.position.offsets[events("ledgers")].items())
 
     runs = [begin_run(streams, view, "run 0", job=job, told=look, most=5)]
     position = streams.write(96, 60)
@@ -186,7 +186,7 @@ def within(shop: Shop) -> set[tuple[int, int]]:
     ends = log.stable_ends([topic])
     found = set()
     for partition in range(app.partitions):
-        part = Range(topic, partition, 0, ends.next_offset(topic, partition))
+        part = OffsetRange(topic, partition, 0, ends.next_offset(topic, partition))
         for records in log.read(part):
             for record in records:
                 k, n = header(raw(part, record).headers, "ce_decision").split(b"/")
@@ -199,7 +199,7 @@ def within(shop: Shop) -> set[tuple[int, int]]:
 @VIEWS
 def test_no_flush_falls_within_a_decision(start: Start, view: Any) -> None:
     streams = start(view)
-    assert cut(streams, view, BatchJob) == 0
+    assert cut(streams, view, MicroBatchTask) == 0
     assert not wrong(streams, view)
 
 

@@ -253,7 +253,7 @@ def test_a_stream_does_not_go_on_with_the_rows_of_another_topic(
     def heard(what: str) -> list[Any]:
         return [details for one, details in said if one == what]
 
-    kept = query_streams.ViewStream(
+    kept = query_streams.QueryViewThread(
         shop.spark, owner_sums, shuffles=2, keep=0, archive="", stop=stop, report=lambda *one: said.append(one)
     )
     kept.start()

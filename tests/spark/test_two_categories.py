@@ -22,11 +22,11 @@ from leftfold.engine.rebuild.result import Agreement
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Range, raw
+from leftfold.ports.bulk import OffsetRange, raw
 from leftfold.ports.codec import MessageCodec, read_recorded
 from leftfold.ports.flush import Phase, covered
 from leftfold.redis import RedisViewStore
@@ -75,7 +75,7 @@ class Kin:
         with closing(KafkaBulkLog(self.shop.kafka)) as log:
             for topic, ends in self.ends().offsets.items():
                 for partition, end in ends.items():
-                    part = Range(topic, partition, 0, end)
+                    part = OffsetRange(topic, partition, 0, end)
                     for records in log.read(part):
                         found = (read_recorded(codec, raw(part, record)) for record in records)
                         yield from (recorded.event for recorded in found if recorded is not None)
@@ -100,7 +100,7 @@ def at_work(shop: Shop) -> Iterator[Kin]:
     """The people's worker beside that of the ledgers, and some who have settled."""
     ensure(app, shop.kafka)
     stop = threading.Event()
-    worker = threading.Thread(target=Worker(app, people.name, Workshop(shop.kafka), stop=stop).run)
+    worker = threading.Thread(target=Worker(app, people.name, KafkaClientSupplier(shop.kafka), stop=stop).run)
     worker.start()
     try:
         with closing(Kin(shop)) as kin:
@@ -176,7 +176,7 @@ def test_no_stream_follows_a_view_whose_events_are_of_two_categories(kin: Kin) -
 def test_the_twin_that_streams_one_of_two_topics_is_never_shown(
     kin: Kin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its marks never reach the other topic's end, so that readers would wait for ever."""
+    """Its checkpoints never reach the other topic's end, so that readers would wait for ever."""
     allowed = classify(checked(kin.shop.spark, lone), lone.tables, ["owner", "amount"])
     assert allowed.incremental
     monkeypatch.setattr("leftfold.spark.queries.query_stream.refreshed", lambda spark, view: allowed)
@@ -186,7 +186,7 @@ def test_the_twin_that_streams_one_of_two_topics_is_never_shown(
 
         def streamed() -> bool:
             sealed = [g for g in shop.store.registry(lone.name).generations.values() if g.phase is Phase.SEALED]
-            at = [covered(g, shop.store.marks(g)) for g in sealed]
+            at = [covered(g, shop.store.checkpoints(g)) for g in sealed]
             return any(position.covers(ends.only([names.events("ledgers")])) for position in at)
 
         wait_until(streamed, lambda: f"the stream to read the ledgers: {stream.told} {stream.error}", WAIT_SECONDS)

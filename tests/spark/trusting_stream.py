@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from leftfold.ports.flush import Generation
-from leftfold.spark.queries.incremental_batches import Checkpoint
+from leftfold.spark.queries.incremental_batches import CheckpointDirectory
 from leftfold.spark.queries.query_stream import QueryStream
 from tests.spark.query_streams import Streaming
 
 __all__ = ["Trusting"]
 
 
-class TrustingCheckpoint(Checkpoint):
+class TrustingCheckpoint(CheckpointDirectory):
     """Goes on from wherever Spark's checkpoint is, whatever the marks say."""
 
     def resumable(self, run: str, batch: int | None, files: Any) -> Path | None:
@@ -21,7 +21,7 @@ class TrustingCheckpoint(Checkpoint):
 
 
 class TrustingStream(QueryStream):
-    def checkpoint(self, generation: Generation) -> Checkpoint:
+    def checkpoint(self, generation: Generation) -> CheckpointDirectory:
         return TrustingCheckpoint(self._places.checkpoints, self._view.name, generation.id)
 
 

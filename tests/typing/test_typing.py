@@ -17,8 +17,10 @@ Errors: TypeAlias = dict[int, set[str]]
 
 def expected(checker: int) -> Errors:
     """The code or rule that each line of wrong.py names for a checker: 0 is mypy, 1 is pyright."""
-    marks = ((n, re.search(r"# E: (\S+), (\S+)$", line)) for n, line in enumerate(WRONG.read_text().splitlines(), 1))
-    return {number: set(mark[checker + 1].split("+")) for number, mark in marks if mark}
+    checkpoints = (
+        (n, re.search(r"# E: (\S+), (\S+)$", line)) for n, line in enumerate(WRONG.read_text().splitlines(), 1)
+    )
+    return {number: set(checkpoint[checker + 1].split("+")) for number, checkpoint in checkpoints if checkpoint}
 
 
 def mypy(file: Path) -> Errors:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
     ResourceType,
 )
 
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.records import raw
 from leftfold.kafka.settings import KafkaSettings
@@ -119,7 +119,7 @@ class Broker:
         """Deletes the records of a topic up to some offsets; all of them when none are named."""
         ends = self.ends(topic, committed=False) if before is None else before
         places = [TopicPartition(topic, p, end) for p, end in ends.items()]
-        with Cluster(self.settings) as cluster:
+        with ClusterAdmin(self.settings) as cluster:
             policy = cluster.configs([topic])[topic]["cleanup.policy"]
         self.alter(topic, cleanup_policy="delete")
         admin = AdminClient(self.settings.librdkafka())
@@ -139,7 +139,7 @@ class Broker:
         """Raises the number of partitions of a topic and waits until it is known."""
         admin = AdminClient(self.settings.librdkafka())
         _wait(admin.create_partitions([NewPartitions(topic, total)]))
-        with Cluster(self.settings) as cluster:
+        with ClusterAdmin(self.settings) as cluster:
             wait_until(lambda: cluster.partitions(topic) == total, f"{total} partitions of {topic}")
 
     def producer(self, **config: Any) -> Producer:
@@ -173,7 +173,7 @@ class Broker:
         return not places
 
     def _places(self, topic: str) -> dict[int, TopicPartition]:
-        with Cluster(self.settings) as cluster:
+        with ClusterAdmin(self.settings) as cluster:
             return {p: TopicPartition(topic, p, 0) for p in range(cluster.partitions(topic))}
 
     def _consumer(self, committed: bool) -> Consumer:

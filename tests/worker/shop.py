@@ -1,4 +1,4 @@
-"""The workshop of a worker under test: real clients with short timeouts, and points on their way."""
+"""The client supplier of a worker under test: real clients with short timeouts, and points on their way."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
-from leftfold.engine.processing.command_processor import Lane
-from leftfold.engine.processing.recovery import Duty
+from leftfold.engine.processing.command_processor import CommandProcessor
+from leftfold.engine.processing.recovery import TaskSpec
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.membership import Member
 from leftfold.kafka.worker.state_restore import RestorePorts
 from leftfold.kafka.worker.transactions import Transactions
@@ -37,7 +37,7 @@ class Haste:
         call: seconds that a transactional call may take. transaction: when the broker ends it, in ms.
         longest: seconds that a transaction is planned to last at most, 0 = what `transaction` says.
         check: seconds between looks at partition counts.
-        marks: False in the tests that show what happens when nobody says that work begins.
+        checkpoints: False in the tests that show what happens when nobody says that work begins.
         asks_room: False where it is shown what happens when nobody asks what the topics allow.
         reset: "earliest" where it is shown what happens when a worker reads on wherever a topic begins by now.
     """
@@ -48,35 +48,35 @@ class Haste:
     transaction: int = 10_000
     longest: float = 0.0
     check: float = 10.0
-    marks: bool = True
+    checkpoints: bool = True
     asks_room: bool = True
     reset: str = "error"
 
 
-class FaultyShop(Workshop):
-    """A workshop whose clients pass points."""
+class FaultyShop(KafkaClientSupplier):
+    """A client supplier whose clients pass points."""
 
     def __init__(self, settings: KafkaSettings, haste: Haste | None = None, points: Points | None = None) -> None:
         self.haste, self.points = haste or Haste(), points or Points((), lambda at: None)
         super().__init__(settings, check_seconds=self.haste.check)
 
-    def room(self, duty: Duty) -> int:
-        return super().room(duty) if self.haste.asks_room else 1_000_000
+    def room(self, task: TaskSpec) -> int:
+        return super().room(task) if self.haste.asks_room else 1_000_000
 
-    def lane(self, app: App, duty: Duty) -> Lane:
-        return _Lane(self, app, app.decider(duty.name), self.room(duty))
+    def processor(self, app: App, task: TaskSpec) -> CommandProcessor:
+        return _Lane(self, app, app.decider(task.name), self.room(task))
 
-    def transactions(self, app: App, duty: Duty) -> Transactions:
+    def transactions(self, app: App, task: TaskSpec) -> Transactions:
         config = {
             **self._config,
-            "batch.size": self.room(duty),
+            "batch.size": self.room(task),
             "socket.timeout.ms": self.haste.socket,
             "transaction.timeout.ms": self.haste.transaction,
         }
         transactions = _Transactions(
             self.points,
             config,
-            f"{app.name}.{duty.name}.{self._suffix}",
+            f"{app.name}.{task.name}.{self._suffix}",
             self._watchdog,
             timeout=self.haste.call,
         )
@@ -86,7 +86,7 @@ class FaultyShop(Workshop):
     def _member(self, group: str, topic: str, leave: Callable[[list[int], bool], None]) -> Member:
         session = {"session.timeout.ms": self.haste.session, "heartbeat.interval.ms": self.haste.session // 4}
         config = {**self._config, **session, "auto.offset.reset": self.haste.reset}
-        return _Member(self.points, self.haste.marks, config, group, topic, leave)
+        return _Member(self.points, self.haste.checkpoints, config, group, topic, leave)
 
     def restore_ports(self, member: Member) -> RestorePorts:
         self.points.reach("restore begins")
@@ -97,7 +97,7 @@ class FaultyShop(Workshop):
         return self.open_log()
 
 
-class _Lane(Lane):
+class _Lane(CommandProcessor):
     def __init__(self, shop: FaultyShop, app: App, decider: Decider[Any, Any, Any], room: int) -> None:
         self._points = shop.points
         super().__init__(
@@ -117,8 +117,8 @@ class _Lane(Lane):
 
 
 class _Member(Member):
-    def __init__(self, points: Points, marks: bool, *args: Any) -> None:
-        self._points, self._marks = points, marks
+    def __init__(self, points: Points, checkpoints: bool, *args: Any) -> None:
+        self._points, self._marks = points, checkpoints
         self._asked = SimpleQueue[tuple[Callable[[Consumer], None], threading.Event]]()
         super().__init__(*args)
 

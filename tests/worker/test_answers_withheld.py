@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 )
 
 from leftfold import App
-from leftfold.engine.processing.command_processor import Lane
+from leftfold.engine.processing.command_processor import CommandProcessor
 from leftfold.errors import ConfigurationError
 from leftfold.local import embedded
 from leftfold.local.settings import LocalSettings
@@ -85,7 +85,7 @@ def test_what_may_not_be_answered_is_decided_all_the_same(
     broker: Broker, answering: Bank, withholds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not withholds:
-        monkeypatch.setattr(Lane, "withhold", lambda self, topics: False)
+        monkeypatch.setattr(CommandProcessor, "withhold", lambda self, topics: False)
     from_saga = good(answering, "of the saga", answering.deposit(ACCOUNT)).headed(
         reply_to=TO.encode(), reply_key=b"s", origin=f"{TO}/0/0/0".encode()
     )

@@ -14,7 +14,7 @@ from leftfold.kafka.reactions.group_consumer import SharedLog
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Range
+from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import UNREADABLE, header
 from leftfold.ports.protocols import RawRecord
 from tests.waiting import wait_until
@@ -118,7 +118,7 @@ def test_readers_go_on_behind_such_a_batch(broker: Broker) -> None:
     assert [(record.offset, record.value) for record in fetched] == [(0, b"0"), (3, None), (4, b"1")]
     log = KafkaBulkLog(broker.settings)
     try:
-        messages = [message for some in log.read(Range(topic, 0, 0, 5)) for message in some]
+        messages = [message for some in log.read(OffsetRange(topic, 0, 0, 5)) for message in some]
     finally:
         log.close()
     assert [(message.offset(), message.value()) for message in messages] == [(0, b"0"), (3, None), (4, b"1")]

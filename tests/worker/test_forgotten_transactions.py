@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from leftfold.engine.processing.stream_state import MARK, StateMark
-from leftfold.kafka.worker.hanging_transactions import Hanging, Outcome, outcomes_of
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
+from leftfold.kafka.worker.hanging_transactions import Hanging, TransactionOutcome, outcomes_of
 from leftfold.local import kill, restart
 from leftfold.model import keys as names
 from tests.waiting import wait_until
@@ -90,7 +90,7 @@ def test_a_live_writer_with_nothing_open_is_left_alone_and_an_open_one_found_beh
     producer.init_transactions(SECONDS)
     for number in range(3):
         producer.begin_transaction()
-        producer.produce(bank.state, StateMark(number, 0, writer).encode(), MARK, 1)
+        producer.produce(bank.state, ChangelogCheckpoint(number, 0, writer).encode(), MARK, 1)
         for state in range(states):
             producer.produce(bank.state, b"state", b"%d" % state, 1)
         producer.flush(SECONDS)
@@ -129,10 +129,10 @@ def test_the_outcome_of_the_last_transaction_of_each_partition_is_found(broker: 
     # Nothing tells of a partition that no transaction has touched: the last one of the id counts.
     assert [(one.get(first), one.get(second)) for one in found] == [
         (None, None),
-        (Outcome.COMMIT, Outcome.COMMIT),
-        (Outcome.ABORT, Outcome.ABORT),
-        (Outcome.COMMIT, Outcome.COMMIT),
-        (Outcome.COMMIT, Outcome.ABORT),
+        (TransactionOutcome.COMMIT, TransactionOutcome.COMMIT),
+        (TransactionOutcome.ABORT, TransactionOutcome.ABORT),
+        (TransactionOutcome.COMMIT, TransactionOutcome.COMMIT),
+        (TransactionOutcome.COMMIT, TransactionOutcome.ABORT),
     ]
     observer.close()
 
@@ -185,7 +185,7 @@ def _forget(broker: Broker, proxy: Proxy, bank: Bank, writer: str, decided: Deci
     producer.init_transactions(SECONDS)
     producer.begin_transaction()
     for partition in TOUCHED:
-        producer.produce(bank.state, StateMark(7, 0, writer).encode(), MARK, partition)
+        producer.produce(bank.state, ChangelogCheckpoint(7, 0, writer).encode(), MARK, partition)
         producer.produce(bank.state, b"state", b"k", partition)
         producer.produce(names.events(bank.name), b"event", b"k", partition)
     producer.produce(names.commands(bank.name), b"answer", b"k", 0, headers=[("ce_source", SOURCE)])

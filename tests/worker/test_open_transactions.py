@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from leftfold.engine.processing.recovery import Deciding, Refold
-from leftfold.engine.processing.stream_state import MARK, MemoryStates, StateMark
+from leftfold.engine.processing.recovery import CommandTask, Refold
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, MemoryStates
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.worker import state_restore as restore
 from leftfold.kafka.worker.state_restore import Restoration, RestorePorts
@@ -116,7 +116,7 @@ def test_a_transaction_that_a_dead_writer_left_open_is_ended_at_once(
     with Running(bank, broker.distant):
         sent = [_send(client, bank, number) for number in range(3)]
     # Longer than tests wait, and than a restore does without getting anywhere.
-    dead = _left_open(broker, bank, f"dead.{bank.name}", mark=True, timeout_ms=900_000)
+    dead = _left_open(broker, bank, f"dead.{bank.name}", checkpoint=True, timeout_ms=900_000)
     with Running(bank, broker.distant):
         sent.append(_send(client, bank, 3))
     with pytest.raises(KafkaException, match="_FENCED"):
@@ -129,7 +129,7 @@ def test_a_transaction_that_is_open_on_events_alone_is_waited_for(
 ) -> None:
     with Running(bank, broker.distant):
         sent = [_send(client, bank, number) for number in range(3)]
-    _left_open(broker, bank, f"dead.{bank.name}", mark=False, timeout_ms=3000)
+    _left_open(broker, bank, f"dead.{bank.name}", checkpoint=False, timeout_ms=3000)
     with Running(bank, broker.distant):
         assert broker.ends(names.events(bank.name), committed=True) == broker.ends(
             names.events(bank.name), committed=False
@@ -158,7 +158,7 @@ def test_an_offset_alone_that_is_not_stable_ends_no_transaction_until_it_is_over
             ahead[0] += seconds
             assert not restoration.step()
         _send(client, bank, 1)
-        hanging, owner = ports.hanging(bank.app, Deciding(bank.decider)), running.worker._transactions.id
+        hanging, owner = ports.hanging(bank.app, CommandTask(bank.decider)), running.worker._transactions.id
         assert hanging.end([HOME], overdue=False) == []
         wait_until(
             lambda: owner in hanging._hung([HOME]), "the owner, who is taken for the one that hangs when overdue"
@@ -183,14 +183,14 @@ def _onlooker(broker: Broker, bank: Bank, running: Running) -> RestorePorts:
     )
 
 
-def _left_open(broker: Broker, bank: Bank, id_: str, *, mark: bool, timeout_ms: int) -> Producer:
+def _left_open(broker: Broker, bank: Bank, id_: str, *, checkpoint: bool, timeout_ms: int) -> Producer:
     """Somebody's transaction with an event, and perhaps a state and an offset, that he neither commits nor aborts."""
     producer = broker.producer(transactional_id=id_, transaction_timeout_ms=timeout_ms)
     producer.init_transactions(SECONDS)
     producer.begin_transaction()
     producer.produce(names.events(bank.name), b"of the dead", ACCOUNT, HOME)
-    if mark:
-        producer.produce(bank.state, StateMark(99, 99, id_).encode(), MARK, HOME)
+    if checkpoint:
+        producer.produce(bank.state, ChangelogCheckpoint(99, 99, id_).encode(), MARK, HOME)
         producer.produce(bank.state, b"of the dead", ACCOUNT, HOME)
         producer.flush(SECONDS)
         with Consumer({**broker.settings.librdkafka(), "group.id": bank.group}) as nobody:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from leftfold.engine.processing.stream_state import MARK, StateMark
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.errors import ConfigurationError, InfrastructureError, OutcomeUnknown
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.states import Where, forget_states
 from leftfold.kafka.administration.topics import ensure
 from leftfold.kafka.client.kafka_client import KafkaClient
@@ -51,7 +51,7 @@ def test_a_log_that_was_made_again_is_refused_until_the_states_are_folded_from_i
     events = names.events(bank.name)
     with Running(bank, broker.distant):
         send(client, bank, 5)
-    known = {p: mark.events for p, mark in marks(broker, bank).items()}
+    known = {p: checkpoint.events for p, checkpoint in checkpoints(broker, bank).items()}
     copy(broker, bank, 3)
     with failing(bank, broker) as running:
         why = running.wait_failure()
@@ -85,7 +85,7 @@ def test_a_shorter_log_is_refused_by_its_end_where_its_id_is_not_known(
     with Running(bank, broker.distant):
         send(client, bank, 5)
         send(client, bank, 1, first=100)  # its batch knows where the one before has ended
-    known = marks(broker, bank)[0]
+    known = checkpoints(broker, bank)[0]
     copy(broker, bank, 3)
     forget_ids(broker, bank, known)
     with failing(bank, broker) as running:
@@ -119,7 +119,7 @@ def test_commands_that_end_before_what_was_decided_are_refused_until_it_is_said_
     commands = names.commands(bank.name)
     with Running(bank, broker.distant):
         send(client, bank, 5)
-    known = marks(broker, bank)[0]
+    known = checkpoints(broker, bank)[0]
     remake(broker, bank, commands)
     forget_ids(broker, bank, known)
     with pytest.raises(OutcomeUnknown):
@@ -274,7 +274,7 @@ def failing(bank: Bank, broker: Broker) -> Any:
 
 def remake(broker: Broker, bank: Bank, topic: str) -> None:
     """Deletes a topic and makes it again."""
-    with Cluster(broker.settings) as cluster:
+    with ClusterAdmin(broker.settings) as cluster:
         cluster.delete(topic)
     ensure(bank.app, broker.settings)
 
@@ -290,15 +290,15 @@ def copy(broker: Broker, bank: Bank, most: int) -> None:
     assert producer.flush(240.0) == 0
 
 
-def marks(broker: Broker, bank: Bank) -> dict[int, StateMark]:
+def checkpoints(broker: Broker, bank: Bank) -> dict[int, ChangelogCheckpoint]:
     found = (record for record in broker.settled(bank.state) if record.key == MARK)
-    return {record.partition: StateMark.decode(record.value or b"") for record in found}
+    return {record.partition: ChangelogCheckpoint.decode(record.value or b"") for record in found}
 
 
-def forget_ids(broker: Broker, bank: Bank, mark: StateMark) -> None:
-    """Writes the mark as workers wrote it before it had ids."""
+def forget_ids(broker: Broker, bank: Bank, checkpoint: ChangelogCheckpoint) -> None:
+    """Writes the checkpoint as workers wrote it before it had ids."""
     producer = broker.producer()
-    old = StateMark(mark.commands, mark.events, mark.writer, mark.start)
+    old = ChangelogCheckpoint(checkpoint.commands, checkpoint.events, checkpoint.writer, checkpoint.start)
     producer.produce(bank.state, old.encode(), MARK, 0)
     assert producer.flush(240.0) == 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.processing.stream_state import MARK, StateMark
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.errors import ContractError
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.model import keys as names
@@ -66,18 +66,18 @@ def test_a_command_that_kills_its_process_is_buried_after_three_lonely_deaths(
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("marks", [True, False])
+@pytest.mark.parametrize("checkpoints", [True, False])
 def test_a_command_that_ends_its_worker_is_buried_only_because_work_is_marked_before_it_begins(
-    broker: Broker, bank: Bank, marks: bool
+    broker: Broker, bank: Bank, checkpoints: bool
 ) -> None:
     _post(broker, bank, [good(bank, "poison", bank.strike(ACCOUNT, "leave")), good(bank, "n", bank.deposit(ACCOUNT))])
     lives = 0
     while lives < 6 and not broker.settled(names.events(bank.name)):
         lives += 1
-        with suppress(SystemExit), Running(bank, broker.distant, haste=Haste(marks=marks)) as running:
+        with suppress(SystemExit), Running(bank, broker.distant, haste=Haste(checkpoints=checkpoints)) as running:
             wait_until(lambda: running.going and running.worker.counts["accepted"] > 0, "the command behind it")
     dead = broker.records(names.dead(bank.name))
-    assert (lives, len(dead)) == ((5, 1) if marks else (6, 0))
+    assert (lives, len(dead)) == ((5, 1) if checkpoints else (6, 0))
 
 
 @pytest.mark.faults
@@ -99,9 +99,11 @@ def test_a_suspect_partition_is_decided_one_by_one_and_then_in_full_batches(brok
     broker.leave(bank, dict.fromkeys(range(4), (0, "s")))
     with Running(bank, broker.distant) as running:
         wait_until(lambda: running.going and running.worker.counts["accepted"] == 12_000, lambda: f"{running.reports}")
-    marks = [StateMark.decode(r.value or b"").commands for r in broker.records(bank.state) if _is_mark(r)]
-    assert marks[:50] == list(range(1, 51))
-    assert max(after - before for before, after in pairwise(marks)) > 300
+    checkpoints = [
+        ChangelogCheckpoint.decode(r.value or b"").commands for r in broker.records(bank.state) if _is_mark(r)
+    ]
+    assert checkpoints[:50] == list(range(1, 51))
+    assert max(after - before for before, after in pairwise(checkpoints)) > 300
 
 
 def _is_mark(record: RawRecord) -> bool:

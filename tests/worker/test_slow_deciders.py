@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leftfold.engine.processing.stream_state import MARK, StateMark
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.errors import Fenced
 from leftfold.kafka.worker import worker as worker_module
 from leftfold.kafka.worker.batching import FIRST, Pace
@@ -43,13 +43,13 @@ def test_a_backlog_is_worked_off_in_short_transactions_through_a_restart(broker:
     # What was put back when the first transaction failed is fetched again, not decided ahead of its turn.
     assert (counts["aborted"], counts["duplicates"], counts["dead"]) == (1, 0, 0)
     assert [fact.command for fact in facts(broker.records(names.events(bank.name)))] == [f"n{n}" for n in range(40)]
-    marks = [
-        StateMark.decode(record.value or b"").commands
+    checkpoints = [
+        ChangelogCheckpoint.decode(record.value or b"").commands
         for record in broker.records(bank.state)
         if record.partition == HOME and record.key == MARK
     ]
     # A share of 0.4 s holds eight of 50 ms, and the one that ends it.
-    assert max(after - before for before, after in pairwise([0, *marks])) <= 9
+    assert max(after - before for before, after in pairwise([0, *checkpoints])) <= 9
 
 
 @pytest.mark.faults
@@ -60,7 +60,10 @@ def test_without_a_share_of_time_no_transaction_ends_in_time_and_the_next_life_t
     monkeypatch.setattr(worker_module, "SHARE", math.inf)
     monkeypatch.setattr(Pace, "is_cheap", True)
     monkeypatch.setattr(Pace, "limit", FIRST)
-    bank, haste = broker.bank(), Haste(session=CALM.session, socket=1000, transaction=1000, call=60.0, marks=False)
+    bank, haste = (
+        broker.bank(),
+        Haste(session=CALM.session, socket=1000, transaction=1000, call=60.0, checkpoints=False),
+    )
     _post(broker, bank, {f"n{n}": bank.dwell(ACCOUNT, 0.06) for n in range(FIRST)})
     aborts = 0
     while aborts < 3:

@@ -1,4 +1,4 @@
-"""The store of a lane's states keeps the contract."""
+"""The store of a processor's states keeps the contract."""
 
 from __future__ import annotations
 

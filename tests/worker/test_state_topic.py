@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leftfold.engine.processing.stream_state import MARK, StateMark
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.errors import InfrastructureError
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.model import keys as names
@@ -131,5 +131,7 @@ def _streams(running: Running) -> dict[str, tuple[int, object]]:
 
 def _marked_starts(broker: Broker, bank: Bank) -> dict[int, int]:
     """Where each state partition began, as its last `@` knows it."""
-    marks = {r.partition: StateMark.decode(r.value or b"") for r in broker.records(bank.state) if r.key == MARK}
-    return {partition: mark.start for partition, mark in marks.items()}
+    checkpoints = {
+        r.partition: ChangelogCheckpoint.decode(r.value or b"") for r in broker.records(bank.state) if r.key == MARK
+    }
+    return {partition: checkpoint.start for partition, checkpoint in checkpoints.items()}

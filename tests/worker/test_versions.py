@@ -11,7 +11,7 @@ import pytest
 from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.errors import ContractError
 from leftfold.kafka.client.kafka_client import KafkaClient
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.state_restore import Restoration
 from leftfold.model import keys as names
 from leftfold.model.position import Receipt
@@ -66,7 +66,7 @@ def test_answers_are_taken_over_in_small_steps(broker: Broker) -> None:
         for number in range(5):
             client.send(old.look(f"account-{number}"), timeout=240.0)
         reads: list[str] = []
-        onlooker = Workshop(broker.settings)
+        onlooker = KafkaClientSupplier(broker.settings)
         member = onlooker.member(old.group, names.commands(old.name), lambda partitions, ours: None)
         ports = onlooker.restore_ports(member)
         one_by_one = replace(ports, open_log=lambda: OneByOne(ports.open_log(), reads))

@@ -51,7 +51,7 @@ class Pages(Generic[Row, K]):
         while bucket < generation.buckets and len(rows) < limit:
             keys = yield from ask(Listed(generation, bucket, last, limit - len(rows)))
             snapshot = yield from ask(Rows(generation, tuple([(bucket, key) for key in keys]), (bucket,)))
-            if bucket not in snapshot.marks:
+            if bucket not in snapshot.checkpoints:
                 raise self._gone(generation.id)
             for key, fields in zip(keys, snapshot.rows, strict=True):
                 if fields is not None:

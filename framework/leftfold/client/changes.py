@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from leftfold.client.lookup import Live, checked_keys, checked_position, version_of
 from leftfold.client.results import Change
-from leftfold.client.steps import Ear, Steps, ask
+from leftfold.client.steps import FlushListener, Steps, ask
 from leftfold.engine.views.row_folding import place_of
 from leftfold.errors import ChangesNotKept
 from leftfold.model.position import Position
@@ -39,7 +39,7 @@ class Watch(Generic[Row, K]):
         wanted = None if keys is None else checked_keys(live.view, keys)
         self._keys = None if wanted is None else {live.view.keys.encode(key) for key in wanted}
         self._after = None if after is None else checked_position(live.view, after)
-        self._ear = Ear()
+        self._ear = FlushListener()
         self._generation: Generation | None = None
         self._ids: dict[int, str] = {}
 
@@ -143,7 +143,7 @@ class Watch(Generic[Row, K]):
         return tuple(places)
 
     def _consumed(self, generation: Generation, recent: Recent) -> Position:
-        """Up to where nothing is left: a bucket's mark, or its last entry where there are more behind it."""
+        """Up to where nothing is left: a bucket's checkpoint, or its last entry where there are more behind it."""
         reached = {
             bucket: entries[-1].position if _is_full(entries := recent.entries[bucket]) else position
             for bucket, position in recent.positions.items()

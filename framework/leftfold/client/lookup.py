@@ -9,13 +9,13 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from leftfold.client.results import Description, Entry, described
-from leftfold.client.steps import Ear, Pause, Steps, ask
+from leftfold.client.steps import FlushListener, Pause, Steps, ask
 from leftfold.engine.views.row_folding import place_of
 from leftfold.errors import ConfigurationError, StaleViewError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation, Phase, Registry, Snapshot, covered
-from leftfold.ports.queries import Glance, Registered, Rows, Seen
+from leftfold.ports.queries import GetRow, Registered, RowResult, Rows
 
 __all__ = [
     "Live",
@@ -146,15 +146,15 @@ class Live(Generic[Row, K]):
         if begun.phase is Phase.BULK:
             return f"{what} is filled by a rebuild; leftfold status says what runs"
         read = yield from ask(Rows(begun, (), tuple(range(begun.buckets))))
-        done = covered(begun, read.marks).ahead_of(Position()) if len(read.marks) == begun.buckets else 0
-        rows = sum(mark.rows for mark in read.marks.values())
+        done = covered(begun, read.checkpoints).ahead_of(Position()) if len(read.checkpoints) == begun.buckets else 0
+        rows = sum(checkpoint.rows for checkpoint in read.checkpoints.values())
         return (
             f"{what} holds {rows:,} rows of the first {done:,} offsets; leftfold status says how many there are. "
             f"If it does not move on: leftfold run {self.view.name}"
         )
 
     def moved(self, generation: Generation, deadline: float) -> Steps[None]:
-        """Forgets a generation that turned out not to be live, or to lack marks, and gives the next one a moment.
+        """Forgets a generation that turned out not to be live, or to lack checkpoints, and gives the next one a moment.
 
         Raises:
             ViewNotBuilt: it is past the deadline.
@@ -213,9 +213,9 @@ class Lookup(Generic[Row, K]):
         """The row of a key with its version, position and parking."""
         encoded = self._view.keys.encode(key)
         generation, snapshot = yield from self._read([encoded], after, timeout)
-        mark, fields = snapshot.marks[place_of(generation, encoded)[0]], snapshot.rows[0]
+        checkpoint, fields = snapshot.checkpoints[place_of(generation, encoded)[0]], snapshot.rows[0]
         row = None if fields is None else self._view.rows.decode(fields)
-        return Entry(row, version_of(fields), mark.position, mark.parked.get(encoded))
+        return Entry(row, version_of(fields), checkpoint.position, checkpoint.parked.get(encoded))
 
     def many(self, keys: Iterable[K], after: Position | None, timeout: float) -> Steps[dict[K, Row]]:
         """The rows that exist among some keys."""
@@ -246,14 +246,14 @@ class Lookup(Generic[Row, K]):
         """What the live generation says of itself."""
         generation = yield from self._live.generation(fresh=True)
         snapshot = yield from ask(Rows(generation, (), tuple(range(generation.buckets))))
-        return described(self._view, generation, snapshot.marks)
+        return described(self._view, generation, snapshot.checkpoints)
 
-    def _glance(self, encoded: str) -> Steps[Seen | None]:
+    def _glance(self, encoded: str) -> Steps[RowResult | None]:
         """What one question finds where the live generation is known; None when it has moved on: look again."""
         generation = self._live.known
         if generation is None:
             return None
-        seen: Seen = yield Glance(generation, *place_of(generation, encoded))
+        seen: RowResult = yield GetRow(generation, *place_of(generation, encoded))
         return seen if seen.live == generation.id and seen.whole else None
 
     def _read(
@@ -261,14 +261,14 @@ class Lookup(Generic[Row, K]):
     ) -> Steps[tuple[Generation, Snapshot]]:
         """The rows, once their buckets (or all, when `whole`) have folded in what is asked for."""
         after = None if after is None else checked_position(self._view, after)
-        deadline, ear = time.monotonic() + timeout, Ear()
+        deadline, ear = time.monotonic() + timeout, FlushListener()
         try:
             while True:
                 generation = yield from self._live.generation()
                 question = self._question(generation, encoded, whole)
                 snapshot = yield from ask(question)
                 buckets = {*question.buckets, *(bucket for bucket, _ in question.keys)}
-                if snapshot.live != generation.id or not all(bucket in snapshot.marks for bucket in buckets):
+                if snapshot.live != generation.id or not all(bucket in snapshot.checkpoints for bucket in buckets):
                     yield from self._live.moved(generation, deadline)
                     continue
                 lacking = self._lacking(generation, snapshot, buckets, after)
@@ -276,7 +276,7 @@ class Lookup(Generic[Row, K]):
                     return generation, snapshot
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise self._stale(snapshot.marks[min(lacking)].position, after)
+                    raise self._stale(snapshot.checkpoints[min(lacking)].position, after)
                 yield from ear.wait(generation, Position.union(lacking.values()), left)
         finally:
             ear.close()
@@ -294,7 +294,7 @@ class Lookup(Generic[Row, K]):
         lacking = {}
         for bucket in buckets:
             wanted = after.only(generation.topics, bucket if generation.stream_keyed else None)
-            missing = wanted.beyond(snapshot.marks[bucket].position)
+            missing = wanted.beyond(snapshot.checkpoints[bucket].position)
             if missing.offsets:
                 lacking[bucket] = missing
         return lacking

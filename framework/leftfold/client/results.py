@@ -12,7 +12,7 @@ from leftfold.errors import ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
-from leftfold.ports.flush import Generation, Mark, Parked, covered
+from leftfold.ports.flush import Checkpoint, Generation, Parked, covered
 from leftfold.ports.protocols import ViewStore
 
 __all__ = ["Change", "Description", "Entry", "describe", "described"]
@@ -42,18 +42,18 @@ def describe(view: View[Any, Any], generation: Generation, store: ViewStore) -> 
     """What a generation says of itself.
 
     Raises:
-        ViewNotBuilt: its marks are gone.
+        ViewNotBuilt: its checkpoints are gone.
     """
-    return described(view, generation, store.marks(generation))
+    return described(view, generation, store.checkpoints(generation))
 
 
-def described(view: View[Any, Any], generation: Generation, marks: Mapping[int, Mark]) -> Description:
-    """What a generation's marks say of it.
+def described(view: View[Any, Any], generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> Description:
+    """What a generation's checkpoints say of it.
 
     Raises:
         ViewNotBuilt: some are missing.
     """
-    if len(marks) < generation.buckets:
+    if len(checkpoints) < generation.buckets:
         raise ViewNotBuilt(f"generation {generation.id} of {view.name} is not whole; leftfold rebuild {view.name}")
     return Description(
         view=view.name,
@@ -61,11 +61,11 @@ def described(view: View[Any, Any], generation: Generation, marks: Mapping[int, 
         hash=generation.hash,
         phase=generation.phase.value,
         buckets=generation.buckets,
-        rows=sum(m.rows for m in marks.values()),
-        checksum=f"{sum(m.checksum for m in marks.values()) % CHECKSUM_MODULUS:032x}",
-        position=covered(generation, marks),
-        parked={key: p for m in marks.values() for key, p in m.parked.items()},
-        time=max(m.time for m in marks.values()),
+        rows=sum(m.rows for m in checkpoints.values()),
+        checksum=f"{sum(m.checksum for m in checkpoints.values()) % CHECKSUM_MODULUS:032x}",
+        position=covered(generation, checkpoints),
+        parked={key: p for m in checkpoints.values() for key, p in m.parked.items()},
+        time=max(m.time for m in checkpoints.values()),
         approximate=view.approximate,
     )
 

@@ -21,7 +21,7 @@ from leftfold.errors import ConfigurationError, ContractError
 from leftfold.model.rows import ordered
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation
-from leftfold.ports.queries import Counting, Counts, Matches, Matching, Range, Rows
+from leftfold.ports.queries import Counting, Counts, IndexRange, Matches, Matching, Rows
 
 __all__ = ["Bounds", "Search"]
 
@@ -50,17 +50,17 @@ def indexed(view: View[Any, Any], field: str) -> str:
     return field
 
 
-def equal(view: View[Any, Any], field: str, value: Any) -> Range:
+def equal(view: View[Any, Any], field: str, value: Any) -> IndexRange:
     """The range of one value, None included.
 
     Raises:
         ConfigurationError: no index on the field, or the value is not of its type.
     """
     text = _text(view, field, value)
-    return Range(field, text, text)
+    return IndexRange(field, text, text)
 
 
-def ranged(view: View[Any, Any], field: str, bounds: Bounds) -> Range:
+def ranged(view: View[Any, Any], field: str, bounds: Bounds) -> IndexRange:
     """The range between two ends, without rows whose field is None.
 
     Raises:
@@ -71,7 +71,7 @@ def ranged(view: View[Any, Any], field: str, bounds: Bounds) -> Range:
             raise ConfigurationError(f"{field}: {one}= and {other}= are two ends on one side; give one of them")
     low = bounds.at_least if bounds.above is None else bounds.above
     high = bounds.at_most if bounds.below is None else bounds.below
-    return Range(
+    return IndexRange(
         indexed(view, field),
         None if low is None else _text(view, field, low),
         None if high is None else _text(view, field, high),
@@ -176,11 +176,11 @@ class Search(Generic[Row, K]):
         while True:
             generation = yield from self._live.generation()
             snapshot = yield from ask(Rows(generation, (), tuple(range(generation.buckets))))
-            if snapshot.live == generation.id and len(snapshot.marks) == generation.buckets:
-                return sum(mark.rows for mark in snapshot.marks.values())
+            if snapshot.live == generation.id and len(snapshot.checkpoints) == generation.buckets:
+                return sum(checkpoint.rows for checkpoint in snapshot.checkpoints.values())
             yield from self._live.moved(generation, deadline)
 
-    def _counted(self, range_: Range) -> Steps[int]:
+    def _counted(self, range_: IndexRange) -> Steps[int]:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             generation = yield from self._live.generation()
@@ -190,7 +190,7 @@ class Search(Generic[Row, K]):
             yield from self._live.moved(generation, deadline)
 
     def _matches(
-        self, ranges: tuple[Range, ...], limit: int | None, *, backwards: bool
+        self, ranges: tuple[IndexRange, ...], limit: int | None, *, backwards: bool
     ) -> Steps[tuple[Generation, Matches]]:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
@@ -200,7 +200,7 @@ class Search(Generic[Row, K]):
                 return generation, matches
             yield from self._live.moved(generation, deadline)
 
-    def _read(self, ranges: tuple[Range, ...], limit: int | None, *, backwards: bool) -> Steps[dict[K, Row]]:
+    def _read(self, ranges: tuple[IndexRange, ...], limit: int | None, *, backwards: bool) -> Steps[dict[K, Row]]:
         deadline, attempts = time.monotonic() + _PATIENCE_SECONDS, _ATTEMPTS
         while True:
             generation, matches = yield from self._matches(ranges, limit, backwards=backwards)
@@ -209,7 +209,7 @@ class Search(Generic[Row, K]):
                 return {}
             places = tuple([(bucket, key) for _, bucket, key in hits])
             snapshot = yield from ask(Rows(generation, places))
-            if snapshot.live != generation.id or not {bucket for bucket, _ in places} <= snapshot.marks.keys():
+            if snapshot.live != generation.id or not {bucket for bucket, _ in places} <= snapshot.checkpoints.keys():
                 yield from self._live.moved(generation, deadline)
                 continue
             rows = self._confirmed(ranges, hits, snapshot.rows)
@@ -218,7 +218,7 @@ class Search(Generic[Row, K]):
                 return self._sorted(ranges[0].index, rows, backwards)
 
     def _confirmed(
-        self, ranges: Sequence[Range], hits: Iterable[_Hit], rows: Iterable[Mapping[bytes, bytes] | None]
+        self, ranges: Sequence[IndexRange], hits: Iterable[_Hit], rows: Iterable[Mapping[bytes, bytes] | None]
     ) -> list[tuple[str, Row]]:
         """The rows that are in every range themselves."""
         decoded = (
@@ -248,7 +248,7 @@ def _first(hits: list[_Hit], limit: int | None, backwards: bool) -> list[_Hit]:
     return choose(limit, hits, key=itemgetter(0, 2))
 
 
-def _within(range_: Range, row: object) -> bool:
+def _within(range_: IndexRange, row: object) -> bool:
     value = ordered(getattr(row, range_.index))
     low, high = range_.low, range_.high
     if low is None and value == ordered(None):

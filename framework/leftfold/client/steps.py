@@ -10,17 +10,17 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
-from leftfold.ports.protocols import AsyncBell, Bell, ViewStore
-from leftfold.ports.queries import Question
+from leftfold.ports.protocols import AsyncBell, ViewStore, Waiter
+from leftfold.ports.queries import Query
 
-__all__ = ["Ear", "Pause", "Steps", "arun", "ask", "run"]
+__all__ = ["FlushListener", "Pause", "Steps", "arun", "ask", "run"]
 
 
 A = TypeVar("A")
 _POLL_SECONDS = 0.01
 
 
-class Held(Protocol):
+class WaiterHandle(Protocol):
     """A bell, for a thread or for a coroutine."""
 
     def close(self) -> None:
@@ -39,7 +39,7 @@ class Listen:
 class Wait:
     """Waits for a bell, for so long at most."""
 
-    bell: Held
+    bell: WaiterHandle
     seconds: float
 
 
@@ -50,18 +50,18 @@ class Pause:
     seconds: float
 
 
-Steps: TypeAlias = Generator[Question[Any] | Listen | Wait | Pause, Any, A]
+Steps: TypeAlias = Generator[Query[Any] | Listen | Wait | Pause, Any, A]
 
 
-def ask(question: Question[A]) -> Steps[A]:
+def ask(question: Query[A]) -> Steps[A]:
     """The store's answer."""
     answer: A = yield question
     return answer
 
 
-def listen(generation: Generation, wanted: Position | None) -> Steps[Held]:
+def listen(generation: Generation, wanted: Position | None) -> Steps[WaiterHandle]:
     """A bell that rings from now on; whoever asked closes it."""
-    bell: Held = yield Listen(generation, wanted)
+    bell: WaiterHandle = yield Listen(generation, wanted)
     return bell
 
 
@@ -84,7 +84,7 @@ async def arun(store: ViewStore, steps: Steps[A]) -> A:
     try:
         while True:
             step = steps.send(answer)
-            answer = await (store.aask(step) if isinstance(step, Question) else _astep(store, step))
+            answer = await (store.aask(step) if isinstance(step, Query) else _astep(store, step))
     except StopIteration as end:
         result: A = end.value
         return result
@@ -92,9 +92,9 @@ async def arun(store: ViewStore, steps: Steps[A]) -> A:
         steps.close()
 
 
-def _step(store: ViewStore, step: Question[Any] | Listen | Wait | Pause, poll: Callable[[float], None] | None) -> Any:
+def _step(store: ViewStore, step: Query[Any] | Listen | Wait | Pause, poll: Callable[[float], None] | None) -> Any:
     match step:
-        case Question():
+        case Query():
             return store.ask(step)
         case Listen():
             return _Polled() if poll else store.listen(step.generation, step.wanted)
@@ -109,7 +109,7 @@ def _wait(step: Wait | Pause, poll: Callable[[float], None] | None) -> None:
     elif isinstance(step, Pause):
         time.sleep(step.seconds)
     else:
-        bell: Bell = step.bell  # type: ignore[assignment]  # it came from `listen` of this store
+        bell: Waiter = step.bell  # type: ignore[assignment]  # it came from `listen` of this store
         bell.wait(step.seconds)
 
 
@@ -132,11 +132,11 @@ class _Polled:
         """Nothing to let go of."""
 
 
-class Ear:
+class FlushListener:
     """Holds the bell of one waiting reader; `close` it in the end."""
 
     def __init__(self) -> None:
-        self._bell: Held | None = None
+        self._bell: WaiterHandle | None = None
         self._generation = ""
 
     def wait(self, generation: Generation, wanted: Position | None, seconds: float) -> Steps[None]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from leftfold.compatibility.lock import Finding, FoldLock, Lock, compare, lock_of
+from leftfold.compatibility.lock import CheckFinding, FoldLock, Lock, compare, lock_of
 
-__all__ = ["Finding", "FoldLock", "Lock", "compare", "lock_of"]
+__all__ = ["CheckFinding", "FoldLock", "Lock", "compare", "lock_of"]

@@ -28,7 +28,7 @@ __all__ = ["fold_hash"]
 _SILENT = frozenset({"returns", "type_comment", "kind", "ctx", "type_params"})
 
 
-class Sources:
+class SourceTrees:
     """Finds the syntax tree of a function or class; each file is parsed once."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class _Reach:
 
     def __init__(self, packages: set[str]) -> None:
         self.texts: set[str] = set()
-        self._packages, self._sources = packages - {""}, Sources()
+        self._packages, self._sources = packages - {""}, SourceTrees()
         self._seen: set[int] = set()
         self._kept: list[object] = []
 

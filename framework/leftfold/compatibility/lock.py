@@ -18,7 +18,7 @@ from leftfold.model.messages import Event
 from leftfold.model.process import Process
 from leftfold.model.view import FoldView, SpreadView, View
 
-__all__ = ["Finding", "FoldLock", "Lock", "compare", "lock_of"]
+__all__ = ["CheckFinding", "FoldLock", "Lock", "compare", "lock_of"]
 
 
 _FORMAT = 1
@@ -147,7 +147,7 @@ Schemas: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """One difference; `wrong` when stored data would be read or folded differently, else it is merely unrecorded."""
 
     about: str
@@ -163,7 +163,7 @@ class Finding:
         return f"{self.about}: {self.message}"
 
 
-def compare(released: Lock, now: Lock) -> list[Finding]:
+def compare(released: Lock, now: Lock) -> list[CheckFinding]:
     """The differences between what was released and what the code says now, the wrong ones first."""
     found = [
         *_folds("decider", "evolve", released.deciders, now.deciders),
@@ -175,27 +175,31 @@ def compare(released: Lock, now: Lock) -> list[Finding]:
     return sorted(found, key=lambda finding: (not finding.wrong, finding.about))
 
 
-def _folds(kind: str, fold: str, old: Mapping[str, FoldLock], new: Mapping[str, FoldLock]) -> Iterator[Finding]:
+def _folds(kind: str, fold: str, old: Mapping[str, FoldLock], new: Mapping[str, FoldLock]) -> Iterator[CheckFinding]:
     for name in new.keys() - old.keys():
-        yield Finding(f"{kind} {name}", f"is new; {_RECORD}", wrong=False)
+        yield CheckFinding(f"{kind} {name}", f"is new; {_RECORD}", wrong=False)
     for name in old.keys() - new.keys():
-        yield Finding(f"{kind} {name}", f"is gone; {_RECORD}", wrong=False)
+        yield CheckFinding(f"{kind} {name}", f"is gone; {_RECORD}", wrong=False)
     for name in old.keys() & new.keys():
         yield from _fold(f"{kind} {name}", fold, old[name], new[name])
 
 
-def _fold(about: str, fold: str, old: FoldLock, new: FoldLock) -> Iterator[Finding]:
+def _fold(about: str, fold: str, old: FoldLock, new: FoldLock) -> Iterator[CheckFinding]:
     if new.version < old.version:
-        yield Finding(about, f"version={new.version} is below {old.version}, which was released; versions only rise")
+        yield CheckFinding(
+            about, f"version={new.version} is below {old.version}, which was released; versions only rise"
+        )
     elif new.version > old.version:
-        yield Finding(about, f"version={new.version} is not in leftfold.lock yet; {_RECORD}", wrong=False)
+        yield CheckFinding(about, f"version={new.version} is not in leftfold.lock yet; {_RECORD}", wrong=False)
     elif new.schema != old.schema:
-        yield Finding(about, f"has another row, key or index, and so gets a new generation; {_RECORD}", wrong=False)
+        yield CheckFinding(
+            about, f"has another row, key or index, and so gets a new generation; {_RECORD}", wrong=False
+        )
     elif new.fold != old.fold:
-        yield Finding(about, f"{fold} changed since leftfold.lock; raise version= to {old.version + 1}, {_SAME}")
+        yield CheckFinding(about, f"{fold} changed since leftfold.lock; raise version= to {old.version + 1}, {_SAME}")
 
 
-def _messages(kind: str, released: Schemas, now: Schemas) -> Iterator[Finding]:
+def _messages(kind: str, released: Schemas, now: Schemas) -> Iterator[CheckFinding]:
     latest = {match["name"]: int(match["version"]) for match in map(_TYPE.fullmatch, now) if match}
     for type_ in released.keys() - now.keys():
         match = _TYPE.fullmatch(type_)
@@ -203,22 +207,24 @@ def _messages(kind: str, released: Schemas, now: Schemas) -> Iterator[Finding]:
             newest = latest.get(match["name"]) if match else None
             yield _lost(kind, type_, newest)
     for type_ in now.keys() - released.keys():
-        yield Finding(f"{kind} {type_}", f"is not in leftfold.lock yet; {_RECORD}", wrong=False)
+        yield CheckFinding(f"{kind} {type_}", f"is not in leftfold.lock yet; {_RECORD}", wrong=False)
     for type_ in released.keys() & now.keys():
         yield from _message(kind, type_, released[type_], now[type_])
 
 
-def _lost(kind: str, type_: str, newest: int | None) -> Finding:
+def _lost(kind: str, type_: str, newest: int | None) -> CheckFinding:
     about = f"{kind} {type_}"
     if newest is not None:
-        return Finding(about, f"was released and the class is at version={newest}; versions only rise")
+        return CheckFinding(about, f"was released and the class is at version={newest}; versions only rise")
     if kind == "command":
-        return Finding(about, f"is gone; those still under way become dead letters. {_RECORD}", wrong=False)
+        return CheckFinding(about, f"is gone; those still under way become dead letters. {_RECORD}", wrong=False)
     why = "was released and no class reads it any more, but the log may hold it for ever"
-    return Finding(about, f"{why}; bring the class back, or, if it never reached a log, delete it from leftfold.lock")
+    return CheckFinding(
+        about, f"{why}; bring the class back, or, if it never reached a log, delete it from leftfold.lock"
+    )
 
 
-def _message(kind: str, type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+def _message(kind: str, type_: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[CheckFinding]:
     if old == new:
         return
     broken = breaks(old, new)
@@ -226,11 +232,11 @@ def _message(kind: str, type_: str, old: Mapping[str, Any], new: Mapping[str, An
     version = int(match["version"]) if match else 1
     name = type_.split(".")[1]
     for what in broken:
-        yield Finding(
+        yield CheckFinding(
             f"{kind} {type_}",
             f"{what}; give {name} version={version + 1} and upcasts={{..., {version}: ...}}",
         )
     if not broken:
-        yield Finding(
+        yield CheckFinding(
             f"{kind} {type_}", f"its schema changed in a way that every reader can bear; {_RECORD}", wrong=False
         )

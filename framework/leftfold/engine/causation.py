@@ -11,11 +11,11 @@ from uuid import UUID
 from leftfold.engine.progress import Stopwatch
 from leftfold.model import keys as names
 from leftfold.model.encoding import number_in
-from leftfold.model.position import Place, Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
 
-__all__ = ["Found", "Node", "Step", "Trace", "made_at", "search", "step_of"]
+__all__ = ["Found", "Trace", "TraceNode", "TraceStep", "made_at", "search", "step_of"]
 
 
 _COMMANDS, _EVENTS, _DEAD = names.commands(""), names.events(""), names.dead("")
@@ -30,7 +30,7 @@ _LONGEST = 2000
 
 
 @dataclass(frozen=True)
-class Step:
+class TraceStep:
     """What a record is and what caused it.
 
     `kind` is `command`, `event`, `input` (an event on its way to a process), `accepted` or `rejected` (answers to a
@@ -46,7 +46,7 @@ class Step:
     correlation: str
     type: str
     key: str
-    at: Place
+    at: RecordAddress
     appended: int
     time: str
     source: str
@@ -55,16 +55,16 @@ class Step:
     told: Mapping[str, str] = field(default_factory=dict)
 
 
-def step_of(record: RawRecord) -> Step | None:
+def step_of(record: RawRecord) -> TraceStep | None:
     """The step that a record is; None when it is no command, event or input, nor a dead letter that was one."""
     found = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
-    type_, at, dead = found.get("ce_type", ""), Place(record.topic, record.partition, record.offset), None
+    type_, at, dead = found.get("ce_type", ""), RecordAddress(record.topic, record.partition, record.offset), None
     if record.topic.endswith(_DEAD):
         at, dead = _source(found.get("dead_source", ""), at), found.get("dead_reason", "")
     elif "ce_id" not in found:
         return None
     told = _told(record.value) if type_ in _OURS else {}
-    return Step(
+    return TraceStep(
         kind="fired" if type_ == "leftfold.due.v1" and "actor" in told else _kind(at.topic, type_, found),
         id=found.get("ce_id", ""),
         cause=found.get("ce_causationid", ""),
@@ -101,12 +101,12 @@ def _beside(topic: str, type_: str, found: Mapping[str, str]) -> str:
     return topic if type_ in _OURS else ""
 
 
-def _source(text: str, at: Place) -> Place:
+def _source(text: str, at: RecordAddress) -> RecordAddress:
     """The place `topic/partition/offset` that a dead letter names; its own when it does not."""
     topic, _, rest = text.partition("/")
     partition, _, offset = rest.partition("/")
     p, o = number_in(partition), number_in(offset)
-    return at if p is None or o is None else Place(topic, p, o)
+    return at if p is None or o is None else RecordAddress(topic, p, o)
 
 
 def _told(value: bytes | None) -> dict[str, str]:
@@ -124,7 +124,7 @@ _Name = tuple[str, str]
 
 
 @dataclass(eq=False)
-class Node:
+class TraceNode:
     """One step of a trace with what followed from it.
 
     `step` is None where records name a cause that no topic holds; `again` are further records of the same id in the
@@ -132,11 +132,11 @@ class Node:
     """
 
     id: str
-    step: Step | None = None
-    parent: Node | None = None
-    children: list[Node] = field(default_factory=list)
-    again: list[Place] = field(default_factory=list)
-    dead: dict[Place, str] = field(default_factory=dict)
+    step: TraceStep | None = None
+    parent: TraceNode | None = None
+    children: list[TraceNode] = field(default_factory=list)
+    again: list[RecordAddress] = field(default_factory=list)
+    dead: dict[RecordAddress, str] = field(default_factory=dict)
     is_loop: bool = False
 
     @property
@@ -147,27 +147,27 @@ class Node:
             return None
         return (self.step.appended - before.appended) / 1000
 
-    def order(self) -> tuple[int, Place]:
+    def order(self) -> tuple[int, RecordAddress]:
         """What nodes are sorted by: when they were written, and where."""
         if self.step is not None:
             return self.step.appended, self.step.at
-        return min((child.order() for child in self.children), default=(0, Place("", 0, 0)))
+        return min((child.order() for child in self.children), default=(0, RecordAddress("", 0, 0)))
 
 
 class Trace:
     """The trees that some steps make; `roots` are those that nothing caused, the earliest first."""
 
-    def __init__(self, steps: Iterable[Step]) -> None:
-        self._nodes: dict[_Name, Node] = {}
-        self._by_id: dict[str, list[Node]] = {}
+    def __init__(self, steps: Iterable[TraceStep]) -> None:
+        self._nodes: dict[_Name, TraceNode] = {}
+        self._by_id: dict[str, list[TraceNode]] = {}
         self._gather(list({(step.at, step.dead): step for step in steps}.values()))
         for node in list(self._nodes.values()):
             self._hang(node)
-        self.roots = sorted(self._tops(), key=Node.order)
+        self.roots = sorted(self._tops(), key=TraceNode.order)
         for node, _ in self.walk():
-            node.children.sort(key=Node.order)
+            node.children.sort(key=TraceNode.order)
 
-    def walk(self) -> Iterator[tuple[Node, int]]:
+    def walk(self) -> Iterator[tuple[TraceNode, int]]:
         """Every node with its depth, causes before what they caused."""
         left = [(root, 0) for root in reversed(self.roots)]
         while left:
@@ -175,14 +175,14 @@ class Trace:
             yield node, depth
             left += [(child, depth + 1) for child in reversed(node.children)]
 
-    def _gather(self, steps: list[Step]) -> None:
+    def _gather(self, steps: list[TraceStep]) -> None:
         """One node per topic and id: of the records, the first in its partition; dead letters with what they are of."""
-        homes: dict[Place, Node] = {}
+        homes: dict[RecordAddress, TraceNode] = {}
         for step in sorted((s for s in steps if s.id), key=lambda s: (s.dead is not None, s.at, s.appended)):
             name = step.at.topic, step.id
             node = self._nodes.get(name)
             if node is None:
-                node = self._nodes[name] = Node(step.id, step)
+                node = self._nodes[name] = TraceNode(step.id, step)
                 self._by_id.setdefault(step.id, []).append(node)
             elif step.dead is None:
                 node.again.append(step.at)
@@ -191,20 +191,20 @@ class Trace:
             if step.dead is not None and step.at in homes:
                 homes[step.at].dead[step.at] = step.dead
 
-    def _hang(self, node: Node) -> None:
+    def _hang(self, node: TraceNode) -> None:
         """Puts a node under its cause, one that no topic holds if need be."""
         if node.step is None or not node.step.cause:
             return
         cause, beside = node.step.cause, node.step.beside
         parent = self._nodes.get((beside, cause))
         if parent is None:
-            others = sorted((n for n in self._by_id.get(cause, ()) if n is not node), key=Node.order)
-            parent = others[0] if others else Node(cause)
+            others = sorted((n for n in self._by_id.get(cause, ()) if n is not node), key=TraceNode.order)
+            parent = others[0] if others else TraceNode(cause)
             self._nodes.setdefault((beside, cause), parent)
         node.parent = parent
         parent.children.append(node)
 
-    def _tops(self) -> list[Node]:
+    def _tops(self) -> list[TraceNode]:
         """The nodes without a parent, and of each loop the earliest, cut off from what it says caused it."""
         nodes = list(dict.fromkeys(self._nodes.values()))
         tops = [node for node in nodes if node.parent is None]
@@ -212,7 +212,7 @@ class Trace:
         for node in nodes:
             if node in seen:
                 continue
-            first = min(_loop_above(node), key=Node.order)
+            first = min(_loop_above(node), key=TraceNode.order)
             if first.parent is not None:
                 first.parent.children.remove(first)
             first.parent, first.is_loop = None, True
@@ -221,8 +221,8 @@ class Trace:
         return tops
 
 
-def _below(tops: Iterable[Node]) -> set[Node]:
-    seen: set[Node] = set()
+def _below(tops: Iterable[TraceNode]) -> set[TraceNode]:
+    seen: set[TraceNode] = set()
     left = list(tops)
     while left:
         node = left.pop()
@@ -231,10 +231,10 @@ def _below(tops: Iterable[Node]) -> set[Node]:
     return seen
 
 
-def _loop_above(node: Node) -> list[Node]:
+def _loop_above(node: TraceNode) -> list[TraceNode]:
     """The loop that a node's causes lead into."""
-    met: dict[Node, int] = {}
-    at: Node | None = node
+    met: dict[TraceNode, int] = {}
+    at: TraceNode | None = node
     while at is not None and at not in met:
         met[at] = len(met)
         at = at.parent

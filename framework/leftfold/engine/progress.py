@@ -1,4 +1,4 @@
-"""Progress of rebuilds, and reports that are limited to one in a while."""
+"""RebuildProgress of rebuilds, and reports that are limited to one in a while."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Progress", "Report", "Seldom", "Stopwatch"]
+__all__ = ["RebuildProgress", "Report", "Seldom", "Stopwatch"]
 
 
 _INTERVAL = 0.2
 
 
 @dataclass(frozen=True)
-class Progress:
+class RebuildProgress:
     """One look at a rebuild.
 
     Args:
@@ -39,7 +39,7 @@ class Progress:
         return (self.total - self.done) / self.rate if self.done else None
 
 
-Report = Callable[[Progress], None]
+Report = Callable[[RebuildProgress], None]
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Stopwatch:
         self.end()
         self._phase, self._total, self.done = phase, total, 0
         self._began = self._told = time.perf_counter()
-        self.report(Progress(phase, 0, total))
+        self.report(RebuildProgress(phase, 0, total))
 
     def tell(self, count: int) -> None:
         """Counts events of this phase."""
@@ -67,7 +67,7 @@ class Stopwatch:
         now = time.perf_counter()
         if now - self._told >= _INTERVAL:
             self._told = now
-            self.report(Progress(self._phase, self.done, self._total, now - self._began))
+            self.report(RebuildProgress(self._phase, self.done, self._total, now - self._began))
 
     def end_phase(self) -> float:
         """Ends the phase; returns how many seconds phases of its name have taken so far."""
@@ -80,7 +80,7 @@ class Stopwatch:
         if self._phase:
             spent = time.perf_counter() - self._began
             self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + spent
-            self.report(Progress(self._phase, self.done, self._total, spent))
+            self.report(RebuildProgress(self._phase, self.done, self._total, spent))
             self._phase = ""
 
 

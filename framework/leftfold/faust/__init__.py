@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leftfold.engine.streaming.external_rows import StreamedRows
+from leftfold.engine.streaming.external_rows import ExternalRows
 from leftfold.faust.router import route
 from leftfold.faust.streams import EventStreams, windows_of
 
-__all__ = ["EventStreams", "StreamedRows", "route", "windows_of"]
+__all__ = ["EventStreams", "ExternalRows", "route", "windows_of"]

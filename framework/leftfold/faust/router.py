@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from faust.types import TP
 
 from leftfold.engine.archive.gaps import cut_source, unrouted
-from leftfold.engine.processing.event_time import SILENCE, SourceTime, TimeMark
+from leftfold.engine.processing.event_time import SILENCE, SourceTime, Watermark
 from leftfold.engine.processing.process_wire import MAX_BYTES, NO_INPUT, Router, Unusable, unroutable
 from leftfold.engine.progress import Seldom
 from leftfold.errors import ContractError, LeftfoldError
@@ -31,19 +31,19 @@ from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.encoding import moment_at, moment_in
 from leftfold.model.keys import partition_of
-from leftfold.ports.bulk import Range
+from leftfold.ports.bulk import OffsetRange
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Outgoing
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["Clock", "Sender", "route"]
+__all__ = ["Clock", "InputProducer", "route"]
 
 
 _MOST, _BATCH = 5000, 262_144
 """Records under way, and bytes of a batch."""
 
 
-class Sender:
+class InputProducer:
     """A producer that tells when a record is written; `ends` are the next offsets by partition, as far as known."""
 
     def __init__(self, dialect: Mapping[str, Any], topic: str, partitions: int, max_bytes: int = MAX_BYTES) -> None:
@@ -141,7 +141,7 @@ class Sender:
 class Clock:
     """Keeps the time of each source that this router reads, and writes it to a topic at each tick."""
 
-    def __init__(self, sender: Sender, topic: str) -> None:
+    def __init__(self, sender: InputProducer, topic: str) -> None:
         self._sender, self._topic = sender, topic
         self._since: dict[TP, datetime] = {}
         self._last: dict[TP, SourceTime] = {}
@@ -167,7 +167,7 @@ class Clock:
             return
         ends = await consumer.ends(sources)
         times = {f"{tp.topic}/{tp.partition}": self._time(consumer, tp, ends[tp], now) for tp in sources}
-        await self._sender.tell(self._topic, TimeMark(times, dict(self._sender.ends)).encode())
+        await self._sender.tell(self._topic, Watermark(times, dict(self._sender.ends)).encode())
 
     def _time(self, consumer: Any, tp: TP, end: int, now: datetime) -> SourceTime:
         frontier, ahead = consumer.progress.frontier(tp) or 0, self._ahead.get(tp, {})
@@ -215,7 +215,7 @@ def route(
 
     Raises:
         ContractError: an event cannot be routed. InfrastructureError: no broker, or an input that is not written.
-        LogHole: events are gone that were never routed. ConfigurationError: a topic ends before what was routed.
+        LogGap: events are gone that were never routed. ConfigurationError: a topic ends before what was routed.
     """
     asyncio.run(_Routing(app, name, dialect, partitions, report, passed_over, max_bytes).until(stop))
 
@@ -235,7 +235,7 @@ class _Routing:
         self._known_over: Collection[str] = ()
         self._seldom, self._dead = Seldom(report, time.monotonic), 0
         self._router = Router(app.name, self._process, lambda key: partition_of(key, partitions), max_bytes=max_bytes)
-        self._sender = Sender(dialect, names.commands(name), partitions, max_bytes)
+        self._sender = InputProducer(dialect, names.commands(name), partitions, max_bytes)
         self._faust = faust_app(
             names.routing(app.name, name),
             dialect,
@@ -280,7 +280,7 @@ class _Routing:
         """Looks for events that this router should read next and cannot.
 
         Raises:
-            LogHole: they are no longer there. ConfigurationError: their topic ends before them.
+            LogGap: they are no longer there. ConfigurationError: their topic ends before them.
         """
         consumer: Any = self._faust.consumer
         for tp, offset in consumer.lost.items():
@@ -288,7 +288,7 @@ class _Routing:
             if starts[tp] <= offset:
                 ends = await asyncio.wait_for(consumer.ends({tp}), _TICK_MOST)
                 raise cut_source(self._process.name, tp.topic, tp.partition, offset, ends[tp])
-            raise unrouted(self._process.name, Range(tp.topic, tp.partition, offset, starts[tp]))
+            raise unrouted(self._process.name, OffsetRange(tp.topic, tp.partition, offset, starts[tp]))
 
     def _listen(self, topic: str) -> None:
         raw: Any = {"key_type": bytes, "value_type": bytes, "key_serializer": "raw", "value_serializer": "raw"}

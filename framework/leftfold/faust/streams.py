@@ -12,10 +12,10 @@ from faust.types import TP
 from faust.types.windows import WindowRange
 from typing_extensions import TypeForm, TypeVar
 
-from leftfold.engine.streaming.external_rows import StreamedRows
+from leftfold.engine.streaming.external_rows import ExternalRows
 from leftfold.engine.views.generations import topics_of
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
-from leftfold.faust.table_rows import KeptRows
+from leftfold.faust.table_rows import TableRows
 from leftfold.faust.transport import faust_app, record_of, start, translated
 from leftfold.model import keys as names
 from leftfold.model.app import App, Streaming
@@ -65,12 +65,12 @@ class EventStreams:
         name: str,
         dialect: Mapping[str, Any],
         *,
-        rows: Sequence[StreamedRows[Any, Any]] = (),
+        rows: Sequence[ExternalRows[Any, Any]] = (),
         report: Report = lambda what, details: None,
         **settings: Any,
     ) -> None:
         self._name, self._dialect, self._report = name, dialect, report
-        self.rows, self._rows = tuple(rows), KeptRows(rows)
+        self.rows, self._rows = tuple(rows), TableRows(rows)
         self.id = names.streaming(app.name, name, *self._rows.ids)
         tables = {"topic_allow_declare": True, "topic_partitions": app.partitions}
         try:
@@ -250,7 +250,7 @@ def streams_of(
         ConfigurationError: an agent goes through events that the stream does not name.
         InfrastructureError: another process keeps a view.
     """
-    rows = [StreamedRows(view, store, topics_of(view, count), anew=anew) for view in stream.views if store is not None]
+    rows = [ExternalRows(view, store, topics_of(view, count), anew=anew) for view in stream.views if store is not None]
     streams = EventStreams(app, stream.name, dialect, rows=rows, report=report, **stream.settings)
     try:
         stream.work(streams, *rows)

@@ -11,24 +11,24 @@ from typing import Any
 import aiokafka
 from faust.types import TP
 
-from leftfold.engine.archive.gaps import hole, unreachable
-from leftfold.engine.streaming.external_rows import StreamedRows
+from leftfold.engine.archive.gaps import log_gap, unreachable
+from leftfold.engine.streaming.external_rows import ExternalRows
 from leftfold.errors import Fenced
 from leftfold.model.position import Position
 
-__all__ = ["KeptRows"]
+__all__ = ["TableRows"]
 
 _LOOK_SECONDS = 2.0
 
 
-class KeptRows:
+class TableRows:
     """Rows of views that one process keeps, for as long as it is not closed.
 
     Raises:
         InfrastructureError: another process keeps one of them. Fenced: it took it over just now.
     """
 
-    def __init__(self, rows: Sequence[StreamedRows[Any, Any]]) -> None:
+    def __init__(self, rows: Sequence[ExternalRows[Any, Any]]) -> None:
         self._rows, self._stack = tuple(rows), ExitStack()
         self._ends = Position()
         self._passed_live = False
@@ -53,7 +53,7 @@ class KeptRows:
 
         Raises:
             Fenced: rows lack events that are committed: Redis went back in time, and the next run begins anew.
-            LogHole: the topic was trimmed past what comes next, and no archive is read here.
+            LogGap: the topic was trimmed past what comes next, and no archive is read here.
         """
         client = aiokafka.AIOKafkaConsumer(**dialect, group_id=group, enable_auto_commit=False)
         await client.start()
@@ -67,7 +67,7 @@ class KeptRows:
             await client.stop()
         self._ends = _position(ends)
         if gone := unreachable(_position(starts), _position(committed)):
-            raise hole(*gone[0])
+            raise log_gap(*gone[0])
         for rows in self._rows:
             if not rows.position().covers(_position(committed).only(rows.topics)):
                 rows.discard()
@@ -119,10 +119,10 @@ class KeptRows:
         ]
 
     @staticmethod
-    def _is_behind(rows: StreamedRows[Any, Any], position: Position) -> bool:
+    def _is_behind(rows: ExternalRows[Any, Any], position: Position) -> bool:
         return not position.covers(rows.position())
 
-    def _is_through(self, rows: StreamedRows[Any, Any]) -> bool:
+    def _is_through(self, rows: ExternalRows[Any, Any]) -> bool:
         return rows.position().covers(self._ends.only(rows.topics))
 
 

@@ -27,8 +27,8 @@ __all__ = [
     "BundlingTransport",
     "CommittedConsumer",
     "CommittedThread",
+    "FetchProgress",
     "OrderedProgress",
-    "Progress",
     "Tableless",
     "bundled",
     "faust_app",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-class Progress:
+class FetchProgress:
     """How far the partitions are read: `position` of each after its last fetch, and which records are not done.
 
     Faust reads some records twice when its tables are restored, and hands on what it has handed on no more: what is
@@ -87,8 +87,8 @@ class Progress:
             known.clear()
 
 
-class OrderedProgress(Progress):
-    """Progress of somebody who says what is `began`, so that nothing that was fetched is passed over."""
+class OrderedProgress(FetchProgress):
+    """FetchProgress of somebody who says what is `began`, so that nothing that was fetched is passed over."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -321,8 +321,8 @@ class CommittedConsumer(driver.Consumer):
         self._sought: int | None = None
         super().__init__(*args, **options)
 
-    def _made(self) -> Progress:
-        return Progress()
+    def _made(self) -> FetchProgress:
+        return FetchProgress()
 
     def is_ours(self, tp: TP) -> bool:
         """Whether these are events; others, such as changelogs of tables, are Faust's business."""
@@ -533,7 +533,7 @@ class _Consumer(CommittedConsumer):
     def _new_consumer_thread(self) -> driver.AIOKafkaConsumerThread:
         return _Thread(self, loop=self.loop, beacon=self.beacon)
 
-    def _made(self) -> Progress:
+    def _made(self) -> FetchProgress:
         return OrderedProgress()
 
     async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:

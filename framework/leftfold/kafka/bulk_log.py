@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from leftfold.engine.archive.gaps import hole
+from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import InfrastructureError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.log_reader import reader_config
 from leftfold.kafka.records import KafkaMessage, unpacked
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
-from leftfold.ports.bulk import BulkRecord, Range
+from leftfold.ports.bulk import BulkRecord, OffsetRange
 
 __all__ = ["KafkaBulkLog"]
 
@@ -31,7 +31,7 @@ class KafkaBulkLog:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._consumer = Consumer(reader_config(settings), logger=QuietLog("rebuild"))
-        self._cluster: Cluster | None = None
+        self._cluster: ClusterAdmin | None = None
 
     def partitions(self, topic: str) -> int:
         """How many partitions the topic has."""
@@ -53,7 +53,7 @@ class KafkaBulkLog:
         """The topics' ids in their cluster; one that does not exist is left out."""
         return self._admin().identities(topics)
 
-    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order; it ends at the range's end, be that a record, a marker or an aborted one.
 
         Raises:
@@ -95,17 +95,17 @@ class KafkaBulkLog:
             raise translated(error, doing=f"asking for the ends of {topic}[{partition}]") from error
         return low, high
 
-    def _admin(self) -> Cluster:
+    def _admin(self) -> ClusterAdmin:
         if self._cluster is None:
-            self._cluster = Cluster(self._settings)
+            self._cluster = ClusterAdmin(self._settings)
         return self._cluster
 
-    def _ended(self, part: Range, last: KafkaMessage) -> bool:
+    def _ended(self, part: OffsetRange, last: KafkaMessage) -> bool:
         """Whether nothing of the range can come behind this message: it is the last, or the partition's end is here."""
         offset = last.offset() or 0
         return offset >= part.end if last.error() else offset >= part.end - 1
 
-    def _is_end(self, part: Range, message: KafkaMessage) -> bool:
+    def _is_end(self, part: OffsetRange, message: KafkaMessage) -> bool:
         error = message.error()
         if error is None:
             return False
@@ -114,14 +114,14 @@ class KafkaBulkLog:
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             low, high = self._watermarks(part.topic, part.partition)
             if part.start < low:
-                raise hole(part.topic, part.partition, part.start, min(low, part.end))
+                raise log_gap(part.topic, part.partition, part.start, min(low, part.end))
             raise InfrastructureError(
                 f"{part.topic}[{part.partition}] is to be read from {part.start}, but holds {low} to {high}; it is "
                 f"shorter than it was: somebody has made the topic anew, or lost records"
             )
         raise translated(error, doing=f"reading {part.topic}[{part.partition}]")
 
-    def _check_silence(self, part: Range, heard: float) -> None:
+    def _check_silence(self, part: OffsetRange, heard: float) -> None:
         if time.monotonic() - heard > _SILENCE:
             raise InfrastructureError(
                 f"nothing came from {part.topic}[{part.partition}] for {_SILENCE:.0f} s; see leftfold status"

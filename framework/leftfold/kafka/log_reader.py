@@ -9,9 +9,9 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from leftfold.engine.archive.gaps import hole, unreachable
+from leftfold.engine.archive.gaps import log_gap, unreachable
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.records import KafkaMessage, is_packed, raw, read_behind, split, stand_in
 from leftfold.kafka.settings import KafkaSettings
@@ -56,7 +56,7 @@ class KafkaLogReader:
         self._settings = settings
         self._trouble, self._looked = "", time.monotonic()
         self._consumer = Consumer({**reader_config(settings), "error_cb": self._error}, logger=QuietLog("reader"))
-        self._cluster = Cluster(settings)
+        self._cluster = ClusterAdmin(settings)
         self._next: dict[tuple[str, int], int] = {}
         self._known: set[str] = set()
         self._failure: KafkaMessage | None = None
@@ -94,10 +94,10 @@ class KafkaLogReader:
         """Checks that the topics still hold what lies behind these offsets.
 
         Raises:
-            LogHole: they do not. InfrastructureError: a topic does not exist, or no broker answers.
+            LogGap: they do not. InfrastructureError: a topic does not exist, or no broker answers.
         """
         for gone in unreachable(self.starts(position.offsets), position):
-            raise hole(*gone)
+            raise log_gap(*gone)
 
     def seek(self, position: Position) -> None:
         """Reads on from these offsets, and only the partitions named here."""
@@ -207,7 +207,7 @@ class KafkaLogReader:
         except KafkaException:
             return InfrastructureError(f"a hole in the log: {topic}[{partition}]@{wanted} is not there: {error.str()}")
         if wanted is not None and wanted < low:
-            return hole(topic, partition, wanted, low)
+            return log_gap(topic, partition, wanted, low)
         return InfrastructureError(
             f"a hole in the log: {topic}[{partition}] is to be read from {wanted}, but holds {low} to {high}; it is "
             f"shorter than it was: somebody has made the topic anew, or lost records"

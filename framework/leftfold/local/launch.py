@@ -21,7 +21,7 @@ from leftfold.local.secure import secured
 from leftfold.model.rights import ADMIN
 
 __all__ = [
-    "Record",
+    "KeeperRecord",
     "ServerPlan",
     "ServerRecord",
     "Servers",
@@ -99,7 +99,7 @@ class ServerRecord:
 
 
 @dataclass(frozen=True)
-class Record:
+class KeeperRecord:
     """A live keeper: its kind, the process that started it, the last request it carried out, its servers."""
 
     pid: int
@@ -114,7 +114,7 @@ class Record:
         return frozenset(name for name, server in self.servers.items() if server.exit is None)
 
 
-def read_record(data: Path) -> Record | None:
+def read_record(data: Path) -> KeeperRecord | None:
     """Return what the live keeper of a data directory tells, or None when there is none or it tells nothing yet.
 
     Raises:
@@ -142,7 +142,7 @@ def wait_free(data: Path, seconds: float) -> bool:
     return True
 
 
-def _parse(path: Path) -> Record | None:
+def _parse(path: Path) -> KeeperRecord | None:
     try:
         told = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def _parse(path: Path) -> Record | None:
         name: ServerRecord(**{**server, "logs": tuple(map(Path, server["logs"])), "begins": tuple(server["begins"])})
         for name, server in told["servers"].items()
     }
-    return Record(**{**told, "servers": servers})
+    return KeeperRecord(**{**told, "servers": servers})
 
 
 def _is_alive(pid: int) -> bool:
@@ -228,7 +228,7 @@ def start_keeper(data: Path, kind: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def wait_answer(data: Path, request: str) -> Record:
+def wait_answer(data: Path, request: str) -> KeeperRecord:
     """Wait until the keeper has started what a request asked for."""
     deadline = time.monotonic() + _ANSWER_SECONDS
     while time.monotonic() < deadline:

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from leftfold.errors import InfrastructureError
-from leftfold.local.launch import Record, ServerRecord, announce, read_record, wait_answer, write_plan
+from leftfold.local.launch import KeeperRecord, ServerRecord, announce, read_record, wait_answer, write_plan
 from leftfold.local.servers import cause, probe, wait_ended, wait_ready
 from leftfold.safety import veiled
 
@@ -42,7 +42,7 @@ def kill(data: Path, name: str, *, seconds: float = 60.0) -> None:
     wait_ended(data, name, seconds)
 
 
-def _kept(data: Path, name: str) -> Record:
+def _kept(data: Path, name: str) -> KeeperRecord:
     record = read_record(data)
     if record is None or name not in record.servers:
         raise InfrastructureError(f"no {name} is kept in {data}; start it: leftfold up")

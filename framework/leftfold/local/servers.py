@@ -19,7 +19,7 @@ from leftfold.local import keeper
 from leftfold.local.files import Progress, StderrProgress, held, tail
 from leftfold.local.kafka import coordinates, plan_kafka
 from leftfold.local.launch import (
-    Record,
+    KeeperRecord,
     ServerPlan,
     ServerRecord,
     Servers,
@@ -270,7 +270,7 @@ def _alone(data: Path) -> AbstractContextManager[None]:
     return held(data / _LOCK, seconds=_BUSY_SECONDS, busy=busy)
 
 
-def _in_use(data: Path, record: Record) -> ConfigurationError:
+def _in_use(data: Path, record: KeeperRecord) -> ConfigurationError:
     if record.kind == keeper.DETACHED:
         mend = f"`leftfold up` started them; stop them with: LEFTFOLD_DATA={data} leftfold down"
     else:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from leftfold.engine.processing.command_processor import Lane
-from leftfold.engine.processing.event_time import SILENCE, SourceTime, TimeMark
-from leftfold.engine.processing.partition_processor import BatchLane
-from leftfold.engine.processing.process_processor import ProcessLane
+from leftfold.engine.processing.command_processor import CommandProcessor
+from leftfold.engine.processing.event_time import SILENCE, SourceTime, Watermark
+from leftfold.engine.processing.partition_processor import PartitionProcessor
+from leftfold.engine.processing.process_processor import ProcessManagerProcessor
 from leftfold.engine.processing.process_wire import Router, Unusable
 from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.engine.processing.timer_admin import SetTimer
@@ -27,10 +27,10 @@ from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Batch, Outgoing
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["Flow", "Sources"]
+__all__ = ["Flow", "RoutedTopics"]
 
 
-class Sources:
+class RoutedTopics:
     """The partitions of some topics, all of whose events are routed.
 
     Args:
@@ -40,9 +40,9 @@ class Sources:
     def __init__(self, log: MemoryLog, topics: Iterable[str], lateness: timedelta | None = None) -> None:
         self._log, self._topics, self._lateness = log, tuple(topics), lateness
 
-    def mark(self, now: datetime, inputs: Mapping[int, int]) -> TimeMark:
+    def watermark(self, now: datetime, inputs: Mapping[int, int]) -> Watermark:
         """What time it is, given the ends of the inputs."""
-        return TimeMark({name: SourceTime(at.time, at.appended, now) for name, at in self._last()}, inputs)
+        return Watermark({name: SourceTime(at.time, at.appended, now) for name, at in self._last()}, inputs)
 
     def changes(self, timer: datetime) -> Iterator[datetime]:
         """The moments at which a timer may become due: its own, and those that late events make of it."""
@@ -62,11 +62,11 @@ class Sources:
 
 
 _LOGGER = logging.getLogger(__name__)
-L = TypeVar("L", bound=BatchLane[Any])
+L = TypeVar("L", bound=PartitionProcessor[Any])
 
 
 class Flow:
-    """The lanes of an App over a log in memory; `run` goes on until nothing moves any more.
+    """The processors of an App over a log in memory; `run` goes on until nothing moves any more.
 
     Args:
         clock: what time it is outside, which is when records are appended.
@@ -87,18 +87,20 @@ class Flow:
             _check_decided(app, process)
             for category in process.categories:
                 log.create(names.events(category), app.partitions)
-        self.lanes = {d.name: self._held(self._lane(d)) for d in app.deciders}
+        self.processors = {d.name: self._held(self._lane(d)) for d in app.deciders}
         self._processes = {p.name: self._held(self._process_lane(p)) for p in app.processes}
         self._waiting: deque[RawRecord] = deque()
         self._stopped: dict[str, list[RawRecord]] = {}
-        self._sources = {p.name: Sources(log, map(names.events, p.categories), app.lateness) for p in app.processes}
+        self._sources = {
+            p.name: RoutedTopics(log, map(names.events, p.categories), app.lateness) for p in app.processes
+        }
         self._routes = [(Router(app.name, p, self._home), self._events_of(p), p.name) for p in app.processes]
 
     def take(self, record: RawRecord) -> Batch:
-        """Lets the lane of a record's topic take it, and writes what comes of it."""
+        """Lets the processor of a record's topic take it, and writes what comes of it."""
         name = record.topic.removesuffix(names.commands(""))
-        lane: BatchLane[Any] = self.lanes[name] if name in self.lanes else self._processes[name]
-        batch = lane.process([record])
+        processor: PartitionProcessor[Any] = self.processors[name] if name in self.processors else self._processes[name]
+        batch = processor.process([record])
         ends: dict[int, int] = {}
         for out in batch.events:
             ends[out.partition] = self._write(names.events(name), out).offset + 1
@@ -107,7 +109,7 @@ class Flow:
             _LOGGER.warning("%s: dead-lettered: %s", name, header(out.headers, "dead_reason").decode(errors="replace"))
         for topic, records in batch.sent.items():
             self._waiting.extend([self._write(topic, out) for out in records])
-        lane.commit(batch, ends)
+        processor.commit(batch, ends)
         return batch
 
     def run(self) -> None:
@@ -131,8 +133,8 @@ class Flow:
         Raises:
             ConfigurationError: there is none of that name.
         """
-        if name not in self.lanes and name not in self._processes:
-            known = ", ".join([*self.lanes, *self._processes])
+        if name not in self.processors and name not in self._processes:
+            known = ", ".join([*self.processors, *self._processes])
             raise ConfigurationError(f"app {self._app.name} has no decider or process {name!r}; there are: {known}")
         self._stopped.setdefault(name, [])
 
@@ -148,15 +150,15 @@ class Flow:
 
     def timers(self) -> Iterator[tuple[str, SetTimer]]:
         """Every timer that is set, with its process."""
-        for name, lane in self._processes.items():
-            for partition, timers in lane.timers.items():
+        for name, processor in self._processes.items():
+            for partition, timers in processor.timers.items():
                 for key, timer, due in timers.items():
                     yield name, SetTimer(partition, key, timer, due)
 
     def time(self, name: str, partition: int) -> datetime | None:
         """What time it is in the log for a partition of a process; None while nobody knows."""
         end, time = len(self._log.of(names.commands(name))[partition]), self._processes[name].times[partition]
-        time.tell(partition, self._sources[name].mark(self._clock(), {partition: end}))
+        time.tell(partition, self._sources[name].watermark(self._clock(), {partition: end}))
         return time.now(end)
 
     def give(self, name: str, out: Outgoing) -> None:
@@ -179,21 +181,21 @@ class Flow:
     def _next(self) -> list[tuple[datetime, str, int]]:
         """The earliest timer of each partition that has one: when, of which process and where."""
         found = [
-            (timers.next(), lane.name, partition)
-            for lane in self._processes.values()
-            if lane.name not in self._stopped
-            for partition, timers in lane.timers.items()
+            (timers.next(), processor.name, partition)
+            for processor in self._processes.values()
+            if processor.name not in self._stopped
+            for partition, timers in processor.timers.items()
         ]
         return sorted((at, name, partition) for at, name, partition in found if at is not None)
 
     def _fired(self) -> bool:
         """Writes that the earliest timer is due, if one is."""
         for _, name, partition in self._next():
-            lane, topic = self._processes[name], names.commands(name)
+            processor, topic = self._processes[name], names.commands(name)
             now = self.time(name, partition)
-            if now is not None and (due := lane.due_at(partition, now, 1)):
+            if now is not None and (due := processor.due_at(partition, now, 1)):
                 self._waiting.extend([self._write(topic, out) for out in due])
-                lane.commit(Batch(sent={topic: due}), {})
+                processor.commit(Batch(sent={topic: due}), {})
                 return True
         return False
 
@@ -213,8 +215,8 @@ class Flow:
         reader.seek(Position({topic: dict.fromkeys(range(self._app.partitions), 0) for topic in topics}))
         return reader
 
-    def _lane(self, decider: Any) -> Lane:
-        return Lane(
+    def _lane(self, decider: Any) -> CommandProcessor:
+        return CommandProcessor(
             self._app.name,
             decider,
             partition_of=self._home,
@@ -223,8 +225,8 @@ class Flow:
             end=lambda topic, partition: len(self._log.topics[topic][partition]),
         )
 
-    def _process_lane(self, process: Process[Any, Any, Any]) -> ProcessLane:
-        return ProcessLane(
+    def _process_lane(self, process: Process[Any, Any, Any]) -> ProcessManagerProcessor:
+        return ProcessManagerProcessor(
             self._app.name,
             process,
             partition_of=self._home,
@@ -232,10 +234,10 @@ class Flow:
             lateness=self._app.lateness,
         )
 
-    def _held(self, lane: L) -> L:
+    def _held(self, processor: L) -> L:
         for partition in range(self._app.partitions):
-            lane.hold(partition, MemoryStates(), end=0)
-        return lane
+            processor.hold(partition, MemoryStates(), end=0)
+        return processor
 
 
 def _check_decided(app: App, process: Process[Any, Any, Any]) -> None:

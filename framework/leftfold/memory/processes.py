@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, order_record
-from leftfold.engine.reactions.delivery import Pending, PendingReader, parked
+from leftfold.engine.reactions.delivery import PendingDelivery, PendingReader, parked
 from leftfold.errors import ConfigurationError
 from leftfold.memory.event_log import MemoryLog, MemoryLogReader
 from leftfold.memory.flow import Flow
@@ -45,7 +45,7 @@ class MemoryReactions:
         for reaction in acts:
             if reaction not in app.reactions:
                 raise ConfigurationError(f"app {app.name} has no reaction {reaction.name!r}; add it: reactions=[...]")
-        self._waiting: deque[tuple[Reaction[Any], Pending]] = deque()
+        self._waiting: deque[tuple[Reaction[Any], PendingDelivery]] = deque()
         self._is_running = False
         self._readers: list[tuple[Reaction[Any], MemoryLogReader, PendingReader]] = []
         for reaction in app.reactions:
@@ -80,7 +80,7 @@ class MemoryReactions:
         finally:
             self._is_running = False
 
-    def _deliver(self, reaction: Reaction[Any], pending: Pending) -> None:
+    def _deliver(self, reaction: Reaction[Any], pending: PendingDelivery) -> None:
         failure: Exception | None = pending.error
         while pending.error is None:
             delivery = pending.next_delivery()

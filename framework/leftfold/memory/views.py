@@ -13,25 +13,25 @@ from leftfold.errors import Fenced
 from leftfold.model.position import Position
 from leftfold.model.rows import Fields
 from leftfold.ports.bulk import BucketResult, BulkRow, Registries, Stored
-from leftfold.ports.flush import BucketFlush, Generation, Landed, Mark, Phase, Registry, Snapshot, While
-from leftfold.ports.notifications import Bells, LoopBell, ThreadBell
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Landed, Phase, Registry, Snapshot, While
+from leftfold.ports.notifications import LoopBell, PositionNotifier, ThreadBell
 from leftfold.ports.queries import (
     Changed,
     Changes,
     Counting,
     Counts,
     Entries,
-    Glance,
+    GetRow,
+    IndexRange,
     Inspection,
     Listed,
     Matches,
     Matching,
-    Question,
-    Range,
+    Query,
     Recent,
     Registered,
+    RowResult,
     Rows,
-    Seen,
     Standing,
 )
 
@@ -41,7 +41,7 @@ __all__ = ["MemoryViewStore"]
 A = TypeVar("A")
 
 
-def answered(store: MemoryViewStore, question: Question[A]) -> A:
+def answered(store: MemoryViewStore, question: Query[A]) -> A:
     """The answer to a question."""
     answer: Any = _ANSWERS[type(question)](store, question)
     typed: A = answer
@@ -57,15 +57,19 @@ def _rows(store: MemoryViewStore, asked: Rows) -> Snapshot:
     buckets = {number: store.bucket(asked.generation, number) for number in numbers}
     return Snapshot(
         _live(store, asked.generation),
-        {n: bucket.mark for n, bucket in buckets.items() if bucket is not None and bucket.counts_in(asked.generation)},
+        {
+            n: bucket.checkpoint
+            for n, bucket in buckets.items()
+            if bucket is not None and bucket.counts_in(asked.generation)
+        },
         tuple(bucket.rows.get(key) if (bucket := buckets[number]) else None for number, key in asked.keys),
     )
 
 
-def _glance(store: MemoryViewStore, asked: Glance) -> Seen:
+def _glance(store: MemoryViewStore, asked: GetRow) -> RowResult:
     bucket = store.bucket(asked.generation, asked.bucket)
     whole = bucket is not None and bucket.counts_in(asked.generation)
-    return Seen(_live(store, asked.generation), whole, bucket.rows.get(asked.key) if bucket else None)
+    return RowResult(_live(store, asked.generation), whole, bucket.rows.get(asked.key) if bucket else None)
 
 
 def _listed(store: MemoryViewStore, asked: Listed) -> list[str]:
@@ -105,14 +109,14 @@ def _inspection(store: MemoryViewStore, asked: Inspection) -> Standing:
     indexed = bucket.indexed.get(asked.key, {}).items()
     fields, whole = bucket.rows.get(asked.key), bucket.counts_in(asked.generation)
     there = frozenset(entry for entry in asked.entries if entry in indexed)
-    return Standing(bucket.mark if whole else None, fields, fields is not None, there, whole)
+    return Standing(bucket.checkpoint if whole else None, fields, fields is not None, there, whole)
 
 
 def _changes(store: MemoryViewStore, asked: Changes) -> Recent:
     buckets = {number: store.bucket(asked.generation, number) for number in asked.ids}
     return Recent(
         _live(store, asked.generation),
-        {number: bucket.mark.position for number, bucket in buckets.items() if bucket},
+        {number: bucket.checkpoint.position for number, bucket in buckets.items() if bucket},
         {n: _entries(tuple(bucket.changes), asked, asked.ids[n]) if bucket else () for n, bucket in buckets.items()},
     )
 
@@ -131,7 +135,7 @@ def _live(store: MemoryViewStore, generation: Generation) -> str:
 
 _ANSWERS: dict[type, Any] = {
     Registered: _registered,
-    Glance: _glance,
+    GetRow: _glance,
     Rows: _rows,
     Listed: _listed,
     Matching: _matching,
@@ -149,8 +153,8 @@ class Bucket:
         history: how many entries its change stream keeps.
     """
 
-    def __init__(self, mark: Mark, history: int) -> None:
-        self.mark = mark
+    def __init__(self, checkpoint: Checkpoint, history: int) -> None:
+        self.checkpoint = checkpoint
         self.rows: dict[str, dict[bytes, bytes]] = {}
         self.changes: deque[Changed] = deque(maxlen=history)
         self.indexed: dict[str, Mapping[str, str]] = {}
@@ -160,11 +164,11 @@ class Bucket:
 
     def counts_in(self, generation: Generation) -> bool:
         """Whether the bucket is sealed, if its generation is."""
-        return self.mark.phase is not Phase.BULK or generation.phase is Phase.BULK
+        return self.checkpoint.phase is not Phase.BULK or generation.phase is Phase.BULK
 
     def flush(self, flush: BucketFlush) -> None:
         """Applies a flush whose token was checked."""
-        self.mark = flush.mark
+        self.checkpoint = flush.checkpoint
         for change in flush.changes:
             if change.fields is None or change.after is None:
                 self.rows.pop(change.key, None)
@@ -182,23 +186,23 @@ class Bucket:
             row[b"@version"] = b"%d" % version
         self.rows[key], self.indexed[key] = row, entries
 
-    def seal(self, mark: Mark) -> None:
-        """Ends a bulk load: the stream of changes begins at the mark."""
-        self.mark, self.finished = mark, None
+    def seal(self, checkpoint: Checkpoint) -> None:
+        """Ends a bulk load: the stream of changes begins at the checkpoint."""
+        self.checkpoint, self.finished = checkpoint, None
         self.changes.clear()
         self._tell(())
 
-    def within(self, range_: Range) -> list[tuple[str, str]]:
+    def within(self, range_: IndexRange) -> list[tuple[str, str]]:
         """(ordered value, key) of the rows in a range, in order."""
         told = ((entries.get(range_.index), key) for key, entries in self.indexed.items())
         return sorted((value, key) for value, key in told if value is not None and _is_within(range_, value))
 
     def _tell(self, keys: tuple[str, ...]) -> None:
         self._last += 1
-        self.changes.append(Changed(str(self._last), self.mark.position, keys))
+        self.changes.append(Changed(str(self._last), self.checkpoint.position, keys))
 
 
-def _is_within(range_: Range, value: str) -> bool:
+def _is_within(range_: IndexRange, value: str) -> bool:
     low, high = range_.low, range_.high
     if low is None and not value.startswith("="):
         return False
@@ -215,7 +219,7 @@ class MemoryViewStore:
     """
 
     def __init__(self, history: int = 1000) -> None:
-        self._history, self._bells = history, Bells()
+        self._history, self._bells = history, PositionNotifier()
         self._registries: dict[str, Registry] = {}
         self._buckets: dict[tuple[str, str, int], Bucket] = {}
         self._members: dict[str, dict[str, float]] = {}
@@ -229,28 +233,30 @@ class MemoryViewStore:
         if self.registry(view) != before:
             return False
         if while_ is not None:
-            marks = self.marks(while_.unmoved)
-            if not while_.holds() or self.marks(while_.unmoved) != marks:
+            checkpoints = self.checkpoints(while_.unmoved)
+            if not while_.holds() or self.checkpoints(while_.unmoved) != checkpoints:
                 return False
         self._registries[view] = after
         self._bells.changed(view)
         return True
 
-    def marks(self, generation: Generation) -> dict[int, Mark]:
-        """The marks that are there and have their seal."""
+    def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
+        """The checkpoints that are there and have their seal."""
         found = ((b, self.bucket(generation, b)) for b in range(generation.buckets))
-        return {number: bucket.mark for number, bucket in found if bucket is not None and bucket.counts_in(generation)}
+        return {
+            number: bucket.checkpoint for number, bucket in found if bucket is not None and bucket.counts_in(generation)
+        }
 
-    def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
-        """Writes first marks if none is there."""
-        if any(self.bucket(generation, number) for number in marks):
+    def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
+        """Writes first checkpoints if none is there."""
+        if any(self.bucket(generation, number) for number in checkpoints):
             return False
-        for number, mark in marks.items():
-            self._buckets[generation.view, generation.id, number] = Bucket(mark, self._history)
+        for number, checkpoint in checkpoints.items():
+            self._buckets[generation.view, generation.id, number] = Bucket(checkpoint, self._history)
         return True
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """Rows, marks and the live generation."""
+        """Rows, checkpoints and the live generation."""
         return self.ask(Rows(generation, tuple(keys)))
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
@@ -261,11 +267,11 @@ class MemoryViewStore:
         """`read` for asyncio."""
         return self.read(generation, keys)
 
-    def ask(self, question: Question[A], /) -> A:
+    def ask(self, question: Query[A], /) -> A:
         """The answer to a question."""
         return answered(self, question)
 
-    async def aask(self, question: Question[A], /) -> A:
+    async def aask(self, question: Query[A], /) -> A:
         """`ask` for asyncio."""
         return answered(self, question)
 
@@ -285,12 +291,12 @@ class MemoryViewStore:
         """All buckets or none."""
         for flush in flushes:
             bucket = self.bucket(flush.generation, flush.bucket)
-            if bucket is None or bucket.mark.token != flush.expected:
+            if bucket is None or bucket.checkpoint.token != flush.expected:
                 return False
         for flush in flushes:
             self._buckets[flush.generation.view, flush.generation.id, flush.bucket].flush(flush)
         for view, id_ in dict.fromkeys((flush.generation.view, flush.generation.id) for flush in flushes):
-            self._bells.reached(view, id_, Position.union(flush.mark.position for flush in flushes))
+            self._bells.reached(view, id_, Position.union(flush.checkpoint.position for flush in flushes))
         return True
 
     def keys(self, generation: Generation, bucket: int, after: str, limit: int) -> list[str]:
@@ -299,7 +305,7 @@ class MemoryViewStore:
 
     def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
         """Row keys by indexed value."""
-        matches = self.ask(Matching(generation, (Range(index, value, value),), buckets=(bucket,)))
+        matches = self.ask(Matching(generation, (IndexRange(index, value, value),), buckets=(bucket,)))
         return [key for _, key in matches.found[0][bucket]]
 
     def unlink(self, generation: Generation) -> None:
@@ -307,7 +313,7 @@ class MemoryViewStore:
         for key in [k for k in self._buckets if k[:2] == (generation.view, generation.id)]:
             del self._buckets[key]
 
-    def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+    def heartbeat(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
         """Notes until when a member lives."""
         now = time.monotonic()
         for group in groups:
@@ -324,7 +330,7 @@ class MemoryViewStore:
         """Writes rows of a bucket that is being filled in bulk; returns how many."""
         found, count = self.bucket(generation, bucket), 0
         for key, fields, version, entries in rows:
-            if found is None or found.mark.phase is not Phase.BULK:
+            if found is None or found.checkpoint.phase is not Phase.BULK:
                 raise Fenced(f"bucket {bucket} of {generation.view} {generation.id} is not being filled any more")
             if found.finished is not None:
                 break
@@ -335,7 +341,7 @@ class MemoryViewStore:
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
         """Notes that a bucket is whole."""
         found = self.bucket(generation, result.bucket)
-        if found is None or found.mark.phase is not Phase.BULK:
+        if found is None or found.checkpoint.phase is not Phase.BULK:
             raise Fenced(f"bucket {result.bucket} of {generation.view} {generation.id} is not being filled any more")
         found.finished = found.finished or result
         return found.finished
@@ -345,14 +351,14 @@ class MemoryViewStore:
         found = ((b, self.bucket(generation, b)) for b in range(generation.buckets))
         return {b: bucket.finished for b, bucket in found if bucket is not None and bucket.finished is not None}
 
-    def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
-        """Sets the marks that a bulk load ended with."""
-        for number in marks:
+    def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Sets the checkpoints that a bulk load ended with."""
+        for number in checkpoints:
             bucket = self.bucket(generation, number)
-            if bucket is None or bucket.mark.phase is not Phase.BULK:
+            if bucket is None or bucket.checkpoint.phase is not Phase.BULK:
                 raise Fenced(f"{generation.view} {generation.id} is not being filled any more")
-        for number, mark in marks.items():
-            self._buckets[generation.view, generation.id, number].seal(mark)
+        for number, checkpoint in checkpoints.items():
+            self._buckets[generation.view, generation.id, number].seal(checkpoint)
 
     def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:
         """Every generation of these views that has buckets."""

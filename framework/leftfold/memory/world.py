@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from leftfold.client import Reader, Views
 from leftfold.client.commands import asked
 from leftfold.engine.processing.command_wire import command_headers, command_id, to_error
-from leftfold.engine.views.projector import Tail
+from leftfold.engine.views.projector import Projector
 from leftfold.errors import ConfigurationError, LeftfoldError, OutcomeUnknown
 from leftfold.memory.event_log import MemoryLog
 from leftfold.memory.flow import Flow
@@ -144,7 +144,7 @@ class World:
             for category in view.categories:
                 self.log.create(names.events(category), app.partitions)
         self._reactions = MemoryReactions(app, self.log, acts or {})
-        self._tail = Tail(app.views, self.log.reader, self.store, look=0.0)
+        self._tail = Projector(app.views, self.log.reader, self.store, look=0.0)
         self.settle()
         self.timers = MemoryTimers(app.name, self._flow, lambda: self.now, self.settle)
         self.client = MemoryClient(self.decide, self.settle)
@@ -187,7 +187,7 @@ class World:
         Raises:
             ConfigurationError: the App has no decider of that category.
         """
-        codec = self._flow.lanes[self.app.decider(category).name].events
+        codec = self._flow.processors[self.app.decider(category).name].events
         found = (read_recorded(codec, r) for records in self.log.of(names.events(category)) for r in records)
         return [recorded for recorded in found if recorded is not None]
 
@@ -206,10 +206,10 @@ class World:
     def decide(
         self, command: Command, id_: str | None, expected_version: int | None, at: datetime | None
     ) -> Receipt | LeftfoldError:
-        """Runs one command through the lane and the log; `settle` brings everything else up to it."""
+        """Runs one command through the processor and the log; `settle` brings everything else up to it."""
         spec = type(command).__leftfold__
-        lane = self._flow.lanes.get(spec.category)
-        if lane is None or type(command) not in lane.commands.types:
+        processor = self._flow.processors.get(spec.category)
+        if processor is None or type(command) not in processor.commands.types:
             raise ConfigurationError(
                 f"app {self.app.name} decides no {type(command).__name__}; add its decider to the App"
             )
@@ -219,14 +219,14 @@ class World:
             id=id_ or command_id(),
             source=self.app.name,
             at=utc_text(at or self.now).encode(),
-            type_=lane.commands.types[type(command)],
+            type_=processor.commands.types[type(command)],
             expected_version=expected_version,
             reply_to=b"memory",
         )
         partition = partition_of(key, self.app.partitions)
         topic, value, time = (
             names.commands(spec.category),
-            lane.commands.encode(command),
+            processor.commands.encode(command),
             int(self.now.timestamp() * 1000),
         )
         record = self.log.append(topic, partition, key, value, headers, time=time)
@@ -235,7 +235,7 @@ class World:
         (reply,) = self._flow.take(record).replies
         if reply.error is not None:
             return to_error(reply.error, type(command))
-        end = lane.held[partition].end
+        end = processor.held[partition].end
         return Receipt(Position.at(names.events(spec.category), partition, end), reply.version, reply.events)
 
     def settle(self) -> None:

@@ -96,7 +96,7 @@ METADATA = ("_key", "_time", "_sequence", "_partition", "_offset", "_id")
 
 class TableView(View[Row, K]):
     """What query views and frame views share: a table per event class and per reference file, rows keyed by their
-    own fields. It is refreshed as a whole, so tails pass it over.
+    own fields. It is refreshed as a whole, so projectors pass it over.
     """
 
     folded = False
@@ -198,10 +198,11 @@ def _schema(file: ReferenceFile) -> dict[str, str]:
 class StreamedView(View[Row, K], Generic[Row, K]):
     """Rows that somebody else computes from events and hands over one by one, read like those of any view.
 
-    Neither tails nor rebuilds know how to fold it: what keeps it goes through the log once more, into a new generation.
+    Neither projectors nor rebuilds know how to fold it: what keeps it goes through the log once more, into a new
+    generation.
 
     Args:
-        events: what the rows are computed from: positions of these topics are in its marks.
+        events: what the rows are computed from: positions of these topics are in its checkpoints.
         key: the row's key, a plain lambda on fields or a function with a return type.
         version: raised when the rows change meaning; readers then wait until the new ones have caught up.
     """

@@ -233,12 +233,12 @@ def is_view_name(name: str) -> bool:
 
 
 def tails(view: str, hash_: str) -> str:
-    """The group in which the tails of a view see each other that follow the same generations, those of a hash."""
+    """The group in which the projectors of a view see each other that follow the same generations, those of a hash."""
     return f"tails:{view}:{hash_}"
 
 
 def coders(view: str, hash_: str, fold: str) -> str:
-    """The group in which those tails of a view show themselves that fold with one code."""
+    """The group in which those projectors of a view show themselves that fold with one code."""
     return f"tails:{view}:{hash_}:{fold}"
 
 

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 from leftfold.errors import ContractError
 from leftfold.model.messages import Event
 
-__all__ = ["Place", "Position", "Receipt", "Recorded"]
+__all__ = ["Position", "Receipt", "RecordAddress", "Recorded"]
 
 
 Offsets = Mapping[str, Mapping[int, int]]
@@ -123,7 +123,7 @@ def _offset(value: object) -> int:
     return value
 
 
-class Place(NamedTuple):
+class RecordAddress(NamedTuple):
     """Where a record stands."""
 
     topic: str

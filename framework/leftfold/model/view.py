@@ -35,9 +35,9 @@ class View(Generic[Row, K]):
     keys: KeyCodec[K]
     stream_keyed: bool = False
     folded: bool = True
-    """Whether tails and rebuilds fold it event by event; if not, its rows are computed from tables of events."""
+    """Whether projectors and rebuilds fold it event by event; if not, its rows are computed from tables of events."""
     streamed: bool = False
-    """Whether neither tails nor Spark keep it, but a stream of the user's own."""
+    """Whether neither projectors nor Spark keep it, but a stream of the user's own."""
     approximate: bool = False
     """Whether its rows may differ from what the whole log says, because late events are left out."""
 

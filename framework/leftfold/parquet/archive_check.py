@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import read_piece
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import Piece, Span, end_of, pieces_of, read_manifests, union
 
-__all__ = ["Damage", "Verified", "verify_archive"]
+__all__ = ["ArchiveDamage", "Verified", "verify_archive"]
 
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Damage:
+class ArchiveDamage:
     """What is wrong with a file, or a range that no file holds (then `path` is '')."""
 
     partition: int
@@ -40,11 +40,11 @@ class Verified:
     records: int
     bytes: int
     position: Position
-    damages: tuple[Damage, ...]
+    damages: tuple[ArchiveDamage, ...]
     strays: tuple[str, ...]
 
 
-def verify_archive(place: Place, topic: str, tell: Callable[[int], None] = lambda count: None) -> Verified:
+def verify_archive(place: ArchiveFileSystem, topic: str, tell: Callable[[int], None] = lambda count: None) -> Verified:
     """Reads every file that manifests name.
 
     Raises:
@@ -52,13 +52,13 @@ def verify_archive(place: Place, topic: str, tell: Callable[[int], None] = lambd
     """
     spans = union(read_manifests(place, topic))
     ends: dict[int, int] = {}
-    damages: list[Damage] = []
+    damages: list[ArchiveDamage] = []
     for partition, found in spans.items():
         ends[partition] = end_of(pieces_of(found))
         damages += _gaps(partition, found)
     files = [span for found in spans.values() for span in found if span.path]
     for span in files:
-        damages += [Damage(span.partition, span.path, what) for what in _wrong(place, topic, span)]
+        damages += [ArchiveDamage(span.partition, span.path, what) for what in _wrong(place, topic, span)]
         tell(span.records)
     named = {span.path for span in files}
     stored = (name.removeprefix(f"{topic}/") for name in place.names(topic))
@@ -67,16 +67,16 @@ def verify_archive(place: Place, topic: str, tell: Callable[[int], None] = lambd
     return Verified(topic, len(files), records, size, Position({topic: ends}), tuple(damages), strays)
 
 
-def _gaps(partition: int, spans: list[Span]) -> Iterator[Damage]:
+def _gaps(partition: int, spans: list[Span]) -> Iterator[ArchiveDamage]:
     """The ranges that no manifest tells of, though a later one does."""
     at = 0
     for span in spans:
         if span.start > at:
-            yield Damage(partition, "", f"offsets {at} to {span.start - 1} are in no manifest")
+            yield ArchiveDamage(partition, "", f"offsets {at} to {span.start - 1} are in no manifest")
         at = max(at, span.end)
 
 
-def _wrong(place: Place, topic: str, span: Span) -> Iterator[str]:
+def _wrong(place: ArchiveFileSystem, topic: str, span: Span) -> Iterator[str]:
     path = f"{topic}/{span.path}"
     size = place.size(path)
     if size is None:
@@ -94,7 +94,7 @@ def _wrong(place: Place, topic: str, span: Span) -> Iterator[str]:
         yield str(error)
 
 
-def _sha256(place: Place, path: str) -> str:
+def _sha256(place: ArchiveFileSystem, path: str) -> str:
     found = hashlib.sha256()
     with place.open_input(path) as file:
         while data := file.read(_CHUNK):

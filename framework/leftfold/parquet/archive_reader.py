@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leftfold.engine.archive.gaps import hole
+from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.parquet.file_writer import READ
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import Piece, Span, end_of, pieces_of, read_manifests, union
-from leftfold.ports.bulk import BulkRecord, Range, ToldRecords
+from leftfold.ports.bulk import BulkRecord, OffsetRange, ToldRecords
 from leftfold.ports.protocols import Headers
 
 __all__ = ["ParquetArchive", "read_piece", "records_of"]
@@ -26,7 +26,7 @@ __all__ = ["ParquetArchive", "read_piece", "records_of"]
 
 _LOG_APPEND_TIME = 2
 _SLOTS = (3, 5, 6)
-"""Where lanes put ce_type, ce_time and ce_sequence."""
+"""Where processors put ce_type, ce_time and ce_sequence."""
 
 
 class _Columns:
@@ -162,7 +162,7 @@ def records_of(batch: pa.RecordBatch, start: int, end: int) -> Sequence[BulkReco
 _MANY = 1000
 
 
-def read_piece(place: Place, folder: str, piece: Piece) -> Iterator[Sequence[BulkRecord]]:
+def read_piece(place: ArchiveFileSystem, folder: str, piece: Piece) -> Iterator[Sequence[BulkRecord]]:
     """The records of a piece of a span, in batches.
 
     Raises:
@@ -186,7 +186,7 @@ def read_piece(place: Place, folder: str, piece: Piece) -> Iterator[Sequence[Bul
 
 
 @contextmanager
-def opened(place: Place, folder: str, span: Span) -> Iterator[pq.ParquetFile]:
+def opened(place: ArchiveFileSystem, folder: str, span: Span) -> Iterator[pq.ParquetFile]:
     """A span's file, which has as many bytes and records as were written.
 
     Raises:
@@ -217,7 +217,7 @@ def groups_of(file: pq.ParquetFile, piece: Piece) -> list[int]:
     return found
 
 
-def _broken(place: Place, path: str, what: str) -> InfrastructureError:
+def _broken(place: ArchiveFileSystem, path: str, what: str) -> InfrastructureError:
     category = path.partition("/")[0].removesuffix(".events")
     return InfrastructureError(
         f"the archive {place.name}: {path} {what}; nothing is folded from it. See the whole damage: "
@@ -230,7 +230,7 @@ _DAY = re.compile(r"day=(?P<day>\d{4}-\d\d-\d\d)/")
 _EPOCH = date(1970, 1, 1)
 
 
-def first_since(place: Place, folder: str, piece: Piece, time: int) -> int | None:
+def first_since(place: ArchiveFileSystem, folder: str, piece: Piece, time: int) -> int | None:
     """The offset of a piece's first record at or after a time in ms since 1970, None when all are older.
 
     Raises:
@@ -268,7 +268,7 @@ class ParquetArchive:
     """An Archive in a directory; what it holds of a topic is looked up once."""
 
     def __init__(self, uri: str) -> None:
-        self._place = Place(uri)
+        self._place = ArchiveFileSystem(uri)
         self._topics: dict[str, dict[int, list[Piece]]] = {}
         self._identities: dict[str, set[str]] = {}
 
@@ -296,21 +296,21 @@ class ParquetArchive:
             )
         return found[0] if found else ""
 
-    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range, file after file."""
         for piece in self._within(part):
             yield from read_piece(self._place, part.topic, piece)
 
-    def since(self, part: Range, time: int) -> int | None:
+    def since(self, part: OffsetRange, time: int) -> int | None:
         """The offset of the first record of a range at or after a time in ms since 1970, None when all are older."""
         found = (first_since(self._place, part.topic, piece, time) for piece in self._within(part))
         return next((offset for offset in found if offset is not None), None)
 
-    def _within(self, part: Range) -> Iterator[Piece]:
+    def _within(self, part: OffsetRange) -> Iterator[Piece]:
         """What the range consists of, in order."""
         pieces = self._pieces(part.topic).get(part.partition, [])
         if part.end > end_of(pieces):
-            raise hole(part.topic, part.partition, max(part.start, end_of(pieces)), part.end, archive=self.place)
+            raise log_gap(part.topic, part.partition, max(part.start, end_of(pieces)), part.end, archive=self.place)
         for piece in pieces:
             start, end = max(piece.start, part.start), min(piece.end, part.end)
             if start < end:

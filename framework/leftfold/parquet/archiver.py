@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TypedDict
 
-from leftfold.engine.archive.gaps import hole
+from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.model.position import Position
 from leftfold.parquet.archive_reader import ParquetArchive
 from leftfold.parquet.file_writer import FileWriter
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import Span, add_manifest, merge_manifests, read_manifests
-from leftfold.ports.bulk import BulkLog, BulkRecord, Range, raw
+from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange, raw
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
 
@@ -44,7 +44,7 @@ class Lease:
         clock: seconds since 1970, the same everywhere within a few seconds.
     """
 
-    def __init__(self, place: Place, topic: str, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, place: ArchiveFileSystem, topic: str, *, clock: Callable[[], float] = time.time) -> None:
         self._place, self._path, self._clock = place, f"{topic}/{_FILE}", clock
         self._token, self._until = token_hex(8), 0.0
 
@@ -108,7 +108,7 @@ class Lease:
 
 
 @contextmanager
-def leased(place: Place, topic: str) -> Iterator[Lease]:
+def leased(place: ArchiveFileSystem, topic: str) -> Iterator[Lease]:
     """A claim that lasts as long as the block."""
     lease = Lease(place, topic)
     lease.take()
@@ -155,7 +155,7 @@ class Archiver:
 
     def __init__(
         self,
-        place: Place,
+        place: ArchiveFileSystem,
         topic: str,
         identity: str,
         log: BulkLog,
@@ -167,7 +167,7 @@ class Archiver:
         self._most, self._tell = most, tell
         self._spans: list[Span] = []
 
-    def parts(self) -> list[Range]:
+    def parts(self) -> list[OffsetRange]:
         """What is there to be archived now.
 
         Raises:
@@ -180,8 +180,8 @@ class Archiver:
         for partition in range(self._log.partitions(self._topic)):
             begin, low = ends.get(partition, 0), starts.next_offset(self._topic, partition)
             if begin < low:
-                raise hole(self._topic, partition, begin, low, archive=self._place.name)
-            parts.append(Range(self._topic, partition, begin, stable.next_offset(self._topic, partition)))
+                raise log_gap(self._topic, partition, begin, low, archive=self._place.name)
+            parts.append(OffsetRange(self._topic, partition, begin, stable.next_offset(self._topic, partition)))
         return parts
 
     def run(self) -> Archived:
@@ -203,7 +203,7 @@ class Archiver:
         files = sum(bool(s.path) for s in self._spans)
         return Archived(self._topic, records, files, size, Position({self._topic: ends}))
 
-    def _archive(self, part: Range, lease: Lease) -> None:
+    def _archive(self, part: OffsetRange, lease: Lease) -> None:
         writer: FileWriter | None = None
         reached = part.start
         try:
@@ -227,7 +227,7 @@ class Archiver:
                 writer.abandon()
             raise
 
-    def _whole(self, part: Range, lease: Lease) -> Iterator[list[RawRecord]]:
+    def _whole(self, part: OffsetRange, lease: Lease) -> Iterator[list[RawRecord]]:
         """The records in whole decisions of one day; `_whole_to` says afterwards up to where there are such only."""
         held: list[RawRecord] = []
         for records in self._log.read(part):
@@ -253,7 +253,7 @@ class Archiver:
                 )
 
 
-def _record(part: Range, record: BulkRecord) -> RawRecord:
+def _record(part: OffsetRange, record: BulkRecord) -> RawRecord:
     try:
         return raw(part, record)
     except (SystemError, UnicodeDecodeError) as error:

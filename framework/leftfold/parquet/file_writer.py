@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leftfold.model.encoding import moment_in, number_in
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 from leftfold.parquet.manifest import Span
 from leftfold.ports.protocols import RawRecord
 
@@ -103,7 +103,7 @@ class FileWriter:
         start: the first offset that the file accounts for. day: days since 1970, in UTC.
     """
 
-    def __init__(self, place: Place, topic: str, partition: int, start: int, day: int) -> None:
+    def __init__(self, place: ArchiveFileSystem, topic: str, partition: int, start: int, day: int) -> None:
         self._place, self.day = place, day
         self.partition, self.start, self.records = partition, start, 0
         named = (_EPOCH + timedelta(days=day)).isoformat()

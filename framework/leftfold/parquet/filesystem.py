@@ -15,14 +15,14 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.safety import veiled
 
-__all__ = ["ArchiveSettings", "Place"]
+__all__ = ["ArchiveFileSystem", "ArchiveSettings"]
 
 
 T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Place:
+class ArchiveFileSystem:
     """Files under one directory, named by paths relative to it. Errors of the file system are InfrastructureErrors.
 
     Args:

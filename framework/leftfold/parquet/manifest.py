@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.parquet.filesystem import Place
+from leftfold.parquet.filesystem import ArchiveFileSystem
 
 __all__ = [
     "Manifest",
@@ -127,7 +127,7 @@ _FOLDER = "_manifest"
 _PATIENCE = 10.0
 
 
-def read_manifests(place: Place, topic: str) -> list[Manifest]:
+def read_manifests(place: ArchiveFileSystem, topic: str) -> list[Manifest]:
     """Every manifest there is.
 
     Raises:
@@ -145,12 +145,12 @@ def read_manifests(place: Place, topic: str) -> list[Manifest]:
             raise InfrastructureError(f"the manifests in {place.name}/{topic} cannot be read together; try again")
 
 
-def add_manifest(place: Place, topic: str, identity: str, spans: tuple[Span, ...]) -> None:
+def add_manifest(place: ArchiveFileSystem, topic: str, identity: str, spans: tuple[Span, ...]) -> None:
     """Says that these spans are there; their files must be on the disk."""
     place.put(f"{topic}/{_FOLDER}/{token_hex(8)}.json", Manifest(topic, identity, spans).to_json())
 
 
-def merge_manifests(place: Place, topic: str) -> None:
+def merge_manifests(place: ArchiveFileSystem, topic: str) -> None:
     """Makes one manifest of all: first the whole, then the parts go; a reader in between sees both, which is the same.
 
     Spans that others hold entirely are left out.
@@ -176,5 +176,5 @@ def _needed(spans: list[Span]) -> list[Span]:
     return found
 
 
-def _names(place: Place, topic: str) -> list[str]:
+def _names(place: ArchiveFileSystem, topic: str) -> list[str]:
     return [name for name in place.names(f"{topic}/{_FOLDER}") if name.endswith(".json")]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
 from leftfold.model.rows import Fields
-from leftfold.ports.flush import Generation, Mark, Parked, Phase
+from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase
 from leftfold.ports.protocols import Headers, LogReader, RawRecord, ViewStore
 
 __all__ = [
@@ -23,11 +23,11 @@ __all__ = [
     "BulkRow",
     "BulkSink",
     "BulkStore",
+    "OffsetRange",
     "OpenArchive",
     "OpenBulkLog",
     "OpenBulkSink",
     "Owner",
-    "Range",
     "ReadRecord",
     "Registries",
     "SteadyLog",
@@ -47,7 +47,7 @@ _LOG_APPEND_TIME = 2
 _new: Any = tuple.__new__
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """The offsets `start` to `end` (not included) of one partition."""
 
     topic: str
@@ -80,7 +80,7 @@ class ToldRecords(Sequence[BulkRecord]):
 
     @abstractmethod
     def told(self) -> Iterable[tuple[Any, ...]] | None:
-        """ce_type, ce_time, ce_sequence, key, value of each record; None when headers are not as lanes write them."""
+        """ce_type, ce_time, ce_sequence, key, value of each record; None for headers of other writers."""
 
 
 class BulkLog(Protocol):
@@ -98,7 +98,7 @@ class BulkLog(Protocol):
     def identities(self, topics: Iterable[str]) -> Mapping[str, str]:
         """The id of each topic, '' = it has none; one that was made again has another. An absent one is left out."""
 
-    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order, in batches. Raises InfrastructureError when one of them is gone."""
 
     def close(self) -> None:
@@ -109,12 +109,12 @@ OpenBulkLog = Callable[[], BulkLog]
 """Makes a BulkLog; shipped to where tasks run, so it must be picklable."""
 
 
-def raw(part: Range, record: BulkRecord) -> RawRecord:
+def raw(part: OffsetRange, record: BulkRecord) -> RawRecord:
     """The record with everything in it."""
     return raw_all(part, (record,))[0]
 
 
-def raw_all(part: Range, records: Iterable[BulkRecord]) -> list[RawRecord]:
+def raw_all(part: OffsetRange, records: Iterable[BulkRecord]) -> list[RawRecord]:
     """Records of a range with everything in them."""
     topic, partition = part.topic, part.partition
     return [
@@ -177,7 +177,7 @@ class SteadyLog:
         """The ids that the reader knows."""
         return self._reader.identities(topics)
 
-    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range."""
         self._reader.seek(Position.at(part.topic, part.partition, part.start))
         while self._reader.position().next_offset(part.topic, part.partition) < part.end:
@@ -201,7 +201,7 @@ class Archive(Protocol):
     def identity(self, topic: str) -> str:
         """The id of the topic that was archived, as its cluster called it; '' for one that it does not know."""
 
-    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range below the end, in order, in batches.
 
         Raises:
@@ -209,7 +209,7 @@ class Archive(Protocol):
                 is not there.
         """
 
-    def since(self, part: Range, time: int) -> int | None:
+    def since(self, part: OffsetRange, time: int) -> int | None:
         """The offset of the first record of a range at or after a time in ms since 1970, None when all are older.
 
         Raises:
@@ -253,7 +253,7 @@ class Suspect(NamedTuple):
 
 @dataclass(frozen=True)
 class BucketResult:
-    """Everything of a bucket's mark but its position, which the plan knows.
+    """Everything of a bucket's checkpoint but its position, which the plan knows.
 
     `rows` counts parked ones too, `checksum` leaves them out; `time` is the latest event time folded in. `wrong` is
     what seems to be stored otherwise, when rows were compared instead of written.
@@ -266,9 +266,9 @@ class BucketResult:
     parked: Mapping[str, Parked] = field(default_factory=dict)
     wrong: tuple[Suspect, ...] = ()
 
-    def mark(self, position: Position, token: str) -> Mark:
-        """The sealed mark of the bucket at a position."""
-        return Mark(position, self.checksum, token, Phase.SEALED, self.rows, self.parked, self.time)
+    def checkpoint(self, position: Position, token: str) -> Checkpoint:
+        """The sealed checkpoint of the bucket at a position."""
+        return Checkpoint(position, self.checksum, token, Phase.SEALED, self.rows, self.parked, self.time)
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -292,7 +292,7 @@ class BulkRow(NamedTuple):
 
 
 class BulkSink(Protocol):
-    """Writes rows of buckets whose mark says `bulk`; one thread uses it."""
+    """Writes rows of buckets whose checkpoint says `bulk`; one thread uses it."""
 
     def write(
         self, generation: Generation, bucket: int, columns: Fields, indexes: tuple[str, ...], rows: Iterable[BulkRow]
@@ -343,11 +343,11 @@ class BulkStore(ViewStore, Protocol):
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
         """The buckets that are whole, while the generation is `bulk`."""
 
-    def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
-        """Writes all marks with the phase `sealed`: at once on one server, bucket by bucket on several.
+    def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Writes all checkpoints with the phase `sealed`: at once on one server, bucket by bucket on several.
 
         Raises Fenced when a bucket is not `bulk` any more, InfrastructureError when it holds another number of rows
-        than its mark says.
+        than its checkpoint says.
         """
 
     def stored(self, views: Collection[str], seconds: float = math.inf) -> Stored:

@@ -1,4 +1,4 @@
-"""The values of the bucket protocol: generations, marks and flushes."""
+"""The values of the bucket protocol: generations, checkpoints and flushes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from leftfold.model.rows import Fields
 
 __all__ = [
     "BucketFlush",
+    "Checkpoint",
     "Generation",
-    "Mark",
     "Parked",
     "Phase",
     "Registry",
@@ -27,7 +27,8 @@ __all__ = [
 class Phase(StrEnum):
     """Where a generation is in its life: bulk → sealed → live → kept.
 
-    A held one is followed by tails and waits for its promotion; a pinned one stays as it is: a view as of some place.
+    A held one is followed by projectors and waits for its promotion; a pinned one stays as it is: a view as of some
+    place.
     """
 
     BULK = "bulk"
@@ -172,7 +173,7 @@ class While:
 
 
 @dataclass(frozen=True)
-class Mark:
+class Checkpoint:
     """What a bucket knows of itself; written in the same transaction as its rows.
 
     `checksum` is the sum of its rows' digests mod 2^128, `rows` how many there are, `token` names the last flush,
@@ -190,13 +191,14 @@ class Mark:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one read saw: which generation was live for the hash ('' = none), marks by bucket, and rows as asked.
+    """What one read saw: which generation was live for the hash ('' = none), checkpoints by bucket, and rows as asked.
 
-    Each row is at or after its bucket's mark here. A row's hash holds its columns and, when stream-keyed, `@version`.
+    Each row is at or after its bucket's checkpoint here. A row's hash holds its columns and, when stream-keyed,
+    `@version`.
     """
 
     live: str
-    marks: Mapping[int, Mark]
+    checkpoints: Mapping[int, Checkpoint]
     rows: tuple[Mapping[bytes, bytes] | None, ...]
 
 
@@ -217,7 +219,7 @@ class BucketFlush:
     generation: Generation
     bucket: int
     expected: str
-    mark: Mark
+    checkpoint: Checkpoint
     columns: Fields
     indexes: tuple[str, ...]
     changes: tuple[RowChange, ...] = ()
@@ -237,18 +239,22 @@ class Landed:
 NOTHING_TO_FLUSH = Landed(written=True)
 
 
-def covered(generation: Generation, marks: Mapping[int, Mark]) -> Position:
-    """What every bucket here has folded in: per partition the least of the marks concerned.
+def covered(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> Position:
+    """What every bucket here has folded in: per partition the least of the checkpoints concerned.
 
     Args:
-        marks: of all buckets, or of those that somebody folds; partitions that concern none of them are left out.
+        checkpoints: of all buckets, or of those that somebody folds; partitions that concern none of them are left out.
     """
     offsets: dict[str, dict[int, int]] = {}
     for topic, count in generation.topics.items():
         for partition in range(count):
-            concerned = [m for b, m in marks.items() if b == partition] if generation.stream_keyed else marks.values()
+            concerned = (
+                [m for b, m in checkpoints.items() if b == partition]
+                if generation.stream_keyed
+                else checkpoints.values()
+            )
             if not concerned:
                 continue
-            least = min(mark.position.next_offset(topic, partition) for mark in concerned)
+            least = min(checkpoint.position.next_offset(topic, partition) for checkpoint in concerned)
             offsets.setdefault(topic, {})[partition] = least
     return Position(offsets)

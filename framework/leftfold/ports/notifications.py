@@ -13,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
 
-__all__ = ["Bells", "LoopBell", "ThreadBell", "Waiters"]
+__all__ = ["LoopBell", "PositionNotifier", "ThreadBell", "Waiters"]
 
 
 W = TypeVar("W")
@@ -139,7 +139,7 @@ class LoopBell:
 AnyBell: TypeAlias = ThreadBell | LoopBell
 
 
-class Bells:
+class PositionNotifier:
     """Who listens to which generation, and what each still waits for; any thread may hang, take and ring."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.encoding import number_in
-from leftfold.model.position import Place
+from leftfold.model.position import RecordAddress
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import Headers, RawRecord
 from leftfold.safety import shown, veiled
@@ -25,13 +25,13 @@ __all__ = [
     "Reply",
     "Write",
     "dead_letter",
+    "handled_marker",
     "letters_in",
     "looked_at",
-    "mark",
     "offset_in",
-    "passed_over",
     "reason_of",
     "sent_again",
+    "skip_marker",
 ]
 
 
@@ -143,9 +143,9 @@ class Letter:
     begun: int | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RecordAddress:
         """Where it stands in the topic of dead letters."""
-        return Place(self.record.topic, self.record.partition, self.record.offset)
+        return RecordAddress(self.record.topic, self.record.partition, self.record.offset)
 
     @property
     def reason(self) -> str:
@@ -211,7 +211,7 @@ def letters_in(records: Iterable[RawRecord]) -> list[Letter]:
     return list(found.values())
 
 
-def mark(letter: Letter, how: str, why: str) -> Outgoing:
+def handled_marker(letter: Letter, how: str, why: str) -> Outgoing:
     """The record behind a letter, in its partition, which says what was done with it; the letter itself stays."""
     headers: HeaderList = [
         (_HANDLED, b"%d" % letter.record.offset),
@@ -221,9 +221,9 @@ def mark(letter: Letter, how: str, why: str) -> Outgoing:
     return Outgoing(letter.record.partition, letter.record.key, None, headers)
 
 
-def passed_over(letter: Letter, why: str) -> Outgoing:
+def skip_marker(letter: Letter, why: str) -> Outgoing:
     """The mark which says that restores pass over the event that a letter is about, where they cannot fold it."""
-    out = mark(letter, PASSED, why)
+    out = handled_marker(letter, PASSED, why)
     return out._replace(headers=[*out.headers, (_SOURCE, letter.source.encode())])
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from leftfold.model.position import Position
-from leftfold.ports.flush import BucketFlush, Generation, Mark, Registry, Snapshot, While
-from leftfold.ports.queries import Question
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Registry, Snapshot, While
+from leftfold.ports.queries import Query
 
-__all__ = ["AsyncBell", "Bell", "Flushing", "Headers", "LogReader", "RawRecord", "StateStore", "ViewStore"]
+__all__ = ["AsyncBell", "Flushing", "Headers", "LogReader", "RawRecord", "StateStore", "ViewStore", "Waiter"]
 
 A = TypeVar("A")
 
@@ -41,7 +41,7 @@ class LogReader(Protocol):
         """The id of each topic, '' = it has none; one that was made again has another. An absent one is left out."""
 
     def check(self, position: Position) -> None:
-        """Raises LogHole when somebody who read on from these offsets would miss records that are gone."""
+        """Raises LogGap when somebody who read on from these offsets would miss records that are gone."""
 
     def seek(self, position: Position) -> None:
         """Reads on from these offsets; only the partitions named here are read."""
@@ -57,7 +57,7 @@ class LogReader(Protocol):
 
 
 class StateStore(Protocol):
-    """The state records of one partition that a lane holds, by stream key."""
+    """The state records of one partition that a processor holds, by stream key."""
 
     def get(self, key: str) -> bytes | None:
         """The encoded state record, None when the stream does not exist."""
@@ -79,13 +79,13 @@ class Flushing(Protocol):
         """Waits for it: True when everything is written.
 
         False when a bucket's token is not the one the flush expects, or nobody knows because a connection was lost.
-        What is written then, the marks tell: one bucket's rows and mark are written all or none, and so are all
-        buckets of a flush where the store is one server. A store of several writes each bucket by itself. Who gets
-        False, or an error, reads the marks again and goes on from the least of them.
+        What is written then, the checkpoints tell: one bucket's rows and checkpoint are written all or none, and so are
+        all buckets of a flush where the store is one server. A store of several writes each bucket by itself. Who gets
+        False, or an error, reads the checkpoints again and goes on from the least of them.
         """
 
 
-class Bell(Protocol):
+class Waiter(Protocol):
     """Rings for one waiting thread when a flush may have reached what it waits for; it may ring too often."""
 
     def wait(self, seconds: float) -> None:
@@ -96,7 +96,7 @@ class Bell(Protocol):
 
 
 class AsyncBell(Protocol):
-    """A Bell for a coroutine."""
+    """A Waiter for a coroutine."""
 
     async def wait(self, seconds: float) -> None:
         """Returns when it has rung since the last wait, or after so long."""
@@ -106,7 +106,7 @@ class AsyncBell(Protocol):
 
 
 class ViewStore(Protocol):
-    """Rows, indexes, marks and the registry of views, under the bucket protocol."""
+    """Rows, indexes, checkpoints and the registry of views, under the bucket protocol."""
 
     def registry(self, view: str) -> Registry:
         """The generations of a view and which is live for each hash."""
@@ -118,18 +118,20 @@ class ViewStore(Protocol):
             while_: what must hold, too, when it lands.
         """
 
-    def marks(self, generation: Generation) -> dict[int, Mark]:
-        """The marks of a generation's buckets, without those that are missing.
+    def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
+        """The checkpoints of a generation's buckets, without those that are missing.
 
-        A mark that says `bulk` in a generation that is past it has lost its seal, and its bucket maybe rows: it is
-        missing, too. Snapshots leave such marks out as well.
+        A checkpoint that says `bulk` in a generation that is past it has lost its seal, and its bucket maybe rows: it
+        is missing, too. Snapshots leave such checkpoints out as well.
         """
 
-    def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
-        """Writes the marks of a new generation if none of them is there; False when one is."""
+    def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
+        """Writes the checkpoints of a new generation if none of them is there; False when one is."""
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """The rows named by (bucket, encoded key), their buckets' marks and the live generation, in one round trip."""
+        """The rows named by (bucket, encoded key), their buckets' checkpoints and the live generation, in one round
+        trip.
+        """
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         """`read` of several generations, in one round trip."""
@@ -137,13 +139,13 @@ class ViewStore(Protocol):
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """`read` for asyncio."""
 
-    def ask(self, question: Question[A], /) -> A:
+    def ask(self, question: Query[A], /) -> A:
         """The answer to any question of a reader, in one round trip."""
 
-    async def aask(self, question: Question[A], /) -> A:
+    async def aask(self, question: Query[A], /) -> A:
         """`ask` for asyncio."""
 
-    def listen(self, generation: Generation, wanted: Position | None, /) -> Bell:
+    def listen(self, generation: Generation, wanted: Position | None, /) -> Waiter:
         """A bell that rings from now on when a flush brings the generation to `wanted`; None = at every flush.
 
         It rings within 50 ms, too, for a flush whose notice was lost and when another generation goes live.
@@ -153,7 +155,8 @@ class ViewStore(Protocol):
         """`listen` for asyncio."""
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
-        """Sends rows, index moves and marks of many buckets of one generation; each bucket is written all or none.
+        """Sends rows, index moves and checkpoints of many buckets of one generation; each bucket is written all or
+        none.
 
         Nothing is sent when a token is known not to be the expected one. The next flush of the same generation waits
         for this one.
@@ -171,10 +174,10 @@ class ViewStore(Protocol):
     def unlink(self, generation: Generation) -> None:
         """Removes every key of a generation."""
 
-    def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+    def heartbeat(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
         """Says that a member of some groups lives for so many seconds more; returns each group's members, sorted.
 
-        0 seconds is a farewell. This decides who works, never where a fold goes on: the marks do.
+        0 seconds is a farewell. This decides who works, never where a fold goes on: the checkpoints do.
         """
 
     def close(self) -> None:

@@ -9,29 +9,45 @@ from typing import Generic, NamedTuple, TypeAlias
 from typing_extensions import TypeVar
 
 from leftfold.model.position import Position
-from leftfold.ports.flush import Generation, Mark, Registry, Snapshot
+from leftfold.ports.flush import Checkpoint, Generation, Registry, Snapshot
 
 __all__ = [
-    "Changed", "Changes", "Counting", "Counts", "Entries", "Entry", "Glance", "Inspection", "Listed", "Matches",
-    "Matching", "Question", "Range", "Recent", "Registered", "Rows", "Seen", "Standing",
+    "Changed",
+    "Changes",
+    "Counting",
+    "Counts",
+    "Entries",
+    "Entry",
+    "GetRow",
+    "IndexRange",
+    "Inspection",
+    "Listed",
+    "Matches",
+    "Matching",
+    "Query",
+    "Recent",
+    "Registered",
+    "RowResult",
+    "Rows",
+    "Standing",
 ]  # fmt: skip
 
 A_co = TypeVar("A_co", covariant=True)
 
 
-class Question(Generic[A_co]):
+class Query(Generic[A_co]):
     """Something a store answers in one round trip with an `A_co`."""
 
 
 @dataclass(frozen=True)
-class Registered(Question[Registry]):
+class Registered(Query[Registry]):
     """Which generations a view has, and which is live for each hash."""
 
     view: str
 
 
-class Seen(NamedTuple):
-    """The live generation ('' = none), whether the bucket has a mark, and the row's fields."""
+class RowResult(NamedTuple):
+    """The live generation ('' = none), whether the bucket has a checkpoint, and the row's fields."""
 
     live: str
     whole: bool
@@ -39,7 +55,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Glance(Question[Seen]):
+class GetRow(Query[RowResult]):
     """One row, for those who need not know how far its bucket is: the cheapest question there is."""
 
     generation: Generation
@@ -48,10 +64,10 @@ class Glance(Question[Seen]):
 
 
 @dataclass(frozen=True)
-class Rows(Question[Snapshot]):
-    """The rows named by (bucket, encoded key), the marks of their buckets and of `buckets`, and what is live.
+class Rows(Query[Snapshot]):
+    """The rows named by (bucket, encoded key), the checkpoints of their buckets and of `buckets`, and what is live.
 
-    No row is older than its bucket's mark in the answer.
+    No row is older than its bucket's checkpoint in the answer.
     """
 
     generation: Generation
@@ -60,7 +76,7 @@ class Rows(Question[Snapshot]):
 
 
 @dataclass(frozen=True)
-class Listed(Question[list[str]]):
+class Listed(Query[list[str]]):
     """Up to `limit` encoded row keys of a bucket behind `after` ('' = from the start), in byte order."""
 
     generation: Generation
@@ -70,7 +86,7 @@ class Listed(Question[list[str]]):
 
 
 @dataclass(frozen=True)
-class Range:
+class IndexRange:
     """Values of an indexed field as ordered text, from `low` to `high`.
 
     None is no bound on that side; it leaves out rows whose field is None, for those come before every value. The
@@ -93,7 +109,7 @@ class Matches:
 
 
 @dataclass(frozen=True)
-class Matching(Question[Matches]):
+class Matching(Query[Matches]):
     """The index entries in each range, per bucket in the order of value and key, or backwards.
 
     Args:
@@ -101,7 +117,7 @@ class Matching(Question[Matches]):
     """
 
     generation: Generation
-    ranges: tuple[Range, ...]
+    ranges: tuple[IndexRange, ...]
     limit: int | None = None
     backwards: bool = False
     buckets: tuple[int, ...] | None = None
@@ -116,15 +132,15 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Counting(Question[Counts]):
+class Counting(Query[Counts]):
     """How many rows are in each range, counted by the store."""
 
     generation: Generation
-    ranges: tuple[Range, ...]
+    ranges: tuple[IndexRange, ...]
 
 
 @dataclass(frozen=True)
-class Entries(Question[list[tuple[str, str]]]):
+class Entries(Query[list[tuple[str, str]]]):
     """Up to `limit` entries (ordered value, encoded key) of an index of a bucket, in order, whatever rows there are.
 
     They begin at `first`, itself included; ('', '') is before all.
@@ -144,11 +160,11 @@ Entry: TypeAlias = tuple[str, str]
 class Standing(NamedTuple):
     """All that is stored of a row: its fields, whether it is listed, and which of the entries asked for are there.
 
-    Nothing of it is older than the bucket's mark (None = it has none), and nothing newer if the mark is `still` the
-    same behind it.
+    Nothing of it is older than the bucket's checkpoint (None = it has none), and nothing newer if the checkpoint is
+    `still` the same behind it.
     """
 
-    mark: Mark | None
+    checkpoint: Checkpoint | None
     fields: Mapping[bytes, bytes] | None
     listed: bool
     entries: frozenset[Entry]
@@ -156,7 +172,7 @@ class Standing(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Inspection(Question[Standing]):
+class Inspection(Query[Standing]):
     """One row with its places in the key list and the indexes of its bucket."""
 
     generation: Generation
@@ -179,7 +195,8 @@ class Changed:
 
 @dataclass(frozen=True)
 class Recent:
-    """The live generation, and per bucket its mark's position (absent = no mark) and entries of its change stream.
+    """The live generation, and per bucket its checkpoint's position (absent = no checkpoint) and entries of its change
+    stream.
 
     The position was read before the entries, so every change up to it is in them or before them.
     """
@@ -190,7 +207,7 @@ class Recent:
 
 
 @dataclass(frozen=True)
-class Changes(Question[Recent]):
+class Changes(Query[Recent]):
     """Entries of the change streams of some buckets: from an id on, or backwards from before an id ('' = the end).
 
     The entry of the id comes first, so whoever reads on sees whether it is still there; if not, others may be gone too.

@@ -1,13 +1,14 @@
-"""Redis as the store of views: rows, indexes, marks and generations, on one server, behind sentinels or in a cluster.
+"""Redis as the store of views: rows, indexes, checkpoints and generations, on one server, behind sentinels or in a
+cluster.
 
-`RedisViewStore` implements the ViewStore port, `BulkSink` writes a generation that is being rebuilt. Everything of a
-bucket carries one hash tag, so nothing here asks for more than one slot except a flush of several buckets: that is one
-transaction on one server, and one per bucket in a cluster.
+`RedisViewStore` implements the ViewStore port, `RedisBulkSink` writes a generation that is being rebuilt. Everything of
+a bucket carries one hash tag, so nothing here asks for more than one slot except a flush of several buckets: that is
+one transaction on one server, and one per bucket in a cluster.
 """
 
-from leftfold.redis.bulk_load import BulkSink
+from leftfold.redis.bulk_load import RedisBulkSink
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.maintenance import refuse_eviction
 from leftfold.redis.store import RedisViewStore
 
-__all__ = ["BulkSink", "RedisSettings", "RedisViewStore", "refuse_eviction"]
+__all__ = ["RedisBulkSink", "RedisSettings", "RedisViewStore", "refuse_eviction"]

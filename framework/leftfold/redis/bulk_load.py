@@ -14,11 +14,11 @@ import redis
 from leftfold.errors import ContractError, Fenced, InfrastructureError
 from leftfold.model.rows import Fields
 from leftfold.ports.bulk import BucketResult, BulkRow
-from leftfold.ports.flush import Generation, Mark, Phase
+from leftfold.ports.flush import Checkpoint, Generation, Phase
 from leftfold.redis.connection.errors import (
-    Client,
     Elsewhere,
     Pipeline,
+    RedisClient,
     executed,
     refuse_errors,
     translated,
@@ -42,39 +42,41 @@ from leftfold.redis.connection.sync import PAUSE
 from leftfold.redis.connection.topology import topology_of
 from leftfold.redis.format import addition, encode_mark
 
-__all__ = ["BulkSink", "check_complete", "seal"]
+__all__ = ["RedisBulkSink", "check_complete", "seal"]
 
 
 _ATTEMPTS = 5
 
 
-def check_complete(generation: Generation, marks: Mapping[int, Mark]) -> None:
-    """Raises ContractError when the marks are not those of all buckets."""
-    if set(marks) != set(range(generation.buckets)):
-        raise ContractError(f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(marks)}")
+def check_complete(generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+    """Raises ContractError when the checkpoints are not those of all buckets."""
+    if set(checkpoints) != set(range(generation.buckets)):
+        raise ContractError(
+            f"{generation.view} {generation.id} has {generation.buckets} buckets, not {sorted(checkpoints)}"
+        )
 
 
-def seal(client: Client, generation: Generation, marks: Mapping[int, Mark], history: int) -> None:
-    """Writes the marks of some buckets with the phase `sealed`, in one transaction; in a cluster of one bucket.
+def seal(client: RedisClient, generation: Generation, checkpoints: Mapping[int, Checkpoint], history: int) -> None:
+    """Writes the checkpoints of some buckets with the phase `sealed`, in one transaction; in a cluster of one bucket.
 
     Their change streams begin here. A bucket needs no other one for its seal: a late chunk is written under a WATCH of
-    its own bucket's mark, and nobody follows the generation before the registry says that all of it is sealed.
+    its own bucket's checkpoint, and nobody follows the generation before the registry says that all of it is sealed.
 
     Raises:
-        Fenced: a bucket is not `bulk` any more.
-        InfrastructureError: a bucket holds another number of rows than its mark says; something was lost or unfinished.
+        Fenced: a bucket is not `bulk` any more. InfrastructureError: a bucket holds another number of rows than its
+        checkpoint says; something was lost or unfinished.
     """
     for _ in range(_ATTEMPTS):
         try:
             with client.pipeline() as pipe:
-                _check(pipe, generation, marks)
+                _check(pipe, generation, checkpoints)
                 pipe.multi()
-                for bucket, mark in marks.items():
-                    fields = encode_mark(replace(mark, phase=Phase.SEALED))
+                for bucket, checkpoint in checkpoints.items():
+                    fields = encode_mark(replace(checkpoint, phase=Phase.SEALED))
                     keys = BucketKeys(generation, bucket)
-                    pipe.execute_command("HSET", keys.mark, *fields)
-                    pipe.execute_command("HDEL", keys.mark, FINISHED)
-                    pipe.execute_command(*addition(keys.changes, mark.position, (), history))
+                    pipe.execute_command("HSET", keys.checkpoint, *fields)
+                    pipe.execute_command("HDEL", keys.checkpoint, FINISHED)
+                    pipe.execute_command(*addition(keys.changes, checkpoint.position, (), history))
                 pipe.execute()
                 return
         except redis.WatchError:
@@ -82,20 +84,20 @@ def seal(client: Client, generation: Generation, marks: Mapping[int, Mark], hist
     raise InfrastructureError(f"{generation.view} {generation.id} is still being written; end its tasks, then seal it")
 
 
-def _check(pipe: Pipeline, generation: Generation, marks: Mapping[int, Mark]) -> None:
-    places = {bucket: BucketKeys(generation, bucket) for bucket in marks}
-    pipe.watch(*(name for keys in places.values() for name in (keys.mark, keys.listed)))
+def _check(pipe: Pipeline, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+    places = {bucket: BucketKeys(generation, bucket) for bucket in checkpoints}
+    pipe.watch(*(name for keys in places.values() for name in (keys.checkpoint, keys.listed)))
     for bucket, keys in places.items():
         where = f"bucket {bucket} of {generation.view} {generation.id}"
-        phase: Any = pipe.execute_command("HGET", keys.mark, "phase")
+        phase: Any = pipe.execute_command("HGET", keys.checkpoint, "phase")
         if phase != Phase.BULK.value.encode():
             raise Fenced(
                 f"{where} is {phase.decode() if phase else 'gone'}, not bulk; someone else sealed or removed it"
             )
         rows: Any = pipe.execute_command("ZCARD", keys.listed)
-        if rows != marks[bucket].rows:
+        if rows != checkpoints[bucket].rows:
             raise InfrastructureError(
-                f"{where} holds {rows} rows where its tasks wrote {marks[bucket].rows}; "
+                f"{where} holds {rows} rows where its tasks wrote {checkpoints[bucket].rows}; "
                 f"build it again: leftfold rebuild {generation.view}"
             )
 
@@ -104,14 +106,14 @@ CHUNK_ROWS = 500
 CHUNK_BYTES = 512 * 1024
 
 
-class BulkSink:
-    """Writes rows of buckets whose mark says `bulk`, chunk by chunk; one thread uses it.
+class RedisBulkSink:
+    """Writes rows of buckets whose checkpoint says `bulk`, chunk by chunk; one thread uses it.
 
-    Each chunk is a transaction under a WATCH of the mark. A chunk is packed while the server works on the one before,
-    but never sent before the answer behind that one's EXEC said `bulk`: with two in flight, one could land behind a
-    seal. Of several attempts of one task, which write the same rows, the first to note its result in the mark has it;
-    the others notice that at their next chunk, write no more and take that result. A chunk that met a moving slot of a
-    cluster was not written, and is sent again to where the bucket is then.
+    Each chunk is a transaction under a WATCH of the checkpoint. A chunk is packed while the server works on the one
+    before, but never sent before the answer behind that one's EXEC said `bulk`: with two in flight, one could land
+    behind a seal. Of several attempts of one task, which write the same rows, the first to note its result in the
+    checkpoint has it; the others notice that at their next chunk, write no more and take that result. A chunk that met
+    a moving slot of a cluster was not written, and is sent again to where the bucket is then.
     """
 
     def __init__(self, settings: RedisSettings, dial: Dial = dial) -> None:
@@ -137,18 +139,18 @@ class BulkSink:
         """
         keys, count = BucketKeys(generation, bucket), 0
         packer, where = RowPacker(keys, columns), _where(generation, bucket)
-        with self._watching(keys.mark):
+        with self._watching(keys.checkpoint):
             for chunk in _chunks(rows):
                 commands = [MULTI, *_packed_chunk(chunk, packer, SortedSets(keys, indexes)), EXEC]
-                if self._confirm(keys.mark, where) is not None:
+                if self._confirm(keys.checkpoint, where) is not None:
                     return count
-                self._send(keys.mark, commands)
+                self._send(keys.checkpoint, commands)
                 count += len(chunk)
-            self._confirm(keys.mark, where)
+            self._confirm(keys.checkpoint, where)
         return count
 
     def finish(self, generation: Generation, result: BucketResult) -> BucketResult:
-        """Notes in the bucket's mark that all its rows are there; returns what is noted there.
+        """Notes in the bucket's checkpoint that all its rows are there; returns what is noted there.
 
         That is the result of another attempt if one was faster.
 
@@ -156,10 +158,13 @@ class BulkSink:
             Fenced: the bucket is sealed or gone.
         """
         keys, where = BucketKeys(generation, result.bucket), _where(generation, result.bucket)
-        with self._watching(keys.mark):
-            if (noted := self._confirm(keys.mark, where)) is None:
-                self._send(keys.mark, [MULTI, packed(b"HSET", keys.mark, FINISHED, result.to_json().encode()), EXEC])
-                noted = self._confirm(keys.mark, where)
+        with self._watching(keys.checkpoint):
+            if (noted := self._confirm(keys.checkpoint, where)) is None:
+                self._send(
+                    keys.checkpoint,
+                    [MULTI, packed(b"HSET", keys.checkpoint, FINISHED, result.to_json().encode()), EXEC],
+                )
+                noted = self._confirm(keys.checkpoint, where)
         return result if noted is None else BucketResult.from_json(noted)
 
     def close(self) -> None:
@@ -181,12 +186,12 @@ class BulkSink:
         return phase == Phase.BULK.value.encode()
 
     @contextmanager
-    def _watching(self, mark: bytes) -> Iterator[None]:
-        """Work on the bucket of a mark, which is watched first; what fails leaves no connection behind."""
+    def _watching(self, checkpoint: bytes) -> Iterator[None]:
+        """Work on the bucket of a checkpoint, which is watched first; what fails leaves no connection behind."""
         completed = False
         try:
-            self._go_to(mark)
-            self._send(mark, [UNWATCH])
+            self._go_to(checkpoint)
+            self._send(checkpoint, [UNWATCH])
             yield
             completed = True
         except InfrastructureError as error:
@@ -196,37 +201,37 @@ class BulkSink:
             if not completed:
                 self.close()
 
-    def _go_to(self, mark: bytes) -> None:
+    def _go_to(self, checkpoint: bytes) -> None:
         """Leaves a server that the next bucket is not on."""
         with translated(self._settings):
-            server = self._topology.server(mark).url
+            server = self._topology.server(checkpoint).url
         if server != self._at:
             self.close()
             self._at = server
 
-    def _send(self, mark: bytes, commands: list[bytes]) -> None:
+    def _send(self, checkpoint: bytes, commands: list[bytes]) -> None:
         """Sends commands, and behind them the WATCH under which the next ones go."""
         self._under_way = commands
         with translated(self._settings):
             if self._wire is None:
-                self._wire = self._topology.wire(mark, self._dial)
-            self._sent = [*commands, packed(b"WATCH", mark), packed(b"HMGET", mark, b"phase", FINISHED)]
+                self._wire = self._topology.wire(checkpoint, self._dial)
+            self._sent = [*commands, packed(b"WATCH", checkpoint), packed(b"HMGET", checkpoint, b"phase", FINISHED)]
             self._wire.send(self._sent)
 
-    def _confirm(self, mark: bytes, where: str) -> str | None:
+    def _confirm(self, checkpoint: bytes, where: str) -> str | None:
         """Waits until what is under way is done; what met a moving slot did nothing and is sent again.
 
         Returns:
-            What is noted in the mark of a bucket that is whole; then what was under way may have done nothing.
+            What is noted in the checkpoint of a bucket that is whole; then what was under way may have done nothing.
         """
         deadline, chunk, again = time.monotonic() + self._settings.timeout, self._under_way, False
         while True:
             try:
                 if again:
-                    self._send(mark, [UNWATCH])
+                    self._send(checkpoint, [UNWATCH])
                     if (noted := self._check(where)) is not None:
                         return noted
-                    self._send(mark, chunk)
+                    self._send(checkpoint, chunk)
                 return self._check(where)
             except Elsewhere as error:
                 self.close()

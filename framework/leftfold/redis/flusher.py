@@ -35,8 +35,8 @@ __all__ = ["Flight", "Flusher", "Flushers", "commands_of"]
 class Flight:
     """A flush that is on its way; it lands when somebody asks, or when the next one of its flusher begins."""
 
-    def __init__(self, flusher: Flusher, marks: Sequence[bytes]) -> None:
-        self._flusher, self.marks = flusher, marks
+    def __init__(self, flusher: Flusher, checkpoints: Sequence[bytes]) -> None:
+        self._flusher, self.checkpoints = flusher, checkpoints
         self.commands, self.replies = list[bytes](), list[Any]()
         self.outcome: bool | BaseException | None = None
 
@@ -53,7 +53,7 @@ class Flight:
 
 
 class Flusher:
-    """Flushes one set of buckets over its own connection, which keeps their marks watched between flushes.
+    """Flushes one set of buckets over its own connection, which keeps their checkpoints watched between flushes.
 
     WATCH alone fences nobody: it says that nothing changed since the WATCH, not since this writer's last flush. So the
     token behind each WATCH is compared with the one the writer expects before anything is sent. EXEC ends every WATCH,
@@ -76,9 +76,10 @@ class Flusher:
         return self.begin(flushes).landed()
 
     def begin(self, flushes: Sequence[BucketFlush]) -> Flight:
-        """Sends everything, or nothing where it lands as False: another writer's token, a lost mark or connection.
+        """Sends everything, or nothing where it lands as False: another writer's token, a lost checkpoint or
+        connection.
 
-        A connection lost behind EXEC leaves the outcome unknown; that is False too, because the marks then tell.
+        A connection lost behind EXEC leaves the outcome unknown; that is False too, because the checkpoints then tell.
 
         Raises:
             InfrastructureError: the server cannot be reached or refuses to write, here or when it lands; nothing was
@@ -88,8 +89,8 @@ class Flusher:
         with self._lock:
             if self._flight is not None:
                 self.land(self._flight)
-            flight = Flight(self, [BucketKeys(f.generation, f.bucket).mark for f in flushes])
-            wire = self._connected(flight.marks[0])
+            flight = Flight(self, [BucketKeys(f.generation, f.bucket).checkpoint for f in flushes])
+            wire = self._connected(flight.checkpoints[0])
             with self._settling(flight):
                 self._send(wire, flight, flushes)
             if isinstance(flight.outcome, BaseException):
@@ -108,10 +109,10 @@ class Flusher:
         with self._lock:
             if self._flight is not None:
                 self.land(self._flight)
-            flight = Flight(self, [BucketKeys(f.generation, f.bucket).mark for f in flushes])
-            wire = self._connected(flight.marks[0])
+            flight = Flight(self, [BucketKeys(f.generation, f.bucket).checkpoint for f in flushes])
+            wire = self._connected(flight.checkpoints[0])
             with self._settling(flight):
-                self._look(wire, flight.marks)
+                self._look(wire, flight.checkpoints)
             if isinstance(flight.outcome, BaseException):
                 raise flight.outcome
             ready = flight.outcome is None and self.still_mine(flushes, self._seen)
@@ -129,7 +130,7 @@ class Flusher:
                 if self._wire is None:
                     raise ConnectionResetError("closed")
                 replies = flight.replies + self._wire.receive(within=within)
-                self._remember(flight.marks, replies, [*flight.commands, *_watch(flight.marks)])
+                self._remember(flight.checkpoints, replies, [*flight.commands, *_watch(flight.checkpoints)])
                 flight.outcome = executed(self._settings, replies[len(flight.commands) - 1], flight.commands)
 
     @property
@@ -143,8 +144,8 @@ class Flusher:
             self._drop()
 
     def still_mine(self, flushes: Sequence[BucketFlush], tokens: dict[bytes, bytes | None]) -> bool:
-        """Whether every mark is there and has the token that its flush expects."""
-        expected = {BucketKeys(f.generation, f.bucket).mark: f.expected.encode() for f in flushes}
+        """Whether every checkpoint is there and has the token that its flush expects."""
+        expected = {BucketKeys(f.generation, f.bucket).checkpoint: f.expected.encode() for f in flushes}
         return tokens == expected
 
     def commands(self, flushes: Sequence[BucketFlush]) -> list[bytes]:
@@ -158,20 +159,20 @@ class Flusher:
         return [MULTI, *commands, EXEC]
 
     def _send(self, wire: Wire, flight: Flight, flushes: Sequence[BucketFlush]) -> None:
-        marks = flight.marks
-        self._look(wire, marks)
+        checkpoints = flight.checkpoints
+        self._look(wire, checkpoints)
         tokens, self._seen = self._seen, {}
         if not self.still_mine(flushes, tokens):
             flight.outcome = False
             return
         flight.commands = self.commands(flushes)
-        flight.replies = wire.begin(flight.commands + _watch(marks))
+        flight.replies = wire.begin(flight.commands + _watch(checkpoints))
 
-    def _look(self, wire: Wire, marks: Sequence[bytes]) -> None:
-        """Watches the marks and reads their tokens, unless that rode behind the flush before."""
-        if self._seen.keys() != set(marks):
-            commands = [UNWATCH, *_watch(marks)]
-            self._remember(marks, wire.exchange(commands), commands)
+    def _look(self, wire: Wire, checkpoints: Sequence[bytes]) -> None:
+        """Watches the checkpoints and reads their tokens, unless that rode behind the flush before."""
+        if self._seen.keys() != set(checkpoints):
+            commands = [UNWATCH, *_watch(checkpoints)]
+            self._remember(checkpoints, wire.exchange(commands), commands)
 
     @contextmanager
     def _settling(self, flight: Flight) -> Iterator[None]:
@@ -189,9 +190,9 @@ class Flusher:
             if not isinstance(error, Exception):
                 raise
 
-    def _remember(self, marks: Sequence[bytes], replies: Sequence[Any], commands: Sequence[bytes]) -> None:
+    def _remember(self, checkpoints: Sequence[bytes], replies: Sequence[Any], commands: Sequence[bytes]) -> None:
         refuse_errors(self._settings, replies, commands)
-        self._seen = dict(zip(marks, replies[-len(marks) :], strict=True))
+        self._seen = dict(zip(checkpoints, replies[-len(checkpoints) :], strict=True))
 
     def _connected(self, key: bytes) -> Wire:
         if self._wire is None:
@@ -210,21 +211,21 @@ class Flusher:
         self._wire, self._seen, self._flight = None, {}, None
 
 
-def _watch(marks: Sequence[bytes]) -> list[bytes]:
-    return [packed(b"WATCH", *marks), *(packed(b"HGET", mark, b"token") for mark in marks)]
+def _watch(checkpoints: Sequence[bytes]) -> list[bytes]:
+    return [packed(b"WATCH", *checkpoints), *(packed(b"HGET", checkpoint, b"token") for checkpoint in checkpoints)]
 
 
 def notices(flushes: Sequence[BucketFlush]) -> Iterator[bytes]:
     """What tells those who wait that a generation came further, and how far; one message for all buckets."""
     reached: dict[bytes, list[Position]] = {}
     for flush in flushes:
-        reached.setdefault(channel(flush.generation.view, flush.generation.id), []).append(flush.mark.position)
+        reached.setdefault(channel(flush.generation.view, flush.generation.id), []).append(flush.checkpoint.position)
     for name, positions in reached.items():
         yield packed(b"PUBLISH", name, Position.union(positions).to_json().encode())
 
 
 def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:
-    """What a flush does to one bucket: rows, key list, indexes, stream of changes, and the mark last."""
+    """What a flush does to one bucket: rows, key list, indexes, stream of changes, and the checkpoint last."""
     keys = BucketKeys(flush.generation, flush.bucket)
     rows, sets = RowPacker(keys, flush.columns), SortedSets(keys, flush.indexes)
     for change in flush.changes:
@@ -237,8 +238,10 @@ def commands_of(flush: BucketFlush, history: int) -> Iterator[bytes]:
         sets.move(change.key, change.before, change.after)
     yield from sets.commands()
     if flush.changes:
-        yield packed(*addition(keys.changes, flush.mark.position, (change.key for change in flush.changes), history))
-    yield packed(b"HSET", keys.mark, *encode_mark(flush.mark))
+        yield packed(
+            *addition(keys.changes, flush.checkpoint.position, (change.key for change in flush.changes), history)
+        )
+    yield packed(b"HSET", keys.checkpoint, *encode_mark(flush.checkpoint))
 
 
 NOTHING_WRITTEN = Landed(written=False)
@@ -257,7 +260,7 @@ class Flights:
         self._flights, self._errors, self._patience = flights, list(errors), patience
 
     def landed(self) -> bool:
-        """Waits for all of them: True when everything is written; what is written otherwise, the marks tell."""
+        """Waits for all of them: True when everything is written; what is written otherwise, the checkpoints tell."""
         landed, deadline = [], time.monotonic() + self._patience
         for flight in self._flights:
             try:

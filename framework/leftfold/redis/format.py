@@ -11,9 +11,9 @@ import redis
 
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
-from leftfold.ports.flush import Generation, Mark, Parked, Phase, Registry
+from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Registry
 from leftfold.ports.queries import Changed, Changes, Recent
-from leftfold.redis.connection.errors import Client, Pipeline
+from leftfold.redis.connection.errors import Pipeline, RedisClient
 from leftfold.redis.connection.protocol import BucketKeys, Command, ask_live, hash_of, live_in, registry_key
 
 __all__ = ["Recently", "addition", "change_registry", "decoded", "encode_mark", "read_mark"]
@@ -39,7 +39,7 @@ class Recently:
         self.commands: list[Command] = [ask_live(asked.generation)]
         for bucket, id_ in asked.ids.items():
             keys = BucketKeys(asked.generation, bucket)
-            self.commands += (("HGET", keys.mark, POSITION), self._page(keys.changes, id_))
+            self.commands += (("HGET", keys.checkpoint, POSITION), self._page(keys.changes, id_))
 
     def answer(self, replies: Sequence[Any]) -> Recent:
         """What the replies say."""
@@ -61,22 +61,22 @@ def _changed(entry: Sequence[Any]) -> Changed:
     return Changed(id_.decode(), Position.from_json(fields[POSITION]), tuple(fields[KEYS].decode().split()))
 
 
-def encode_mark(mark: Mark) -> tuple[bytes, ...]:
-    """Field names and values in turn, every field of the mark."""
-    parked = json.dumps({key: asdict(why) for key, why in mark.parked.items()}) if mark.parked else "{}"
+def encode_mark(checkpoint: Checkpoint) -> tuple[bytes, ...]:
+    """Field names and values in turn, every field of the checkpoint."""
+    parked = json.dumps({key: asdict(why) for key, why in checkpoint.parked.items()}) if checkpoint.parked else "{}"
     return (
-        b"position", mark.position.to_json().encode(),
-        b"checksum", b"%032x" % mark.checksum,
-        b"token", mark.token.encode(),
-        b"phase", mark.phase.value.encode(),
-        b"rows", b"%d" % mark.rows,
+        b"position", checkpoint.position.to_json().encode(),
+        b"checksum", b"%032x" % checkpoint.checksum,
+        b"token", checkpoint.token.encode(),
+        b"phase", checkpoint.phase.value.encode(),
+        b"rows", b"%d" % checkpoint.rows,
         b"parked", parked.encode(),
-        b"time", mark.time.encode(),
+        b"time", checkpoint.time.encode(),
     )  # fmt: skip
 
 
-def read_mark(fields: Mapping[bytes, bytes], where: str) -> Mark:
-    """The mark behind a hash.
+def read_mark(fields: Mapping[bytes, bytes], where: str) -> Checkpoint:
+    """The checkpoint behind a hash.
 
     Args:
         where: named in errors.
@@ -85,7 +85,7 @@ def read_mark(fields: Mapping[bytes, bytes], where: str) -> Mark:
         ContractError: a field is missing or unreadable.
     """
     try:
-        return Mark(
+        return Checkpoint(
             position=Position.from_json(fields[b"position"]),
             checksum=int(fields[b"checksum"], 16),
             token=fields[b"token"].decode(),
@@ -101,24 +101,24 @@ def read_mark(fields: Mapping[bytes, bytes], where: str) -> Mark:
 _LIVE, _GENERATION = b"live:", b"g:"
 
 
-def read_registry(client: Client | Pipeline, view: str) -> Registry:
+def read_registry(client: RedisClient | Pipeline, view: str) -> Registry:
     """The registry as it stands."""
     fields: Any = client.execute_command("HGETALL", registry_key(view))
     return decoded(view, fields)
 
 
 def change_registry(
-    client: Client,
+    client: RedisClient,
     view: str,
     before: Registry,
     after: Registry,
-    marks: Sequence[bytes] = (),
+    checkpoints: Sequence[bytes] = (),
     holds: Callable[[], bool] = lambda: True,
 ) -> bool:
     """Replaces the registry if it is still `before`; fields this version does not know stay as they are.
 
     Args:
-        marks: keys that must not change from when `holds` is asked until this lands.
+        checkpoints: keys that must not change from when `holds` is asked until this lands.
     """
     old, new = _encoded(before), _encoded(after)
     gone = [field for field in old if field not in new]
@@ -126,7 +126,7 @@ def change_registry(
     key = registry_key(view)
     try:
         with client.pipeline() as pipe:
-            pipe.watch(key, *marks)
+            pipe.watch(key, *checkpoints)
             if read_registry(pipe, view) != before or not holds():
                 return False
             pipe.multi()

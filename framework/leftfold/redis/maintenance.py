@@ -9,7 +9,7 @@ from typing import Any
 
 from leftfold.errors import ConfigurationError
 from leftfold.ports.bulk import Registries, Stored
-from leftfold.redis.connection.errors import Client, Part, translated
+from leftfold.redis.connection.errors import Part, RedisClient, translated
 from leftfold.redis.connection.protocol import (
     OF_BUCKETS,
     REGISTRIES,
@@ -75,7 +75,7 @@ _AT_ONCE = 1000
 """How many keys a server looks at before it serves others."""
 
 
-def stored(client: Client, topology: Topology, views: Collection[str], seconds: float) -> Stored:
+def stored(client: RedisClient, topology: Topology, views: Collection[str], seconds: float) -> Stored:
     """The generations of some views that have keys on any server.
 
     While the slots of a cluster move, a bucket may be found on two servers; that counts once.
@@ -89,7 +89,7 @@ def stored(client: Client, topology: Topology, views: Collection[str], seconds: 
     return Stored(buckets, look.whole)
 
 
-def registered(client: Client, topology: Topology, seconds: float) -> Registries:
+def registered(client: RedisClient, topology: Topology, seconds: float) -> Registries:
     """The views of which any server has a registry."""
     look = _Look(client, topology, seconds)
     views = {view for keys in look.keys("MATCH", REGISTRIES, "TYPE", "hash") for view in map(registered_view, keys)}
@@ -99,7 +99,7 @@ def registered(client: Client, topology: Topology, seconds: float) -> Registries
 class _Look:
     """A look through the keys of every server, for so many seconds at most; `whole` says whether it came to its end."""
 
-    def __init__(self, client: Client, topology: Topology, seconds: float) -> None:
+    def __init__(self, client: RedisClient, topology: Topology, seconds: float) -> None:
         self._client, self._topology, self._until = client, topology, time.monotonic() + seconds
         self.whole = False
 
@@ -118,7 +118,7 @@ class _Look:
         self.whole = True
 
 
-def _scanned(client: Client, what: Sequence[Part]) -> Iterator[list[bytes]]:
+def _scanned(client: RedisClient, what: Sequence[Part]) -> Iterator[list[bytes]]:
     """Chosen keys of one server, in portions."""
     cursor = 0
     while True:
@@ -132,12 +132,12 @@ def _scanned(client: Client, what: Sequence[Part]) -> Iterator[list[bytes]]:
 _CHUNK = 500
 
 
-def unlink_bucket(client: Client, keys: BucketKeys) -> None:
+def unlink_bucket(client: RedisClient, keys: BucketKeys) -> None:
     """Removes every key of a bucket; when interrupted, running it again removes the rest.
 
-    The mark goes first, which fences every writer; then the indexes, which are named after fields of the rows.
+    The checkpoint goes first, which fences every writer; then the indexes, which are named after fields of the rows.
     """
-    client.execute_command("UNLINK", keys.mark, keys.changes)
+    client.execute_command("UNLINK", keys.checkpoint, keys.changes)
     while listed := _first(client, keys):
         rows = [keys.rows + key for key in listed]
         fields: Any = client.execute_command("HKEYS", rows[0])
@@ -149,6 +149,6 @@ def unlink_bucket(client: Client, keys: BucketKeys) -> None:
             pipe.execute()
 
 
-def _first(client: Client, keys: BucketKeys) -> list[bytes]:
+def _first(client: RedisClient, keys: BucketKeys) -> list[bytes]:
     listed: list[bytes] = client.execute_command("ZRANGE", keys.listed, 0, _CHUNK - 1)
     return listed

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.model.position import Position
 from leftfold.ports.flush import Generation
-from leftfold.ports.notifications import Bells, ThreadBell
+from leftfold.ports.notifications import PositionNotifier, ThreadBell
 from leftfold.ports.queries import Rows
 from leftfold.redis.connection.asyncio import Line, open_line
 from leftfold.redis.connection.cluster_asyncio import open_asker
@@ -19,7 +19,7 @@ from leftfold.redis.connection.errors import refuse_errors, unreachable
 from leftfold.redis.connection.protocol import Asker, channel, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology
-from leftfold.redis.reads import worded
+from leftfold.redis.reads import compile_query
 
 __all__ = ["Background", "LoopClients", "Subscriber"]
 
@@ -31,16 +31,16 @@ LINGER_SECONDS = 10.0
 class Subscriber:
     """Hears of flushes and rings `bells`; it is connected only while somebody waits, and a little longer.
 
-    A notice can be lost, since Redis delivers at most once. So while somebody waits, the marks are read every 50 ms,
-    once for all who wait for a generation; that also finds out when another one goes live.
+    A notice can be lost, since Redis delivers at most once. So while somebody waits, the checkpoints are read every 50
+    ms, once for all who wait for a generation; that also finds out when another one goes live.
 
     Args:
-        net: seconds between two looks at the marks.
+        net: seconds between two looks at the checkpoints.
     """
 
     def __init__(self, settings: RedisSettings, asker: Asker, topology: Topology, net: float = NET_SECONDS) -> None:
         self._settings, self._asker, self._topology, self._seconds = settings, asker, topology, net
-        self.bells = Bells()
+        self.bells = PositionNotifier()
         self._line: Line | None = None
         self._opening = asyncio.Lock()
         self._heard: dict[bytes, tuple[str, str]] = {}
@@ -111,7 +111,7 @@ class Subscriber:
             self.bells.reached(view, id_, Position.from_json(message))
 
     async def _look_after(self) -> None:
-        """Looks at the marks for those who wait, connects again when the line is lost, and hangs up in the end."""
+        """Reads checkpoints for waiting readers, reconnects when the line is lost, and closes it in the end."""
         while not self._is_over():
             await asyncio.sleep(self._seconds)
             awaited = self.bells.generations()
@@ -129,17 +129,17 @@ class Subscriber:
     async def _look(self, generation: Generation) -> None:
         try:
             whole = tuple(range(generation.buckets))
-            snapshot = await self._asker.ask(worded(Rows(generation, (), whole)))
+            snapshot = await self._asker.ask(compile_query(Rows(generation, (), whole)))
         except LeftfoldError:
             self.bells.changed(generation.view)  # whoever waits reads again, and is told of it there
             return
-        if snapshot.live != generation.id or len(snapshot.marks) < generation.buckets:
+        if snapshot.live != generation.id or len(snapshot.checkpoints) < generation.buckets:
             self.bells.changed(generation.view)
             return
-        tokens = tuple([mark.token for mark in snapshot.marks.values()])
+        tokens = tuple([checkpoint.token for checkpoint in snapshot.checkpoints.values()])
         if self._tokens.get(generation.id) != tokens:
             self._tokens = {generation.id: tokens} | self._tokens
-            position = Position.union(mark.position for mark in snapshot.marks.values())
+            position = Position.union(checkpoint.position for checkpoint in snapshot.checkpoints.values())
             self.bells.reached(generation.view, generation.id, position)
 
     async def _reconnect(self, awaited: Iterable[Generation]) -> None:
@@ -149,7 +149,7 @@ class Subscriber:
             async with self._opening:
                 await self._subscribe(awaited)
         except LeftfoldError:
-            return  # the marks are looked at meanwhile, and the next round tries again
+            return  # the checkpoints are looked at meanwhile, and the next round tries again
 
     async def _hang_up(self) -> None:
         line, self._line = self._line, None

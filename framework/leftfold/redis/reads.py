@@ -6,29 +6,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from leftfold.ports.flush import Generation, Mark, Phase, Registry, Snapshot
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, Snapshot
 from leftfold.ports.queries import (
     Changes,
     Counting,
     Counts,
     Entries,
-    Glance,
+    GetRow,
+    IndexRange,
     Inspection,
     Listed,
     Matches,
     Matching,
-    Question,
-    Range,
+    Query,
     Recent,
     Registered,
+    RowResult,
     Rows,
-    Seen,
     Standing,
 )
 from leftfold.redis.connection.protocol import (
     BucketKeys,
     Command,
-    Wording,
+    RedisQuery,
     ask_live,
     entry,
     escaped,
@@ -39,7 +39,7 @@ from leftfold.redis.connection.protocol import (
 )
 from leftfold.redis.format import Recently, decoded, read_mark
 
-__all__ = ["Glimpse", "SnapshotQuery", "worded"]
+__all__ = ["Glimpse", "SnapshotQuery", "compile_query"]
 
 
 PHASE, BULK = b"phase", Phase.BULK.value.encode()
@@ -56,10 +56,10 @@ class SnapshotQuery:
             if bucket not in places:
                 places[bucket] = BucketKeys(generation, bucket)
             if bucket not in behind:
-                behind[bucket] = ("HEXISTS", places[bucket].mark, "token")
+                behind[bucket] = ("HEXISTS", places[bucket].checkpoint, "token")
         self._buckets, self._behind = list(places), list(behind)
         self.commands: list[Command] = [ask_live(generation)]
-        self.commands += [("HGETALL", place.mark) for place in places.values()]
+        self.commands += [("HGETALL", place.checkpoint) for place in places.values()]
         self.commands += [("HGETALL", places[bucket].row(key)) for bucket, key in keys]
         self.commands += behind.values()
 
@@ -72,44 +72,44 @@ class SnapshotQuery:
                 del found[bucket]
         return Snapshot(
             live=live_in(replies[0]),
-            marks=read_marks(self._generation, found),
+            checkpoints=read_marks(self._generation, found),
             rows=tuple([hash_of(reply) or None for reply in replies[1 + count : rows]]),
         )
 
 
 class Glimpse:
-    """`Glance` in Redis' words; a mark behind the row is enough where nobody asks how far it is."""
+    """`GetRow` in Redis' words; a checkpoint behind the row is enough where nobody asks how far it is."""
 
-    def __init__(self, asked: Glance) -> None:
+    def __init__(self, asked: GetRow) -> None:
         self._generation = asked.generation
         keys = BucketKeys(asked.generation, asked.bucket)
         self.commands: list[Command] = [
             ask_live(asked.generation),
             ("HGETALL", keys.row(asked.key)),
-            ("HGET", keys.mark, PHASE),
+            ("HGET", keys.checkpoint, PHASE),
         ]
 
-    def answer(self, replies: Sequence[Any]) -> Seen:
+    def answer(self, replies: Sequence[Any]) -> RowResult:
         """What the replies say."""
         live, fields, phase = replies
-        return Seen(live_in(live), counts_in(self._generation, phase), hash_of(fields) or None)
+        return RowResult(live_in(live), counts_in(self._generation, phase), hash_of(fields) or None)
 
 
-class _Marks(Mapping[int, Mark]):
+class _Marks(Mapping[int, Checkpoint]):
     """Marks that are read when somebody looks at them; most reads only ask whether they are there."""
 
     def __init__(self, generation: Generation, replies: Mapping[int, Any]) -> None:
         self._generation = generation
         hashes = {bucket: hash_of(reply) for bucket, reply in replies.items() if reply}
         self._hashes = {b: fields for b, fields in hashes.items() if counts_in(generation, fields.get(PHASE, b""))}
-        self._marks: dict[int, Mark] = {}
+        self._marks: dict[int, Checkpoint] = {}
 
-    def __getitem__(self, bucket: int) -> Mark:
-        mark = self._marks.get(bucket)
-        if mark is None:
+    def __getitem__(self, bucket: int) -> Checkpoint:
+        checkpoint = self._marks.get(bucket)
+        if checkpoint is None:
             where = f"bucket {bucket} of {self._generation.view} {self._generation.id}"
-            mark = self._marks[bucket] = read_mark(self._hashes[bucket], where)
-        return mark
+            checkpoint = self._marks[bucket] = read_mark(self._hashes[bucket], where)
+        return checkpoint
 
     def __contains__(self, bucket: object) -> bool:
         return bucket in self._hashes
@@ -121,8 +121,10 @@ class _Marks(Mapping[int, Mark]):
         return len(self._hashes)
 
 
-def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[int, Mark]:
-    """The marks of some buckets from the replies to HGETALL, without those that are missing or have lost their seal."""
+def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[int, Checkpoint]:
+    """The checkpoints of some buckets from the replies to HGETALL, without those that are missing or have lost their
+    seal.
+    """
     return _Marks(generation, replies)
 
 
@@ -135,16 +137,17 @@ Spread = Matching | Counting | Changes
 
 
 class Guarded:
-    """Looks at every bucket's mark behind what was asked for, and calls the generation not live where one is missing.
+    """Looks at every bucket's checkpoint behind what was asked for, and calls the generation not live where one is
+    missing.
 
     The live pointer is on another node and says nothing of the moment when the others answered. Marks are removed
-    before anything else of a bucket, so what was found before a mark was whole.
+    before anything else of a bucket, so what was found before a checkpoint was whole.
     """
 
-    def __init__(self, asked: Spread, wording: Wording[Any]) -> None:
-        self._generation, self._wording = asked.generation, wording
-        marks = (BucketKeys(asked.generation, bucket).mark for bucket in _buckets(asked))
-        self.commands: list[Command] = [*wording.commands, *(("HGET", mark, PHASE) for mark in marks)]
+    def __init__(self, asked: Spread, query: RedisQuery[Any]) -> None:
+        self._generation, self._wording = asked.generation, query
+        checkpoints = (BucketKeys(asked.generation, bucket).checkpoint for bucket in _buckets(asked))
+        self.commands: list[Command] = [*query.commands, *(("HGET", checkpoint, PHASE) for checkpoint in checkpoints)]
 
     def answer(self, replies: Sequence[Any]) -> Matches | Counts | Recent:
         """What the replies say."""
@@ -176,47 +179,47 @@ class EntriesFrom:
 
 
 class Inspecting:
-    """`Inspection` in Redis' words: the mark before all, and its token once more behind."""
+    """`Inspection` in Redis' words: the checkpoint before all, and its token once more behind."""
 
     def __init__(self, asked: Inspection) -> None:
         self._asked = asked
         keys = BucketKeys(asked.generation, asked.bucket)
         self.commands: list[Command] = [
-            ("HGETALL", keys.mark),
+            ("HGETALL", keys.checkpoint),
             ("HGETALL", keys.row(asked.key)),
             ("ZSCORE", keys.listed, asked.key),
             *(("ZSCORE", keys.index(index), entry(value, asked.key)) for index, value in asked.entries),
-            ("HGET", keys.mark, "token"),
+            ("HGET", keys.checkpoint, "token"),
         ]
 
     def answer(self, replies: Sequence[Any]) -> Standing:
         """What the replies say."""
         whole, fields, listed, *scores, token = replies
         asked = self._asked
-        mark = read_marks(asked.generation, {asked.bucket: whole}).get(asked.bucket)
+        checkpoint = read_marks(asked.generation, {asked.bucket: whole}).get(asked.bucket)
         return Standing(
-            mark,
+            checkpoint,
             hash_of(fields) or None,
             listed is not None,
             frozenset(entry for entry, score in zip(asked.entries, scores, strict=True) if score is not None),
-            mark is not None and token is not None and token.decode() == mark.token,
+            checkpoint is not None and token is not None and token.decode() == checkpoint.token,
         )
 
 
 A = TypeVar("A")
 
 
-def worded(question: Question[A], *, spread: bool = False) -> Wording[A]:
+def compile_query(question: Query[A], *, spread: bool = False) -> RedisQuery[A]:
     """The commands of a question, and how to read their replies.
 
     Args:
         spread: keys are on several servers, which do not answer in one order.
     """
-    wording: Wording[A] = _WORDINGS[type(question)](question)
+    query: RedisQuery[A] = _WORDINGS[type(question)](question)
     if spread and isinstance(question, Spread):
-        guarded: Any = Guarded(question, wording)
-        wording = guarded
-    return wording
+        guarded: Any = Guarded(question, query)
+        query = guarded
+    return query
 
 
 class _Registered:
@@ -273,7 +276,7 @@ class _Counting:
         return Counts(live_in(replies[0]), tuple(totals))
 
 
-def _ends(range_: Range) -> tuple[bytes, bytes]:
+def _ends(range_: IndexRange) -> tuple[bytes, bytes]:
     """The ends of a range among members `value NUL key`: no key begins with a byte from DEL on, nor with a NUL."""
     low, high = (None if text is None else escaped(text) for text in (range_.low, range_.high))
     start = b"[=" if low is None else b"[%b\0\x7f" % low if range_.above_low else b"[%b\0" % low
@@ -281,9 +284,9 @@ def _ends(range_: Range) -> tuple[bytes, bytes]:
     return start, end
 
 
-_WORDINGS: dict[type, Callable[[Any], Wording[Any]]] = {
+_WORDINGS: dict[type, Callable[[Any], RedisQuery[Any]]] = {
     Registered: _Registered,
-    Glance: Glimpse,
+    GetRow: Glimpse,
     Rows: lambda asked: SnapshotQuery(asked.generation, asked.keys, asked.buckets),
     Listed: _Listed,
     Matching: _Matching,

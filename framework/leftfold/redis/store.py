@@ -12,13 +12,13 @@ import redis
 
 from leftfold.model.position import Position
 from leftfold.ports.bulk import BucketResult, Registries, Stored
-from leftfold.ports.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Mark, Phase, Registry, Snapshot, While
+from leftfold.ports.flush import NOTHING_TO_FLUSH, BucketFlush, Checkpoint, Generation, Phase, Registry, Snapshot, While
 from leftfold.ports.notifications import LoopBell, ThreadBell
 from leftfold.ports.protocols import Flushing
-from leftfold.ports.queries import Listed, Matching, Question, Range, Registered, Rows
+from leftfold.ports.queries import IndexRange, Listed, Matching, Query, Registered, Rows
 from leftfold.redis.bulk_load import check_complete, seal
 from leftfold.redis.connection.cluster_asyncio import open_client
-from leftfold.redis.connection.errors import Client, translated
+from leftfold.redis.connection.errors import RedisClient, translated
 from leftfold.redis.connection.protocol import FINISHED, BucketKeys, Dial, dial, members_key
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import settled
@@ -27,12 +27,12 @@ from leftfold.redis.flusher import Flushers
 from leftfold.redis.format import addition, change_registry, encode_mark
 from leftfold.redis.maintenance import registered, stored, unlink_bucket
 from leftfold.redis.pubsub import Background, LoopClients
-from leftfold.redis.reads import worded
+from leftfold.redis.reads import compile_query
 
 __all__ = ["RedisViewStore"]
 
 
-def attend(client: Client, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+def heartbeat(client: RedisClient, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
     """Extends a member's stay in some groups, by the server's clock, and drops those whose time is over.
 
     0 seconds is a farewell, and no member a question, which writes nothing: who asks may have no right to.
@@ -53,28 +53,30 @@ def attend(client: Client, groups: Sequence[str], member: str, seconds: float) -
     return {group: tuple(sorted(name.decode() for name in found)) for group, found in zip(groups, replies, strict=True)}
 
 
-def _now(client: Client) -> float:
+def _now(client: RedisClient) -> float:
     seconds, micros = client.execute_command("TIME")
     return int(seconds) + int(micros) / 1e6
 
 
-def create_marks(client: Client, generation: Generation, marks: Mapping[int, Mark], history: int) -> bool:
-    """Writes marks in one transaction if none of them is there; False when one is.
+def create_marks(
+    client: RedisClient, generation: Generation, checkpoints: Mapping[int, Checkpoint], history: int
+) -> bool:
+    """Writes checkpoints in one transaction if none of them is there; False when one is.
 
     The change stream of a bucket that is not filled in bulk begins here.
     """
-    places = {bucket: BucketKeys(generation, bucket) for bucket in marks}
-    names = [keys.mark for keys in places.values()]
+    places = {bucket: BucketKeys(generation, bucket) for bucket in checkpoints}
+    names = [keys.checkpoint for keys in places.values()]
     try:
         with client.pipeline() as pipe:
             pipe.watch(*names)
             if pipe.execute_command("EXISTS", *names):
                 return False
             pipe.multi()
-            for bucket, mark in marks.items():
-                pipe.execute_command("HSET", places[bucket].mark, *encode_mark(mark))
-                if mark.phase is not Phase.BULK:
-                    pipe.execute_command(*addition(places[bucket].changes, mark.position, (), history))
+            for bucket, checkpoint in checkpoints.items():
+                pipe.execute_command("HSET", places[bucket].checkpoint, *encode_mark(checkpoint))
+                if checkpoint.phase is not Phase.BULK:
+                    pipe.execute_command(*addition(places[bucket].changes, checkpoint.position, (), history))
             pipe.execute()
     except redis.WatchError:
         return False
@@ -82,13 +84,13 @@ def create_marks(client: Client, generation: Generation, marks: Mapping[int, Mar
 
 
 def create_each(
-    client: Client,
+    client: RedisClient,
     generation: Generation,
-    marks: Mapping[int, Mark],
+    checkpoints: Mapping[int, Checkpoint],
     history: int,
     settle: Callable[[Callable[[], Any]], Any],
 ) -> bool:
-    """Writes marks one by one, and takes back its own when one was there already.
+    """Writes checkpoints one by one, and takes back its own when one was there already.
 
     Nobody can have flushed into those that are taken back: the generation is not in the registry yet.
 
@@ -96,14 +98,14 @@ def create_each(
         settle: does a piece of work on one bucket, again while its slot moves.
     """
     mine: list[BucketKeys] = []
-    for bucket, mark in marks.items():
-        if not settle(partial(create_marks, client, generation, {bucket: mark}, history)):
+    for bucket, checkpoint in checkpoints.items():
+        if not settle(partial(create_marks, client, generation, {bucket: checkpoint}, history)):
             break
         mine.append(BucketKeys(generation, bucket))
     else:
         return True
     for keys in mine:
-        settle(partial(client.execute_command, "UNLINK", keys.mark, keys.changes))
+        settle(partial(client.execute_command, "UNLINK", keys.checkpoint, keys.changes))
     return False
 
 
@@ -143,75 +145,81 @@ class RedisViewStore:
         if while_ is not None:
             unmoved = while_.unmoved
             seen = () if self._topology.spread else range(unmoved.buckets)
-            also = {"marks": [BucketKeys(unmoved, bucket).mark for bucket in seen], "holds": while_.holds}
+            also = {"marks": [BucketKeys(unmoved, bucket).checkpoint for bucket in seen], "holds": while_.holds}
         with translated(self._settings):
             return self._settled(partial(change_registry, self._client, view, before, after, **also))
 
-    def marks(self, generation: Generation) -> dict[int, Mark]:
-        """The marks of a generation's buckets, without those that are missing."""
-        return dict(self.ask(Rows(generation, (), tuple(range(generation.buckets)))).marks)
+    def checkpoints(self, generation: Generation) -> dict[int, Checkpoint]:
+        """The checkpoints of a generation's buckets, without those that are missing."""
+        return dict(self.ask(Rows(generation, (), tuple(range(generation.buckets)))).checkpoints)
 
-    def create_marks(self, generation: Generation, marks: Mapping[int, Mark]) -> bool:
-        """Writes the marks of a new generation if none of them is there; False when one is."""
+    def create_marks(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> bool:
+        """Writes the checkpoints of a new generation if none of them is there; False when one is."""
         history = self._settings.history
         with translated(self._settings):
             if self._topology.spread:
-                return create_each(self._client, generation, marks, history, self._settled)
-            return create_marks(self._client, generation, marks, history)
+                return create_each(self._client, generation, checkpoints, history, self._settled)
+            return create_marks(self._client, generation, checkpoints, history)
 
     def finished(self, generation: Generation) -> dict[int, BucketResult]:
         """The buckets that are whole, while the generation is `bulk`."""
         with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
             for bucket in range(generation.buckets):
-                pipe.execute_command("HGET", BucketKeys(generation, bucket).mark, FINISHED)
+                pipe.execute_command("HGET", BucketKeys(generation, bucket).checkpoint, FINISHED)
             told: list[Any] = pipe.execute()
         return {bucket: BucketResult.from_json(text) for bucket, text in enumerate(told) if text}
 
-    def seal(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
-        """Ends a bulk load: all marks get the phase `sealed`; late chunks of a sealed bucket raise Fenced.
+    def seal(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Ends a bulk load: all checkpoints get the phase `sealed`; late chunks of a sealed bucket raise Fenced.
 
         In a cluster the buckets are sealed one after another; when one cannot be, those before it stay sealed.
 
         Raises:
             Fenced: a bucket is not `bulk` any more.
-            InfrastructureError: a bucket holds another number of rows than its mark says.
+            InfrastructureError: a bucket holds another number of rows than its checkpoint says.
         """
-        check_complete(generation, marks)
-        parts = [{bucket: mark} for bucket, mark in marks.items()] if self._topology.spread else [marks]
+        check_complete(generation, checkpoints)
+        parts = (
+            [{bucket: checkpoint} for bucket, checkpoint in checkpoints.items()]
+            if self._topology.spread
+            else [checkpoints]
+        )
         with translated(self._settings):
             for part in parts:
                 self._settled(partial(seal, self._client, generation, part, self._settings.history))
 
     def read(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
-        """The rows named by (bucket, encoded key), their buckets' marks and the live generation, in one round trip."""
+        """The rows named by (bucket, encoded key), their buckets' checkpoints and the live generation, in one round
+        trip.
+        """
         return self.ask(Rows(generation, tuple(keys)))
 
     def read_all(self, asked: Sequence[tuple[Generation, Sequence[tuple[int, str]]]]) -> list[Snapshot]:
         """`read` of several generations, in one round trip."""
-        wordings = [worded(Rows(generation, tuple(keys))) for generation, keys in asked]
+        wordings = [compile_query(Rows(generation, tuple(keys))) for generation, keys in asked]
         with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
-            for wording in wordings:
-                for command in wording.commands:
+            for query in wordings:
+                for command in query.commands:
                     pipe.execute_command(*command)
             replies = iter(pipe.execute())
-        return [wording.answer(list(islice(replies, len(wording.commands)))) for wording in wordings]
+        return [query.answer(list(islice(replies, len(query.commands)))) for query in wordings]
 
     async def aread(self, generation: Generation, keys: Sequence[tuple[int, str]]) -> Snapshot:
         """`read` for asyncio."""
         return await self.aask(Rows(generation, tuple(keys)))
 
-    def ask(self, question: Question[A], /) -> A:
+    def ask(self, question: Query[A], /) -> A:
         """The answer to a question of a reader, in one round trip."""
-        wording = worded(question, spread=self._topology.spread)
+        query = compile_query(question, spread=self._topology.spread)
         with translated(self._settings), self._client.pipeline(transaction=False) as pipe:
-            for command in wording.commands:
+            for command in query.commands:
                 pipe.execute_command(*command)
-            return wording.answer(pipe.execute())
+            return query.answer(pipe.execute())
 
-    async def aask(self, question: Question[A], /) -> A:
+    async def aask(self, question: Query[A], /) -> A:
         """`ask` for asyncio, over connections of the running loop that are closed when the loop shuts down."""
         client = self._loops.found() or await self._loops.get()
-        return await client.asker.ask(worded(question, spread=self._topology.spread))
+        return await client.asker.ask(compile_query(question, spread=self._topology.spread))
 
     def listen(self, generation: Generation, wanted: Position | None, /) -> ThreadBell:
         """A bell that rings from now on when a flush brings the generation to `wanted`; None = at every flush."""
@@ -230,11 +238,11 @@ class RedisViewStore:
         return bell
 
     def begin_flush(self, flushes: Sequence[BucketFlush]) -> Flushing:
-        """Sends rows, index moves and marks of many buckets of one generation.
+        """Sends rows, index moves and checkpoints of many buckets of one generation.
 
         They are written all or none, in a cluster each bucket by itself. It lands as False when a token is not the
-        expected one, a mark is missing, a connection was lost, even if only the answer was, or a slot is on the move:
-        read the marks again, they tell what happened.
+        expected one, a checkpoint is missing, a connection was lost, even if only the answer was, or a slot is on the
+        move: read the checkpoints again, they tell what happened.
         """
         return self._flushers.of(flushes[0].generation).begin(flushes) if flushes else NOTHING_TO_FLUSH
 
@@ -248,7 +256,7 @@ class RedisViewStore:
 
     def found(self, generation: Generation, bucket: int, index: str, value: str) -> list[str]:
         """The encoded row keys whose indexed field has this ordered value, in byte order."""
-        matches = self.ask(Matching(generation, (Range(index, value, value),), buckets=(bucket,)))
+        matches = self.ask(Matching(generation, (IndexRange(index, value, value),), buckets=(bucket,)))
         return [key for _, key in matches.found[0][bucket]]
 
     def unlink(self, generation: Generation) -> None:
@@ -268,10 +276,10 @@ class RedisViewStore:
         with translated(self._settings):
             return registered(self._client, self._topology, seconds)
 
-    def attend(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
+    def heartbeat(self, groups: Sequence[str], member: str, seconds: float) -> dict[str, tuple[str, ...]]:
         """Says that a member of some groups lives for so many seconds more; returns each group's members, sorted."""
         with translated(self._settings):
-            return attend(self._client, groups, member, seconds)
+            return heartbeat(self._client, groups, member, seconds)
 
     def close(self) -> None:
         """Lets go of connections; those of an event loop that still runs end with it."""

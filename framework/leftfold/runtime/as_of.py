@@ -11,7 +11,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from leftfold.engine.archive.gaps import place_at
+from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.errors import ContractError
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
@@ -111,7 +111,7 @@ def nothing_there(view: View[Any, Any], text: str) -> str:
 
 def _at(view: View[Any, Any], moment: int, cluster: Any, past: OpenArchive | None) -> Position:
     """Behind everything that was appended before a moment."""
-    return reduce(or_, (place_at(cluster, names.events(c), moment, past) for c in view.categories), Position())
+    return reduce(or_, (offsets_for_time(cluster, names.events(c), moment, past) for c in view.categories), Position())
 
 
 def _moment(text: str) -> int | None:

@@ -198,7 +198,7 @@ def open_bulk(kafka: KafkaSettings, archive: str = "") -> OpenBulkLog:
 
 
 def open_reader(kafka: KafkaSettings, archive: str = "") -> Callable[[], LogReader]:
-    """What opens the log for tails."""
+    """What opens the log for projectors."""
     past = open_archive(archive)
     topic = partial(ring("leftfold.kafka.log_reader").KafkaLogReader, kafka)
     return topic if past is None else lambda: ArchivedReader(topic(), past)

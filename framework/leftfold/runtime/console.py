@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from pydantic_core import to_jsonable_python
 
-from leftfold.engine.progress import Progress
+from leftfold.engine.progress import RebuildProgress
 from leftfold.safety import printable, printable_json, veiled
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _cell(value: Any) -> Any:
 
 
 @contextmanager
-def shown(what: str) -> Iterator[Callable[[Progress], None]]:
+def shown(what: str) -> Iterator[Callable[[RebuildProgress], None]]:
     """A report that draws on standard error while the block runs."""
     if not sys.stderr.isatty():
         yield lambda progress: None
@@ -199,7 +199,7 @@ def shown(what: str) -> Iterator[Callable[[Progress], None]]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, figures="")
 
-        def report(progress: Progress) -> None:
+        def report(progress: RebuildProgress) -> None:
             bar.update(
                 task,
                 description=f"{what}: {progress.phase}",
@@ -211,7 +211,7 @@ def shown(what: str) -> Iterator[Callable[[Progress], None]]:
         yield report
 
 
-def _figures(progress: Progress) -> str:
+def _figures(progress: RebuildProgress) -> str:
     if not progress.total:
         return f"{progress.seconds:.0f} s" if progress.seconds >= 1 else ""
     rate = f"{progress.done:,}/{progress.total:,}  {progress.rate:,.0f}/s"

@@ -21,7 +21,7 @@ from leftfold.runtime.logging import Report
 from leftfold.runtime.project import INTERRUPTED, for_servers
 from leftfold.runtime.supervisor import Backoff
 
-__all__ = ["Stopping", "Trouble", "begin_reactions", "ensure_now", "ensure_topics", "folds_of", "setter"]
+__all__ = ["Outage", "Stopping", "begin_reactions", "ensure_now", "ensure_topics", "folds_of", "setter"]
 
 
 def folds_of(app: App) -> dict[str, str]:
@@ -75,7 +75,7 @@ class Stopping:
             os.write(sys.stderr.fileno(), b"\nstopping in order; Ctrl-C again does not wait\n")
 
 
-class Trouble:
+class Outage:
     """What keeps a part from working; repeating it does not repeat the line.
 
     Args:
@@ -110,7 +110,7 @@ def ensure_topics(apps: Iterable[App], settings: KafkaSettings, stop: threading.
     Raises:
         ConfigurationError: a topic is not as the App says.
     """
-    trouble, left = Trouble(report, stop), list(apps)
+    trouble, left = Outage(report, stop), list(apps)
     while left and not stop.is_set():
         refused = _refused(left, settings)
         if len(refused) == len(left):

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leftfold.engine.progress import Progress
+from leftfold.engine.progress import RebuildProgress
 from leftfold.engine.rebuild.planner import EngineChoice, RebuildPlan, choose_engine, plan_to, together
 from leftfold.engine.rebuild.rebuilder import (
     PassRunner,
@@ -79,10 +79,10 @@ def _streams(view: TableView[Any, Any], starts: Position, redis: str | None) -> 
     try:
         with store_of(redis) as store:
             live = store.registry(view.name).live_of(view.hash)
-            marks = store.marks(live) if live is not None else {}
+            checkpoints = store.checkpoints(live) if live is not None else {}
     except LeftfoldError:
         return False
-    return live is not None and batch_of(marks) is not None and covered(live, marks).covers(starts)
+    return live is not None and batch_of(checkpoints) is not None and covered(live, checkpoints).covers(starts)
 
 
 _LOCAL = re.compile(r"local\[(?P<cores>\d+)\]")
@@ -185,7 +185,7 @@ class Rebuilding:
             as_of: where to stop; '' = at the end of the log. anyway: also where nothing has happened yet.
 
         Raises:
-            LogHole: the log does not hold all of that. Usage: no event lies before `as_of`.
+            LogGap: the log does not hold all of that. Usage: no event lies before `as_of`.
         """
         first, *others = views
         place = self._places[first.name] = self._place(first, as_of)
@@ -268,7 +268,9 @@ class Rebuilding:
         return place_meant(view, as_of, kafka, archive) if as_of else None
 
     @contextmanager
-    def opened(self, view: View[Any, Any], report: Callable[[Progress], None], fold: str = "") -> Iterator[Rebuild]:
+    def opened(
+        self, view: View[Any, Any], report: Callable[[RebuildProgress], None], fold: str = ""
+    ) -> Iterator[Rebuild]:
         """The rebuild of a folded view, or the refresh of one that is computed as a whole.
 
         Args:

@@ -16,7 +16,7 @@ from leftfold.errors import ContractError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import events, partition_of
-from leftfold.model.position import Place, Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.model.process import Process
 from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink
 from leftfold.ports.codec import header
@@ -39,8 +39,8 @@ __all__ = [
     "folded_view_of",
     "last_records",
     "pass_over",
-    "passed_over",
     "place_in",
+    "skipped_letters",
     "stopping",
     "store_of",
     "topic_in",
@@ -128,19 +128,19 @@ _ROOM = 1_000_000
 class Unroutable(NamedTuple):
     """An event that ends the routers of a process, and why."""
 
-    place: Place
+    place: RecordAddress
     record: RawRecord
     why: str
 
 
-def passed_over(settings: Any, process: str) -> frozenset[str]:
+def skipped_letters(settings: Any, process: str) -> frozenset[str]:
     """Where what nobody takes stands, as `topic/partition/offset`: inputs that were dead-lettered are among it."""
     with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
         letters = last_records(cluster, settings, names.dead(process), sys.maxsize)
         return frozenset(header(letter.headers, "dead_source").decode(errors="replace") for letter in letters)
 
 
-def place_in(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> Place:
+def place_in(text: str, what: str = "an event; write it as routers tell it: 'orders.events[2]@7'") -> RecordAddress:
     """The place that was typed.
 
     Raises:
@@ -149,10 +149,10 @@ def place_in(text: str, what: str = "an event; write it as routers tell it: 'ord
     found = _PLACE.fullmatch(text)
     if found is None:
         raise Usage(f"{text!r} is no place of {what}")
-    return Place(found["topic"], int(found["p"] or found["q"]), int(found["offset"]))
+    return RecordAddress(found["topic"], int(found["p"] or found["q"]), int(found["offset"]))
 
 
-def unroutable(app: str, process: Process[Any, Any, Any], place: Place, settings: Any) -> Unroutable:
+def unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress, settings: Any) -> Unroutable:
     """The event that stands there.
 
     Raises:
@@ -174,7 +174,7 @@ def unroutable(app: str, process: Process[Any, Any, Any], place: Place, settings
     raise Usage(f"{place} can be routed to {process.name}, so it is not passed over; nothing was changed")
 
 
-def stopping(decider: str, places: Sequence[Place], settings: Any) -> list[Letter]:
+def stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> list[Letter]:
     """The letters of workers that stand still at these events of their category, which they cannot fold.
 
     Raises:

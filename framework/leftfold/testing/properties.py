@@ -9,8 +9,8 @@ from typing import Any
 
 from leftfold.engine.processing.command_processor import Accepted, Duplicate, decide
 from leftfold.engine.processing.command_wire import Received, nack
-from leftfold.engine.processing.process_instance import Instance, InstanceCodec, Sent
-from leftfold.engine.processing.process_reactor import Failed, Passed, Reactor
+from leftfold.engine.processing.process_instance import Instance, InstanceCodec, SentCommand
+from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor
 from leftfold.engine.processing.process_wire import NACK, Input
 from leftfold.engine.processing.stream_state import Stream, StreamCodec
 from leftfold.model.decider import Decider
@@ -98,18 +98,20 @@ def check_redelivery(process: Process[Any, Any, Any], inputs: Iterable[Any]) -> 
         assert first == second, f"{what!r} led to {first} and then to {second}; react must be pure"
         assert one == other, f"storing changed the instance {one!r} to {other!r}"
         again = reactor.take(one.copy(), given)
-        assert isinstance(again, Passed), f"{what!r} delivered again led to {again}"
+        assert isinstance(again, InputSkipped), f"{what!r} delivered again led to {again}"
         instance = one
 
 
 def _input(reactor: Reactor, instance: Instance[Any], what: Any, number: int) -> Input:
-    """The input as a lane reads it."""
+    """The input as a processor reads it."""
     headers = f"i{number}", b"2026-01-01T00:00:00Z", b"correlation", b""
     origin = "topic/0", number, 0
     if not isinstance(what, Rejected):
         type_ = reactor.events.types[type(what)]
         return Input(type_, reactor.events.encode(what), "key", *headers, "", origin)
-    sent = Sent(reactor.commands.types[type(what.command)].decode(), reactor.commands.encode(what.command).decode())
+    sent = SentCommand(
+        reactor.commands.types[type(what.command)].decode(), reactor.commands.encode(what.command).decode()
+    )
     found = [id_ for id_, waiting in instance.waiting.items() if waiting == sent]
     assert found, f"{what.command!r} is rejected but was not sent, or was answered before"
     return Input(NACK, json.dumps(nack(what.error)).encode(), "key", *headers, found[0], origin)

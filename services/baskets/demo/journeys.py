@@ -82,7 +82,7 @@ def _ended(lf: Connection, basket: str) -> OrderJourney:
         try:
             row = lf.views[order_journey].get(basket)
         except LeftfoldError:
-            row = None  # its tail has just begun
+            row = None  # its projector has just begun
         if row is not None and row.last.what in (What.PAID, What.REOPENED):
             return row
         time.sleep(0.2)

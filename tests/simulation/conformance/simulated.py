@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from leftfold.testing.simulation.environment import World
+from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.kafka.admin import AdminClient
 from leftfold.testing.simulation.kafka.brokers import Fate
 from leftfold.testing.simulation.kafka.consumer import Consumer
 from leftfold.testing.simulation.kafka.producer import Producer
-from leftfold.testing.simulation.scheduler import Process
+from leftfold.testing.simulation.scheduler import SimulatedProcess
 from tests.simulation.conformance.bench import SECONDS, Bench, Deed, Outcome, Script, Step
 from tests.simulation.conformance.settings import consumer_config, producer_config
 
@@ -22,7 +22,7 @@ _SECONDS_OF_SCRIPT = 3600.0
 
 def simulate(script: Script, seed: int) -> Outcome:
     """Runs a script in a world of its own."""
-    world = World(seed)
+    world = SimulatedWorld(seed)
     with world.activated():
         bench = _Simulated(world)
         task = world.start("script", lambda: script(bench))
@@ -59,9 +59,9 @@ class _Strike:
 
 
 class _Simulated(Bench):
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__()
-        self._world, self._far = world, Process("far", world.scheduler)
+        self._world, self._far = world, SimulatedProcess("far", world.scheduler)
         self._strikes: list[_Strike] = []
         world.cluster.fate = self._fate
 
@@ -109,7 +109,7 @@ class _Simulated(Bench):
     def unique(self, kind: str) -> str:
         return f"{kind}-{next(self._numbers)}"
 
-    def _fate(self, api: str, process: Process) -> Fate | None:
+    def _fate(self, api: str, process: SimulatedProcess) -> Fate | None:
         if process is not self._far:
             return None
         found = next((s for s in self._strikes if s.step == api and s.times > 0), None)

@@ -172,7 +172,7 @@ class EventLog:
         return Position({self._topic: offsets})
 
     def _sorted(self, records: list[RawRecord]) -> list[RawRecord]:
-        # A record with the key of marks ends a transaction that a broker forgot; it is no event.
+        # A record with the key of checkpoints ends a transaction that a broker forgot; it is no event.
         mine = [r for r in records if (r.key == self._key if self._key else r.key != MARK)]
         return sorted(mine, key=lambda r: (r.time, r.partition, r.offset))
 

@@ -14,14 +14,14 @@ from leftfold.cli.options import EVERY
 from leftfold.cli.processes.timers import row_of, time_of
 from leftfold.engine.processing.event_time import SILENCE
 from leftfold.engine.processing.timer_admin import TimerTable
-from leftfold.errors import LeftfoldError, LogHole
+from leftfold.errors import LeftfoldError, LogGap
 from leftfold.model import keys as names
 from leftfold.model.app import App, Streaming
 from leftfold.model.position import Position
 from leftfold.model.process import Process
 from leftfold.model.reaction import Reaction
 from leftfold.model.view import View
-from leftfold.ports.bulk import BulkLog, Range
+from leftfold.ports.bulk import BulkLog, OffsetRange
 from leftfold.runtime.connect import kafka_settings, open_bulk, ring
 from leftfold.runtime.console import amount, lasting
 
@@ -39,7 +39,7 @@ class Freshness:
         self._kafka, self._archive = kafka, archive
         self._logs: dict[str, BulkLog] = {}
         self._ends: dict[str, Mapping[int, int]] = {}
-        self._found: dict[Range, int | None] = {}
+        self._found: dict[OffsetRange, int | None] = {}
 
     def seconds(self, position: Position) -> float:
         """The age of the oldest event behind a position; 0 when there is none.
@@ -48,14 +48,15 @@ class Freshness:
         a topic's end need not miss any.
 
         Raises:
-            LogHole: the next event is neither in its topic nor in the archive.
+            LogGap: the next event is neither in its topic nor in the archive.
             InfrastructureError: the log cannot be read, or the archive is broken or another topic's.
         """
         times = [
             found
             for topic in position.offsets
             for partition, end in self._stable_ends(topic).items()
-            if (found := self._first(Range(topic, partition, position.next_offset(topic, partition), end))) is not None
+            if (found := self._first(OffsetRange(topic, partition, position.next_offset(topic, partition), end)))
+            is not None
         ]
         return max(0.0, time.time() - min(times) / 1000) if times else 0.0
 
@@ -64,14 +65,14 @@ class Freshness:
             self._ends[topic] = self._log().stable_ends([topic]).offsets.get(topic, {})
         return self._ends[topic]
 
-    def _first(self, part: Range) -> int | None:
+    def _first(self, part: OffsetRange) -> int | None:
         """When the first event of a range was appended, in ms since 1970; None = there is none."""
         if part.start >= part.end:
             return None
         if part not in self._found:
             try:
                 self._found[part] = _first_time(self._log(), part)
-            except LogHole:
+            except LogGap:
                 if not self._archive:
                     raise
                 self._found[part] = _first_time(self._log(self._archive), part)
@@ -90,13 +91,13 @@ class Freshness:
             log.close()
 
 
-def _first_time(log: BulkLog, part: Range) -> int | None:
+def _first_time(log: BulkLog, part: OffsetRange) -> int | None:
     first = next((records[0] for records in log.read(part) if records), None)
     return first.timestamp()[1] if first is not None else None
 
 
 _FOLDED, _COMPUTED = 5.0, 2 * EVERY
-"""Seconds behind which nobody takes for work under way: a silent tail is taken for dead after three."""
+"""Seconds behind which nobody takes for work under way: a silent projector is taken for dead after three."""
 
 
 def why_late(view: View[Any, Any], *, behind: float, lag: int, tails: int) -> str:
@@ -122,7 +123,7 @@ def why_late(view: View[Any, Any], *, behind: float, lag: int, tails: int) -> st
 
 def unknown_lateness(view: View[Any, Any], error: Exception) -> str:
     """Why nobody can tell how many seconds a view is behind."""
-    if isinstance(error, LogHole):
+    if isinstance(error, LogGap):
         return f"view {view.name} stands before the start of what its topic still holds: {error}"
     return f"nobody can tell how many seconds view {view.name} is behind: {error}"
 
@@ -171,7 +172,7 @@ class ProcessSurvey:
         try:
             committed = self._groups.committed(names.group(self._app.name, of), there).offsets
             age = self._freshness.seconds(Position({topic: committed.get(topic, {}) for topic in there}))
-        except LogHole as error:
+        except LogGap as error:
             mend = f"if what is gone need not reach it: leftfold log skip {name}"
             self.problems.append(f"process {name} stands before the start of a topic: {error}; {mend}")
             return None

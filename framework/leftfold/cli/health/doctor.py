@@ -26,7 +26,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldErr
 from leftfold.kafka.administration.topic_configs import dead_commands
 from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.model.position import Place
+from leftfold.model.position import RecordAddress
 from leftfold.runtime.connect import kafka_settings, redis_settings, ring
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
@@ -63,10 +63,10 @@ def doctor(
         if as_json:
             emit({"about": finding.about, "well": finding.well, "message": message})
         else:
-            mark = styled("ok   ", fg="green") if finding.well else styled("wrong", fg="red")
+            checkpoint = styled("ok   ", fg="green") if finding.well else styled("wrong", fg="red")
             first, *others = message.split("\n")
             indent = " " * (len("wrong ") + _ABOUT + 1)
-            say_lines([(mark, f" {finding.about:<{_ABOUT}} {first}"), *(indent + other for other in others)])
+            say_lines([(checkpoint, f" {finding.about:<{_ABOUT}} {first}"), *(indent + other for other in others)])
     if wrong:
         raise typer.Exit(1)
 
@@ -99,7 +99,7 @@ def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
     )
 
 
-def _stuck(cluster: Any, settings: Any, topics: Iterable[str], seconds: float) -> list[Place]:
+def _stuck(cluster: Any, settings: Any, topics: Iterable[str], seconds: float) -> list[RecordAddress]:
     """Where something was open all the while: a worker at work opens and ends one transaction after another."""
     wanted = list(topics)
     with closing(ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)) as log:
@@ -111,12 +111,12 @@ def _stuck(cluster: Any, settings: Any, topics: Iterable[str], seconds: float) -
     return sorted(found)
 
 
-def _open(cluster: Any, log: Any, topics: Iterable[str]) -> set[Place]:
+def _open(cluster: Any, log: Any, topics: Iterable[str]) -> set[RecordAddress]:
     """Where nothing is stable from there on; stable ends are asked for first, so that they may only be too low."""
     stable = log.stable_ends(topics).offsets
     ends = cluster.ends(topics).offsets
     return {
-        Place(topic, partition, offset)
+        RecordAddress(topic, partition, offset)
         for topic, offsets in stable.items()
         for partition, offset in offsets.items()
         if offset < ends[topic][partition]

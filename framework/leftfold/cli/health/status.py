@@ -64,7 +64,7 @@ def status(
     how many answers ever left a key's memory before their time, since the key was too busy, and how many dead
     letters wait. Of each process: how old the first event is that its routers have not routed and the first input
     that its workers have not taken, how many timers are set, overdue and held back by late events, and how many
-    dead letters there are. Of each view: its generation and phase, how many tails share it, its position, its lag
+    dead letters there are. Of each view: its generation and phase, how many projectors share it, its position, its lag
     and how many seconds it is behind, and what is parked. Lag counts offsets, of which transactions use some too. A
     view that is far behind is named, with what to type. Of one that stands before the start of a trimmed topic the
     archive tells how far it is behind. Exit code 69 when a server is not there.

@@ -291,7 +291,7 @@ class Survey:
         """Whether a stream wrote the rows of a view that Spark computes, and why none could if its log was trimmed."""
         if view.streamed:
             return {"kept": "by its own stream"}
-        if batch_of(store.marks(generation)) is not None:
+        if batch_of(store.checkpoints(generation)) is not None:
             return {"kept": "incremental"}
         gone = no_beginning(generation.topics, self._starts)
         if gone and generation.hash == view.hash:

@@ -14,7 +14,7 @@ from leftfold.engine.progress import Report, Stopwatch
 from leftfold.errors import InfrastructureError
 from leftfold.model import keys as names
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Range
+from leftfold.ports.bulk import OffsetRange
 from leftfold.runtime.as_of import read_position
 from leftfold.runtime.connect import open_archive, ring
 from leftfold.runtime.console import note, shown
@@ -76,7 +76,7 @@ def _differences(category: str, uri: str, kafka: str | None, report: Report) -> 
     watch = Stopwatch(report)
     with closing(ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)) as log:
         starts = log.starts([topic])
-        parts = [Range(topic, p, starts.next_offset(topic, p), end) for p, end in past.ends(topic).items()]
+        parts = [OffsetRange(topic, p, starts.next_offset(topic, p), end) for p, end in past.ends(topic).items()]
         watch.begin("compare", sum(max(0, part.end - part.start) for part in parts))
         found = [compare(past, log, part, watch.tell).difference for part in parts if part.start < part.end]
         watch.end()

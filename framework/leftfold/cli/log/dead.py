@@ -10,7 +10,7 @@ import typer
 
 from leftfold.cli.options import JsonOption, KafkaOption, examples
 from leftfold.model import keys as names
-from leftfold.model.position import Place, Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.outgoing import Letter, letters_in, offset_in
 from leftfold.runtime.connect import kafka_settings, ring
 from leftfold.runtime.console import amount, lasting
@@ -30,7 +30,7 @@ _NEWS, _SOON = 24 * 3600.0, 7 * 24 * 3600.0
 """Those of the last day are told of, and those that leave within a week."""
 
 
-class Kept(NamedTuple):
+class Retention(NamedTuple):
     """How many offsets of a topic of dead letters are gone, and seconds that letters are kept; None = for ever."""
 
     gone: int
@@ -41,14 +41,14 @@ class Kept(NamedTuple):
         return None if self.seconds is None else letter.record.time / 1000 + self.seconds
 
 
-def kept(cluster: Any, name: str) -> Kept:
+def kept(cluster: Any, name: str) -> Retention:
     """What becomes of the dead letters of a category or process with time; those without a topic are kept."""
     topic = names.dead(name)
     if not cluster.partition_counts([topic]):
-        return Kept(0, None)
+        return Retention(0, None)
     lasting = int(cluster.configs([topic])[topic]["retention.ms"])
     starts: Position = cluster.starts([topic])
-    return Kept(sum(starts.offsets[topic].values()), None if lasting < 0 else lasting / 1000)
+    return Retention(sum(starts.offsets[topic].values()), None if lasting < 0 else lasting / 1000)
 
 
 def dead_waiting(cluster: Any, settings: Any, name: str) -> tuple[int, list[str]]:
@@ -93,7 +93,7 @@ def standing_still(cluster: Any, settings: Any, name: str, version: int) -> list
         f"{place} cannot be folded, so {names.commands(name)}[{partition}] is not served: {letter.reason}; start code "
         f"that can fold it, or have it passed over: leftfold log skip {name} '{place}' --reason WHY"
         for (partition, offset), letter in sorted(at.items())
-        if folded.get(partition, 0) <= offset and (place := Place(events, partition, offset))
+        if folded.get(partition, 0) <= offset and (place := RecordAddress(events, partition, offset))
     ]
 
 
@@ -117,7 +117,7 @@ class Burials:
         for name in [category] if category else self._known:
             yield from (letter for letter in self._letters(name).read() if letter.is_listed)
 
-    def kept(self, category: str = "") -> dict[str, Kept]:
+    def kept(self, category: str = "") -> dict[str, Retention]:
         """How long letters are kept, of one category or process, or of all."""
         with ring("leftfold.kafka.administration.cluster").Cluster(self._settings) as cluster:
             return {name: kept(cluster, name) for name in ([category] if category else self._known)}
@@ -352,7 +352,7 @@ def discard(
         note("no dead letter waits there")
 
 
-def _row(letter: Letter, kept: Mapping[str, Kept]) -> dict[str, Any]:
+def _row(letter: Letter, kept: Mapping[str, Retention]) -> dict[str, Any]:
     leaves = kept[letter.record.topic.removesuffix(names.dead(""))].leaves(letter)
     return {
         "letter": str(letter.place),

@@ -105,7 +105,7 @@ def _skip_folded(
     agreed("no state will ever know of what stands there; have it passed over?", yes=yes)
     kept = ring("leftfold.kafka.administration.dead_letters").DeadLetters(name, settings)
     for letter in letters:
-        kept.pass_over(letter, f"by {actor}: {reason}")
+        kept.skip(letter, f"by {actor}: {reason}")
     for source, why in told.items():
         if as_json:
             emit({"decider": name, "source": source, "why": why, "actor": actor, "reason": reason})

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
-from leftfold.engine.archive.gaps import place_at
-from leftfold.engine.causation import Node, Step, made_at, search, step_of
+from leftfold.engine.archive.gaps import offsets_for_time
+from leftfold.engine.causation import TraceNode, TraceStep, made_at, search, step_of
 from leftfold.engine.progress import Stopwatch
 from leftfold.model import keys as names
 from leftfold.model.encoding import moment_at
-from leftfold.model.position import Place, Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.runtime.connect import kafka_settings, open_archive, open_reader, ring
 from leftfold.runtime.console import amount, note, shown
 from leftfold.runtime.project import Usage
@@ -92,7 +92,7 @@ _STYLES = {"command": "bold blue", "event": "bold green", "input": "cyan", "reje
 _MINUTE = 60
 
 
-def fields_of(node: Node, depth: int, wanted: str) -> Mapping[str, Any]:
+def fields_of(node: TraceNode, depth: int, wanted: str) -> Mapping[str, Any]:
     """A node as one object; `parent` is the id of what caused it, `after` the seconds since then."""
     step = node.step
     told: dict[str, Any] = {
@@ -120,7 +120,7 @@ def fields_of(node: Node, depth: int, wanted: str) -> Mapping[str, Any]:
     return told | ({"loop": True} if node.is_loop else {})
 
 
-def line_of(node: Node, wanted: str) -> Text:
+def line_of(node: TraceNode, wanted: str) -> Text:
     """A node as a line: what it is, whose, where it stands, when, and what became of it."""
     from rich.text import Text
 
@@ -141,7 +141,7 @@ def line_of(node: Node, wanted: str) -> Text:
     return line
 
 
-def _what(step: Step) -> str:
+def _what(step: TraceStep) -> str:
     name = step.type.partition(".")[2].removesuffix(".v1") or step.type or "?"
     match step.kind:
         case "input":
@@ -154,7 +154,7 @@ def _what(step: Step) -> str:
             return f"{step.kind} {name}"
 
 
-def _when(node: Node, step: Step) -> str:
+def _when(node: TraceNode, step: TraceStep) -> str:
     after = node.after
     if after is None:
         return _clock(step.appended)
@@ -163,7 +163,7 @@ def _when(node: Node, step: Step) -> str:
     return f"{after:+.3f} s" if abs(after) < _MINUTE else f"{after:+.0f} s"
 
 
-def _remarks(node: Node, step: Step) -> list[tuple[str, str]]:
+def _remarks(node: TraceNode, step: TraceStep) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     told = step.told
     if step.kind == "rejected":
@@ -180,7 +180,7 @@ def _remarks(node: Node, step: Step) -> list[tuple[str, str]]:
     return found
 
 
-def _places(places: list[Place]) -> str:
+def _places(places: list[RecordAddress]) -> str:
     return ", ".join(f"{place.partition}:{place.offset}" for place in places)
 
 
@@ -200,7 +200,7 @@ _AGE = re.compile(r"(?P<count>\d+)(?P<unit>[dhm])")
 _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 
 
-def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") -> list[Step]:
+def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") -> list[TraceStep]:
     """Every step of the correlation that an id belongs to, across all services of the cluster.
 
     Args:
@@ -253,7 +253,7 @@ class _Beginning:
             return Position({topic: dict.fromkeys(starts.offsets[topic], 0)}) if kept and whole else starts
         milliseconds = int(begin.timestamp() * 1000)
         if kept and whole:
-            return place_at(self._cluster, topic, milliseconds, self._open)
+            return offsets_for_time(self._cluster, topic, milliseconds, self._open)
         found: Position = self._cluster.starts_at(topic, milliseconds)
         return found
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 import typer
 
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, agreed, examples, seconds, signed
-from leftfold.engine.processing.event_time import ToldTime, told_time
+from leftfold.engine.processing.event_time import WatermarkStatus, told_time
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
 from leftfold.errors import InfrastructureError
 from leftfold.model import keys as names
@@ -36,7 +36,7 @@ _STALE = 10.0
 _NAMED_IN_LINE = 3
 
 
-def row_of(process: str, timer: SetTimer, told: ToldTime) -> dict[str, Any]:
+def row_of(process: str, timer: SetTimer, told: WatermarkStatus) -> dict[str, Any]:
     """A timer as one object; `left` is in seconds of log time, None where nobody knows how late it is."""
     due = datetime.fromisoformat(timer.due.at)
     left = None if told.now is None else (due - told.now).total_seconds()
@@ -63,7 +63,7 @@ def shown(row: dict[str, Any]) -> dict[str, object]:
     return {**row, "left": told, "sends": f"{row['sends']} {json.dumps(row['command'], ensure_ascii=False)}"}
 
 
-def told_of(process: str, count: int, told: ToldTime, workers: int) -> str:
+def told_of(process: str, count: int, told: WatermarkStatus, workers: int) -> str:
     """A remark: how many timers there are, how late it is in the log, and what keeps them from firing."""
     head = f"{process}: {amount(count, 'timer')}"
     if told.now is not None:
@@ -204,7 +204,7 @@ def cancel(
 
 
 _MARKS = 3000
-"""Routers write a few marks a second; their topic forgets them after ten minutes."""
+"""Routers write a few checkpoints a second; their topic forgets them after ten minutes."""
 _NAMED = 10
 
 
@@ -230,13 +230,17 @@ def process_of(app: App, name: str) -> Process[Any, Any, Any]:
     raise unknown(f"process in app {app.name} called", name, (process.name for process in app.processes))
 
 
-def time_of(cluster: Any, settings: Any, app: App, process: Process[Any, Any, Any], *, before: float = inf) -> ToldTime:
+def time_of(
+    cluster: Any, settings: Any, app: App, process: Process[Any, Any, Any], *, before: float = inf
+) -> WatermarkStatus:
     """How late it is for a process, as far as its routers have said before some time, in seconds since 1970."""
     topics = [names.events(category) for category in process.categories]
     counts: Mapping[str, int] = cluster.partition_counts(topics)
     sources = [f"{source}/{p}" for source in topics for p in range(counts.get(source, 0))]
-    marks = last_records(cluster, settings, names.time(process.name), _MARKS)
-    return told_time((mark for mark in marks if mark.time / 1000 <= before), sources, app.lateness)
+    checkpoints = last_records(cluster, settings, names.time(process.name), _MARKS)
+    return told_time(
+        (checkpoint for checkpoint in checkpoints if checkpoint.time / 1000 <= before), sources, app.lateness
+    )
 
 
 class TimerWork:
@@ -274,7 +278,7 @@ class TimerWork:
         self._reader.close()
         self._cluster.close()
 
-    def told_time(self) -> ToldTime:
+    def told_time(self) -> WatermarkStatus:
         """How late it is."""
         return time_of(self._cluster, self._settings, self._app, self._process)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Union, get_args, g
 import typer
 
 from leftfold.cli.options import AppsOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
-from leftfold.compatibility import Finding, Lock, compare, lock_of
-from leftfold.engine.archive.gaps import hole
+from leftfold.compatibility import CheckFinding, Lock, compare, lock_of
+from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.app import App
 from leftfold.model.computed_views import TableView
@@ -96,7 +96,7 @@ def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
     return not differs
 
 
-def _meant(finding: Finding, lock: str, app: str) -> Finding:
+def _meant(finding: CheckFinding, lock: str, app: str) -> CheckFinding:
     """The finding with the file and the command of an App that is not the project's own."""
     told = finding.message.replace("leftfold check --write", f"leftfold check --write --app {app}")
     return replace(
@@ -106,7 +106,7 @@ def _meant(finding: Finding, lock: str, app: str) -> Finding:
     )
 
 
-def _line(finding: Finding, *, accepted: bool) -> tuple[str | Styled, ...]:
+def _line(finding: CheckFinding, *, accepted: bool) -> tuple[str | Styled, ...]:
     from leftfold.runtime.console import styled
 
     if accepted:
@@ -133,7 +133,7 @@ def _near(path: Path) -> str:
 _NAMED = 3
 
 
-def compared(app: App, file: Path, *, write: bool) -> tuple[list[Finding], list[Finding]]:
+def compared(app: App, file: Path, *, write: bool) -> tuple[list[CheckFinding], list[CheckFinding]]:
     """What differs from the lock, and what was accepted: with `write` the lock then says what the code says.
 
     An event that was released and that nobody reads any more differs even so.
@@ -144,7 +144,7 @@ def compared(app: App, file: Path, *, write: bool) -> tuple[list[Finding], list[
     now = lock_of(app)
     if not file.exists() and not write:
         missing = "is not there yet; write and commit it: leftfold check --write"
-        return [Finding("leftfold.lock", missing, wrong=False)], []
+        return [CheckFinding("leftfold.lock", missing, wrong=False)], []
     released = Lock.from_json(file.read_text("utf-8")) if file.exists() else Lock()
     found = compare(released, now) if file.exists() else []
     if not write:
@@ -158,7 +158,7 @@ def compared(app: App, file: Path, *, write: bool) -> tuple[list[Finding], list[
     return still, [finding for finding in found if finding not in still]
 
 
-def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list[Finding], list[str]]:
+def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list[CheckFinding], list[str]]:
     """What is wrong with the SQL of views, and how each of those views is kept up to date."""
     views = [view for view in app.views if isinstance(view, TableView)]
     if not views:
@@ -174,7 +174,7 @@ def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list
                 remarks.append(f"view {view.name} is kept by {how}{about}")
             except ConfigurationError as error:
                 about = f"view {view.name}"
-                found.append(Finding(about, str(error).removeprefix(f"{about}: ")))
+                found.append(CheckFinding(about, str(error).removeprefix(f"{about}: ")))
     return found, remarks
 
 
@@ -200,7 +200,7 @@ def _is_amount(type_: Any) -> bool:
     return type_ is Decimal or (get_origin(type_) in (Union, UnionType) and Decimal in get_args(type_))
 
 
-def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> tuple[list[Finding], str]:
+def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> tuple[list[CheckFinding], str]:
     """What is wrong with the App's topics or missing among them, and a remark when nobody can be asked."""
     try:
         settings = kafka_settings(kafka)
@@ -218,16 +218,16 @@ def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> t
     except InfrastructureError as error:
         return [], f"topics were not looked at: {error}"
     except ConfigurationError as error:
-        return [Finding("topics", str(error))], ""
+        return [CheckFinding("topics", str(error))], ""
     wrong = [t for t in wanted if t.fixed and there.get(t.name, t.partitions) != t.partitions]
     found = [
-        Finding(f"topic {t.name}", f"has {there[t.name]} partitions, but app {app.name} says {t.partitions}")
+        CheckFinding(f"topic {t.name}", f"has {there[t.name]} partitions, but app {app.name} says {t.partitions}")
         for t in wrong
     ]
     return found + trimmed, _to_make([f"{t.name} ({t.partitions} partitions)" for t in missing])
 
 
-def _trimmed(cluster: Any, topics: list[str], archive: str) -> Iterator[Finding]:
+def _trimmed(cluster: Any, topics: list[str], archive: str) -> Iterator[CheckFinding]:
     """The topics whose first events are gone, if the archive does not have them: nothing can be folded from 0 then."""
     starts: Position = cluster.starts(topics)
     past = open_archive(archive)
@@ -235,7 +235,7 @@ def _trimmed(cluster: Any, topics: list[str], archive: str) -> Iterator[Finding]
         ends = past().ends(topic) if past is not None and any(partitions.values()) else {}
         for partition, start in partitions.items():
             if start > (end := ends.get(partition, 0)):
-                yield Finding(f"topic {topic}", str(hole(topic, partition, end, start, archive=archive)))
+                yield CheckFinding(f"topic {topic}", str(log_gap(topic, partition, end, start, archive=archive)))
                 break
 
 

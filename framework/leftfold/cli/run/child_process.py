@@ -99,9 +99,9 @@ def _serve(options: argparse.Namespace, stop: threading.Event, report: Report) -
         tuned_gc()
         route_events(app, options.names[0], kafka, stop, report)
     elif options.kind == "reaction":
-        from leftfold.runtime.workers.processors import act
+        from leftfold.runtime.workers.processors import run_reaction
 
-        act(app, options.names[0], kafka, stop, report)
+        run_reaction(app, options.names[0], kafka, stop, report)
     elif options.kind == "agents":
         from leftfold.runtime.workers.view_workers import run_agents
 

@@ -198,11 +198,11 @@ def _watch(data: Path, over: threading.Event, report: Report) -> None:
                 over.wait(backoff.pause(0.0))
 
 
-Seen: TypeAlias = Mapping[str, tuple[int, int]]
+FileTimes: TypeAlias = Mapping[str, tuple[int, int]]
 _SKIPPED = frozenset({"__pycache__", "node_modules", "tests", "build", "dist"})
 
 
-def scan(root: Path) -> Seen:
+def scan(root: Path) -> FileTimes:
     """Every Python file and pyproject.toml below a directory, with modification time and size.
 
     Hidden directories, virtual environments and tests are left out.
@@ -224,7 +224,7 @@ def scan(root: Path) -> Seen:
     return seen
 
 
-def changes(before: Seen, after: Seen) -> list[str]:
+def changes(before: FileTimes, after: FileTimes) -> list[str]:
     """The files that came, went or changed, sorted."""
     return sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
 

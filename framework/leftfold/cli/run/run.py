@@ -112,14 +112,14 @@ def parts_of(
     return parts
 
 
-class Engine(StrEnum):
+class ViewEngine(StrEnum):
     """What folds views."""
 
     TAIL = "tail"
     SPARK = "spark"
 
 
-_BY = {Engine.TAIL: "tail", Engine.SPARK: "stream"}
+_BY = {ViewEngine.TAIL: "tail", ViewEngine.SPARK: "stream"}
 
 EXAMPLES = examples(
     "leftfold run                          everything in the App",
@@ -140,7 +140,7 @@ def run(
     workers: Annotated[
         int, typer.Option("--workers", metavar="N", min=1, help="How many per decider, process, router and reaction.")
     ] = 1,
-    engine: Annotated[Engine, typer.Option("--engine", help="What folds views.")] = Engine.TAIL,
+    engine: Annotated[ViewEngine, typer.Option("--engine", help="What folds views.")] = ViewEngine.TAIL,
     master: MasterOption = None,
     py_files: PyFilesOption = None,
     trigger: Annotated[
@@ -164,7 +164,7 @@ def run(
     again whatever dies, and stops everything in order on Ctrl-C or SIGTERM. Servers that go away are waited for; a
     stream waits as well while another process keeps its views. With --engine spark
     views are folded by Spark streaming, seconds behind the log but on as many machines as its master has; beside a
-    tail, too. A reaction that has never run begins now: it acts on what happens from here on.
+    projector, too. A reaction that has never run begins now: it acts on what happens from here on.
     """
     from leftfold.cli.run.child_process import end_with_parent
     from leftfold.errors import InfrastructureError
@@ -174,7 +174,7 @@ def run(
     from leftfold.runtime.project import Usage, load_apps
     from leftfold.runtime.supervisor import Supervisor
 
-    if engine is Engine.TAIL and (master or py_files or trigger):
+    if engine is ViewEngine.TAIL and (master or py_files or trigger):
         raise Usage("--master, --py-files and --trigger are Spark's; say --engine spark, too")
     apps = load_apps(app or [])
     wanted = chosen_of(apps, names or [])

@@ -46,9 +46,9 @@ def drop(
     """Remove a generation that no reader sees.
 
     The live one of this code cannot be removed, and a kept one, which `rollback` needs, only with --yes. That of
-    another version of the code can, with --yes, once no tail of that version runs. With --orphans all keys are looked
-    through; nothing is removed without --yes. A view that the App does not declare goes as a whole: without --yes it is
-    only told what there is of it.
+    another version of the code can, with --yes, once no projector of that version runs. With --orphans all keys are
+    looked through; nothing is removed without --yes. A view that the App does not declare goes as a whole: without
+    --yes it is only told what there is of it.
     """
     from leftfold.runtime.project import Usage, load_app
     from leftfold.runtime.toolbox import store_of, view_of
@@ -127,7 +127,7 @@ def remove_whole(store: BulkStore, app: App, name: str, generation: str, *, sure
         generation: must be '': whose code any one is, nobody knows here.
 
     Raises:
-        Usage: nobody knows it, one generation is meant, or tails are at work on it.
+        Usage: nobody knows it, one generation is meant, or projectors are at work on it.
     """
     found = undeclared_view(store, name)
     if found is None:
@@ -140,7 +140,7 @@ def remove_whole(store: BulkStore, app: App, name: str, generation: str, *, sure
             f"at work: {', '.join(found.tails)}; stop them first"
         )
     for one in found.generations:
-        rows = amount(sum(mark.rows for mark in store.marks(one).values()), "row")
+        rows = amount(sum(checkpoint.rows for checkpoint in store.checkpoints(one).values()), "row")
         say(f"{name}: {one.id} ({one.name or one.phase.value}), begun {one.created}, {rows}")
     if sure:
         remove_undeclared(store, found)

@@ -11,7 +11,7 @@ import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 from leftfold.engine.progress import Stopwatch
-from leftfold.engine.verify.history import History, Step
+from leftfold.engine.verify.history import History, RowStep
 from leftfold.engine.verify.history import explain as steps_of
 from leftfold.engine.verify.row_comparison import Fields, fields_of, row_and_place
 from leftfold.engine.views.generations import resolve
@@ -68,7 +68,7 @@ def explain(
     raise typer.Exit(0 if work.equal else 3)
 
 
-def _tell(view: View[Any, Any], step: Step, *, as_json: bool) -> None:
+def _tell(view: View[Any, Any], step: RowStep, *, as_json: bool) -> None:
     from pydantic_core import to_jsonable_python
 
     from leftfold.runtime.console import emit, say, styled
@@ -104,7 +104,7 @@ def _changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) 
     ] or ["nothing changes"]
 
 
-def _tell_end(work: Any, last: Step | None, key: str, *, as_json: bool) -> None:
+def _tell_end(work: Any, last: RowStep | None, key: str, *, as_json: bool) -> None:
     from leftfold.model.keys import NO_ROW
     from leftfold.runtime.console import note
 
@@ -138,13 +138,15 @@ class Explaining:
         self.position, self.stored, self.equal, self.parked = Position(), dict[str, str](), True, ""
         self.near = list[str]()
 
-    def steps(self, key: str) -> Iterator[Step]:
+    def steps(self, key: str) -> Iterator[RowStep]:
         """The steps of an encoded key; afterwards the other attributes say how it stands."""
         check_broker(self._servers[0])
         with workbench(*self._servers) as bench, shown(self.view.name) as report:
             generation = resolve(bench.store.registry(self.view.name), self.view, self._generation)
             stored, self.position = row_and_place(generation, key, bench.store)
-            mark = bench.store.read(generation, [place_of(generation, key)]).marks[place_of(generation, key)[0]]
+            checkpoint = bench.store.read(generation, [place_of(generation, key)]).checkpoints[
+                place_of(generation, key)[0]
+            ]
             watch = Stopwatch(report)
             watch.begin("read", History(self.view, generation, {key: self.position}).events)
             step = None
@@ -154,10 +156,10 @@ class Explaining:
             if step is None:
                 self.near = _some_keys(bench.store, generation)
         folded = self._fields(step)
-        self.stored, self.parked = dict(stored or {}), mark.parked[key].error if key in mark.parked else ""
+        self.stored, self.parked = dict(stored or {}), checkpoint.parked[key].error if key in checkpoint.parked else ""
         self.equal = (stored or None) == folded
 
-    def _fields(self, step: Step | None) -> Fields | None:
+    def _fields(self, step: RowStep | None) -> Fields | None:
         if step is None:
             return None
         version = step.touch.decoded.version if self.view.stream_keyed else None

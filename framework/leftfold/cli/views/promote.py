@@ -41,9 +41,9 @@ def promote(
 ) -> None:
     """Show readers the generation that was held back.
 
-    It goes live when it is as far as what readers see now, so that none of them goes back in time. What it replaces
-    is kept for a rollback, for --keep seconds. Exit code 78 when only tails of other code than that of the generation
-    run: it would stand still. `--generation live` gives the live one back to the tails of this code.
+    It goes live when it is as far as what readers see now, so that none of them goes back in time. What it replaces is
+    kept for a rollback, for --keep seconds. Exit code 78 when only projectors of other code than that of the generation
+    run: it would stand still. `--generation live` gives the live one back to the projectors of this code.
     """
     _swap(view, generation, app, (kafka, redis, archive), keep=keep, as_json=as_json)
 
@@ -59,9 +59,10 @@ def rollback(
 ) -> None:
     """Show readers the generation that was live before.
 
-    Tails of the code that folded it keep it up to date, and go on with it. Exit code 78 when only tails of other code
+    Tails of the code that folded it keep it up to date, and go on with it. Exit code 78 when only projectors of other
+    code
     run: start those again first. A second rollback takes the first one back. Where code was exchanged without a
-    rebuild and is exchanged back, its tails go on with what readers see now.
+    rebuild and is exchanged back, its projectors go on with what readers see now.
     """
     _swap(view, "kept", app, (kafka, redis, archive), keep=keep, as_json=as_json)
 

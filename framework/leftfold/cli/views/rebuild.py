@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leftfold.model.app import App
     from leftfold.model.view import View
 
-__all__ = ["Engine", "given_options", "share_of", "views_meant"]
+__all__ = ["EngineOption", "given_options", "share_of", "views_meant"]
 
 
 EXAMPLES = examples(
@@ -50,7 +50,7 @@ EXAMPLES = examples(
 )
 
 
-class Engine(StrEnum):
+class EngineOption(StrEnum):
     """Where a fold runs."""
 
     SPARK = "spark"

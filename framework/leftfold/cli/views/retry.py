@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
-from leftfold.engine.progress import Progress
+from leftfold.engine.progress import RebuildProgress
 from leftfold.model.app import App
 from leftfold.runtime.connect import kafka_settings, ring
 from leftfold.runtime.console import amount, emit, say, shown
@@ -37,12 +37,12 @@ def retry(
 ) -> None:
     """Fold parked rows again from the beginning, or try parked events of a reaction again, with the code that is here.
 
-    Mend the fold first, and let the tails run the mended code: they would park the rows again. Tails go on meanwhile.
-    Events of a reaction are tried once each, in this process, with the idempotency keys that they had.
-    Exit code 1 when something stays parked.
+    Mend the fold first, and let the projectors run the mended code: they would park the rows again. Tails go on
+    meanwhile. Events of a reaction are tried once each, in this process, with the idempotency keys that they had. Exit
+    code 1 when something stays parked.
     """
     from leftfold.cli.options import encoded_key
-    from leftfold.engine.verify.parked_retry import Retry
+    from leftfold.engine.verify.parked_retry import RowRetry
     from leftfold.engine.views.generations import resolve
     from leftfold.runtime.console import amount, emit, say
     from leftfold.runtime.project import load_app, unknown
@@ -58,7 +58,7 @@ def retry(
     wanted = [encoded_key(view, key) for key in keys or ()]
     with workbench(kafka, redis, archive) as bench:
         live = resolve(bench.store.registry(view.name), view, "live")
-        result = Retry(view, bench.store, bench.open_log).run(live, wanted)
+        result = RowRetry(view, bench.store, bench.open_log).run(live, wanted)
     if as_json:
         emit({"view": view.name, "generation": live.id, "freed": result.freed, "parked": result.parked})
     else:
@@ -78,7 +78,7 @@ def retry_parked(app: App, name: str, keys: Sequence[str], kafka: str | None, *,
         raise Usage(f"{name} is a reaction: all that it has parked is tried again; leave out {' '.join(keys)}")
     retry = ring("leftfold.kafka.reactions.parked").Retry(app, name, kafka_settings(kafka))
     with shown(name) as report:
-        tried = retry.run(lambda count: report(Progress("trying again", count, 0)))
+        tried = retry.run(lambda count: report(RebuildProgress("trying again", count, 0)))
     if as_json:
         emit({"reaction": name, "done": tried.done, "parked": tried.parked})
     else:

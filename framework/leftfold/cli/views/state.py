@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, examples
-from leftfold.cli.views.rebuild import Engine
+from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_here
 from leftfold.engine.progress import Report, Stopwatch
 from leftfold.model.decider import Decider
@@ -37,7 +37,7 @@ state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look afte
 @state.command(epilog=EXAMPLES)
 def verify(
     names: Annotated[list[str] | None, typer.Argument(metavar="[CATEGORY]...", help="Deciders; else all.")] = None,
-    engine: Annotated[Engine, typer.Option("--engine", help="Where partitions are folded.")] = Engine.LOCAL,
+    engine: Annotated[EngineOption, typer.Option("--engine", help="Where partitions are folded.")] = EngineOption.LOCAL,
     master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark's; else local[*].")] = None,
     app: AppOption = "",
     archive: ArchiveOption = None,
@@ -56,7 +56,9 @@ def verify(
     wrong = 0
     for decider in chosen(whole, names or []).deciders:
         with shown(f"{decider.name} states") as report:
-            checks = checked(decider, kafka, archive, on_spark=engine is Engine.SPARK, master=master, report=report)
+            checks = checked(
+                decider, kafka, archive, on_spark=engine is EngineOption.SPARK, master=master, report=report
+            )
         differences = [difference for check in checks for difference in check.differences]
         wrong += len(differences)
         streams, events = sum(check.streams for check in checks), sum(check.events for check in checks)
@@ -104,14 +106,14 @@ def rebuild(
     tell are forgotten: a command that was refused, and comes again, is decided again.
     """
     from leftfold.cli.options import agreed
-    from leftfold.engine.processing.recovery import duty_of
+    from leftfold.engine.processing.recovery import task_for
     from leftfold.runtime.connect import kafka_settings, open_reader, ring
     from leftfold.runtime.console import emit, say
     from leftfold.runtime.project import load_app
     from leftfold.runtime.toolbox import archive_of
 
     whole, settings = load_app(app, having=[name]), kafka_settings(kafka)
-    duty_of(whole, name)
+    task_for(whole, name)
     agreed(f"delete what {name} remembers of its streams, and have workers fold it again?", yes=yes)
     open_log = open_reader(settings, archive_of(archive))
     offsets = ring("leftfold.kafka.administration.states").forget_states(

@@ -18,7 +18,7 @@ from leftfold.runtime.connect import kafka_settings, redis_settings, ring
 from leftfold.runtime.project import Usage
 
 if TYPE_CHECKING:
-    from leftfold.engine.streaming.external_rows import StreamedRows
+    from leftfold.engine.streaming.external_rows import ExternalRows
 
 __all__ = ["Rebuilt", "StreamRebuild", "keepers"]
 
@@ -88,7 +88,7 @@ class StreamRebuild:
             with ring("leftfold.kafka.administration.cluster").Cluster(self._kafka) as cluster:
                 dialect = self._kafka.aiokafka()
                 streams = streams_of(self._app, self._stream, dialect, store, cluster.partitions, anew=True)
-            found: tuple[StreamedRows[Any, Any], ...] = streams.rows
+            found: tuple[ExternalRows[Any, Any], ...] = streams.rows
             with closing(streams):
                 for view in self._stream.views:
                     sweep(store, view, keep)
@@ -102,7 +102,7 @@ class StreamRebuild:
                     raise
 
     def _swapped(
-        self, store: ViewStore, rows: StreamedRows[Any, Any], stop: threading.Event, *, anyway: bool
+        self, store: ViewStore, rows: ExternalRows[Any, Any], stop: threading.Event, *, anyway: bool
     ) -> Rebuilt:
         view, generation = rows.view, rows.generation
         old = store.registry(view.name).live_of(view.hash)
@@ -111,7 +111,7 @@ class StreamRebuild:
         for _ in range(_LOOKS):
             if equal is not False or stop.wait(_LOOK_SECONDS):
                 break
-            # A row may be newer than its mark, until the next flush.
+            # A row may be newer than its checkpoint, until the next flush.
             equal = _are_equal(told, view, old, store)
         swapped = equal is not False or anyway
         if swapped:
@@ -121,7 +121,7 @@ class StreamRebuild:
         return Rebuilt(view.name, generation.id, old.id if old else "", told.rows, told.checksum, equal, swapped)
 
 
-def _abandon(store: ViewStore, rows: StreamedRows[Any, Any]) -> None:
+def _abandon(store: ViewStore, rows: ExternalRows[Any, Any]) -> None:
     live = store.registry(rows.view.name).live_of(rows.view.hash)
     if live is None or live.id != rows.generation.id:
         remove(store, rows.generation)

@@ -20,7 +20,7 @@ from leftfold.cli.options import (
     RedisOption,
     examples,
 )
-from leftfold.cli.views.rebuild import Engine
+from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.rebuild.rebuilder import Runner
 from leftfold.engine.rebuild.tasks import run_here
 from leftfold.engine.verify.verification import Throttle, Verification, Verify, throttled
@@ -118,7 +118,7 @@ def verify(
     ] = "live",
     continuous: Annotated[bool, typer.Option("--continuous", help="Again and again, until Ctrl-C.")] = False,
     share: Annotated[str, typer.Option("--share", metavar="SHARE", help="Of one core, when continuous.")] = "10%",
-    engine: Annotated[Engine, typer.Option("--engine", help="Where it folds.")] = Engine.LOCAL,
+    engine: Annotated[EngineOption, typer.Option("--engine", help="Where it folds.")] = EngineOption.LOCAL,
     master: MasterOption = None,
     py_files: PyFilesOption = None,
     app: AppOption = "",
@@ -131,8 +131,8 @@ def verify(
 
     Every bucket keeps a checksum of the rows that were written to it: a wrong fold shows there. A row that was changed,
     evicted or deleted in Redis later does not, nor does a stale index entry: --deep reads all of them. Nothing is
-    written, and tails go on meanwhile. Parked keys are left out. Views that Spark or a stream computes are named and
-    left out. Exit code 3 when a view holds something else than the log says; build it again then: leftfold rebuild.
+    written, and projectors go on meanwhile. Parked keys are left out. Views that Spark or a stream computes are named
+    and left out. Exit code 3 when a view holds something else than the log says; build it again then: leftfold rebuild.
     Exit code 4 when so much was written meanwhile that --deep cannot tell.
     """
     from leftfold.cli.views.rebuild import share_of, views_meant
@@ -140,7 +140,7 @@ def verify(
     from leftfold.runtime.project import Usage, load_app
     from leftfold.runtime.toolbox import folded_view_of
 
-    if continuous and engine is Engine.SPARK:
+    if continuous and engine is EngineOption.SPARK:
         raise Usage("--continuous works in this process, with a share of one core; leave --engine spark out")
     whole = load_app(app, having=names or ())
     views = [folded_view_of(whole, name) for name in names or ()] or [v for v in views_meant(whole, []) if v.folded]
@@ -205,8 +205,8 @@ def _verdict(result: Verification) -> str:
     more = f" (of {result.seeming:,} that seem so)" if result.seeming > len(result.rows) else ""
     same = "rows not settled" if result.unsettled else "no row differs"
     rows = f"{amount(len(result.rows), 'row')} stored otherwise{more}" if result.rows else same
-    marks = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "marks equal"
-    return f"{marks}, {rows}" if result.deep else marks
+    checkpoints = f"differs in {amount(len(result.wrong), 'bucket')}" if result.wrong else "marks equal"
+    return f"{checkpoints}, {rows}" if result.deep else checkpoints
 
 
 def _worse(one: int, other: int) -> int:

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from leftfold.engine.archive.gaps import hole
+from leftfold.engine.archive.gaps import log_gap
 from leftfold.errors import InfrastructureError
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OpenArchive, Owner, Range, check_owner, raw
+from leftfold.ports.bulk import Archive, BulkLog, BulkRecord, OffsetRange, OpenArchive, Owner, check_owner, raw
 from leftfold.ports.protocols import LogReader, RawRecord
 
 __all__ = ["ArchivedLog", "ArchivedReader"]
@@ -59,7 +59,7 @@ class ArchivedLog:
         """The ids of the topics."""
         return self._log.identities(topics)
 
-    def read(self, part: Range) -> Iterator[Sequence[BulkRecord]]:
+    def read(self, part: OffsetRange) -> Iterator[Sequence[BulkRecord]]:
         """The records of a range in order.
 
         Raises:
@@ -70,7 +70,7 @@ class ArchivedLog:
         if rest.start < rest.end:
             low = self._log.starts([part.topic]).next_offset(part.topic, part.partition)
             if rest.start < low:
-                raise hole(part.topic, part.partition, rest.start, min(low, part.end), archive=self._archive.place)
+                raise log_gap(part.topic, part.partition, rest.start, min(low, part.end), archive=self._archive.place)
         if part.start < cut:
             yield from self._archive.read(part._replace(end=cut))
         if rest.start < rest.end:
@@ -102,7 +102,7 @@ class ArchivedReader:
 
     def __init__(self, reader: StartingReader, open_archive: OpenArchive) -> None:
         self._reader, self._open = reader, open_archive
-        self._parts: deque[Range] = deque()
+        self._parts: deque[OffsetRange] = deque()
         self._coming: Iterator[RawRecord] | None = None
         self._next: dict[tuple[str, int], int] = {}
 
@@ -184,7 +184,7 @@ class ArchivedReader:
         self._parts.clear()
         self._reader.close()
 
-    def _missing(self, wanted: Position) -> Iterator[Range]:
+    def _missing(self, wanted: Position) -> Iterator[OffsetRange]:
         """What the topic no longer holds of what lies behind some offsets, up to the archive's end."""
         archive: Archive | None = None
         checked: set[str] = set()
@@ -199,11 +199,11 @@ class ArchivedReader:
                 checked.add(topic)
             end = archive.ends(topic).get(partition, 0)
             if end < low:
-                raise hole(topic, partition, max(offset, end), low, archive=archive.place)
+                raise log_gap(topic, partition, max(offset, end), low, archive=archive.place)
             self._archive = archive
-            yield Range(topic, partition, offset, end)
+            yield OffsetRange(topic, partition, offset, end)
 
-    def _archived(self, part: Range) -> Iterator[RawRecord]:
+    def _archived(self, part: OffsetRange) -> Iterator[RawRecord]:
         for records in self._archive.read(part):
             for record in records:
                 yield raw(part, record)

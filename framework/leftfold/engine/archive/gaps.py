@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from leftfold.errors import ConfigurationError, LogHole
+from leftfold.errors import ConfigurationError, LogGap
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Archive, BulkLog, OpenArchive, Owner, Range, check_owner
+from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, Owner, check_owner
 
-__all__ = ["beginning", "check_whole", "cut_source", "hole", "out_of_reach", "place_at", "unreachable", "unrouted"]
+__all__ = [
+    "beginning",
+    "check_whole",
+    "cut_source",
+    "log_gap",
+    "offsets_for_time",
+    "out_of_reach",
+    "unreachable",
+    "unrouted",
+]
 
 
 _TOLD = 8
@@ -20,7 +29,7 @@ _NAME_ONE = (
 )
 
 
-def hole(topic: str, partition: int, start: int, end: int, *, archive: str = "") -> LogHole:
+def log_gap(topic: str, partition: int, start: int, end: int, *, archive: str = "") -> LogGap:
     """The error for offsets `start` to `end` (not included) that are neither in the topic nor in the archive, if any.
 
     Args:
@@ -29,15 +38,15 @@ def hole(topic: str, partition: int, start: int, end: int, *, archive: str = "")
     category = topic.removesuffix(".events")
     where = f"and the archive {archive} does not hold them" if archive else "and no archive is configured"
     mend = f"see what it holds: leftfold log verify-archive {category} --archive {archive}" if archive else _NAME_ONE
-    return LogHole(
+    return LogGap(
         f"a hole in the log: {topic}[{partition}] no longer holds offsets {start} to {end - 1}, {where}; a fold "
         f"without them would be wrong. {mend}"
     )
 
 
-def unrouted(process: str, gone: Range) -> LogHole:
+def unrouted(process: str, gone: OffsetRange) -> LogGap:
     """The error of a router whose next events are gone from a topic."""
-    return LogHole(
+    return LogGap(
         f"a hole in the log: {_place(gone)} no longer holds {_offsets(gone)}, and no router of {process} is known to "
         f"have routed them, so that what happened there may never reach it. If it need not, as when the process is "
         f"younger than these events, pass over them: leftfold log skip {process}"
@@ -53,11 +62,11 @@ def cut_source(process: str, topic: str, partition: int, offset: int, end: int) 
     )
 
 
-def check_whole(log: BulkLog, parts: Iterable[Range]) -> None:
+def check_whole(log: BulkLog, parts: Iterable[OffsetRange]) -> None:
     """Checks that the log holds the first offset of every range; reading checks the rest.
 
     Raises:
-        LogHole: records of a range are gone.
+        LogGap: records of a range are gone.
     """
     wanted = [part for part in parts if part.start < part.end]
     starts = log.starts(dict.fromkeys(part.topic for part in wanted))
@@ -67,7 +76,7 @@ def check_whole(log: BulkLog, parts: Iterable[Range]) -> None:
             # The log knows best what its archive lacks, and says so.
             for _ in log.read(part._replace(end=min(low, part.end))):
                 break
-            raise hole(part.topic, part.partition, part.start, min(low, part.end))
+            raise log_gap(part.topic, part.partition, part.start, min(low, part.end))
 
 
 def beginning(topics: Mapping[str, int]) -> Position:
@@ -75,34 +84,34 @@ def beginning(topics: Mapping[str, int]) -> Position:
     return Position({topic: dict.fromkeys(range(count), 0) for topic, count in topics.items()})
 
 
-def unreachable(starts: Position, wanted: Position) -> list[Range]:
+def unreachable(starts: Position, wanted: Position) -> list[OffsetRange]:
     """What lies between the offsets from which a topic is to be read and those at which it begins."""
     return [
-        Range(topic, partition, wanted.next_offset(topic, partition), start)
+        OffsetRange(topic, partition, wanted.next_offset(topic, partition), start)
         for topic, partitions in sorted(starts.offsets.items())
         for partition, start in sorted(partitions.items())
         if wanted.next_offset(topic, partition) < start
     ]
 
 
-def out_of_reach(view: str, gone: Sequence[Range], mend: str) -> LogHole:
+def out_of_reach(view: str, gone: Sequence[OffsetRange], mend: str) -> LogGap:
     """The error of a stream of Spark, which reads topics and no archive, for what it should have read there."""
     first, *rest = gone
     told = f"{_place(first)} no longer holds {_offsets(first)}"
     told += "".join(f", {_place(part)} {_offsets(part)}" for part in rest[: _TOLD - 1])
     if (more := len(gone) - _TOLD) > 0:
         told += f" and {more} more partition{'' if more == 1 else 's'}"
-    return LogHole(
+    return LogGap(
         f"a hole in the log: {told}, and Spark's stream of view {view} cannot read an archive; without them its rows "
         f"would be wrong. {mend}"
     )
 
 
-def _place(part: Range) -> str:
+def _place(part: OffsetRange) -> str:
     return f"{part.topic}[{part.partition}]"
 
 
-def _offsets(part: Range) -> str:
+def _offsets(part: OffsetRange) -> str:
     return f"offsets {part.start} to {part.end - 1}"
 
 
@@ -116,7 +125,7 @@ class TimedLog(Owner, Protocol):
         """The offset of the first record of every partition at or after a time in ms since 1970, else its end."""
 
 
-def place_at(log: TimedLog, topic: str, moment: int, open_archive: OpenArchive | None = None) -> Position:
+def offsets_for_time(log: TimedLog, topic: str, moment: int, open_archive: OpenArchive | None = None) -> Position:
     """Behind everything that was appended to a topic before a moment, whether or not the topic has been trimmed.
 
     Args:
@@ -137,19 +146,19 @@ def place_at(log: TimedLog, topic: str, moment: int, open_archive: OpenArchive |
     return Position(
         {
             topic: {
-                partition: _offset_there(archive, Range(topic, partition, 0, starts[partition]), moment, offset)
+                partition: _offset_there(archive, OffsetRange(topic, partition, 0, starts[partition]), moment, offset)
                 for partition, offset in found.items()
             }
         }
     )
 
 
-def _offset_there(archive: Archive | None, lost: Range, moment: int, found: int) -> int:
+def _offset_there(archive: Archive | None, lost: OffsetRange, moment: int, found: int) -> int:
     """The place in one partition, which has lost a range, and whose first record since then is `found`."""
     kept = 0 if archive is None else min(lost.end, archive.ends(lost.topic).get(lost.partition, 0))
     earlier = None if archive is None else archive.since(lost._replace(end=kept), moment)
     if earlier is not None:
         return earlier
     if found <= lost.end and kept < lost.end:
-        raise hole(lost.topic, lost.partition, kept, lost.end, archive="" if archive is None else archive.place)
+        raise log_gap(lost.topic, lost.partition, kept, lost.end, archive="" if archive is None else archive.place)
     return found

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.position import Position
-from leftfold.ports.bulk import Archive, BulkLog, OpenArchive, Range, raw
+from leftfold.ports.bulk import Archive, BulkLog, OffsetRange, OpenArchive, raw
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import RawRecord
 
@@ -30,7 +30,9 @@ class Compared:
     difference: str = ""
 
 
-def compare(archive: Archive, log: BulkLog, part: Range, tell: Callable[[int], None] = lambda count: None) -> Compared:
+def compare(
+    archive: Archive, log: BulkLog, part: OffsetRange, tell: Callable[[int], None] = lambda count: None
+) -> Compared:
     """Compares a range that both should hold: offsets, keys, values, headers, times.
 
     Raises:
@@ -49,12 +51,12 @@ def compare(archive: Archive, log: BulkLog, part: Range, tell: Callable[[int], N
     return Compared(whole, begun if begun >= 0 else part.end)
 
 
-def _archived(archive: Archive, part: Range) -> Iterator[RawRecord]:
+def _archived(archive: Archive, part: OffsetRange) -> Iterator[RawRecord]:
     for records in archive.read(part):
         yield from (raw(part, record) for record in records)
 
 
-def _logged(log: BulkLog, part: Range, tell: Callable[[int], None]) -> Iterator[RawRecord]:
+def _logged(log: BulkLog, part: OffsetRange, tell: Callable[[int], None]) -> Iterator[RawRecord]:
     for records in log.read(part):
         yield from (raw(part, record) for record in records)
         tell(len(records))
@@ -77,7 +79,7 @@ class Trim:
     """What is to be deleted: these ranges, with so many records in them, all of them verified."""
 
     topic: str
-    parts: tuple[Range, ...]
+    parts: tuple[OffsetRange, ...]
     records: int
 
 
@@ -104,7 +106,7 @@ class Trimming:
         self._listeners = listeners or {}
         self._topic, self._archive, self._log, self._delete, self._tell = topic, open_archive(), log, delete, tell
 
-    def parts(self, before: Mapping[int, int]) -> list[Range]:
+    def parts(self, before: Mapping[int, int]) -> list[OffsetRange]:
         """What lies before these offsets, unverified.
 
         Raises:
@@ -129,11 +131,11 @@ class Trimming:
                 )
             start = starts.next_offset(self._topic, partition)
             if start < wanted:
-                parts.append(Range(self._topic, partition, start, wanted))
+                parts.append(OffsetRange(self._topic, partition, start, wanted))
         self._check_read(parts)
         return parts
 
-    def _check_read(self, parts: Iterable[Range]) -> None:
+    def _check_read(self, parts: Iterable[OffsetRange]) -> None:
         """A committed offset may stand before the end of a transaction, so the records are what counts."""
         for part in parts:
             for who, offsets in sorted(self._listeners.items()):

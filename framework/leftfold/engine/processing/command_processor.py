@@ -16,7 +16,7 @@ from leftfold.engine.processing.command_wire import (
     read_command,
     small,
 )
-from leftfold.engine.processing.partition_processor import BatchLane, Clock, Partitioner, Partitions
+from leftfold.engine.processing.partition_processor import Clock, Partitioner, PartitionProcessor, Partitions
 from leftfold.engine.processing.stream_state import Stream, StreamCodec, answer
 from leftfold.errors import ConflictError, ContractError, DecisionFailed, DomainError, LeftfoldError, OutcomeUnknown
 from leftfold.model import keys as names
@@ -27,7 +27,7 @@ from leftfold.ports.outgoing import Batch, HeaderList, Outgoing, Reply
 from leftfold.ports.protocols import RawRecord
 from leftfold.safety import shown
 
-__all__ = ["Accepted", "Duplicate", "End", "Lane", "Refused", "decide"]
+__all__ = ["Accepted", "CommandProcessor", "Duplicate", "End", "Refused", "decide"]
 
 
 Encoded: TypeAlias = tuple[bytes, bytes]
@@ -108,7 +108,7 @@ def decide(
             f"not declare; add it to its rejects=: {shown(error, str)}"
         )
         return _failed(why, error)
-    except Exception as error:  # noqa: BLE001  # user code may raise anything; it must not stop the lane
+    except Exception as error:  # noqa: BLE001  # user code may raise anything; it must not stop the processor
         why = f"{decider.name} failed on {shown(received.command)}: {shown(error)}{_where(error)}"
         return _failed(why, error)
     for type_, value in encoded:
@@ -208,12 +208,12 @@ End: TypeAlias = Callable[[str, int], int]
 WITHHELD = 60.0
 
 
-class Lane(BatchLane[Received]):
+class CommandProcessor(PartitionProcessor[Received]):
     """Decides batches of one category's commands over the partitions it holds.
 
     Args:
         app: the name of the App, part of `ce_source`.
-        partition_of, partitions, max_bytes, clock: see BatchLane.
+        partition_of, partitions, max_bytes, clock: see PartitionProcessor.
         senders: the processes whose commands are taken; others' are dead-lettered, and nobody else is answered.
         end: where a partition of a topic ends now, records that are not committed included.
     """
@@ -247,7 +247,7 @@ class Lane(BatchLane[Received]):
         self._end, self._ends, self._asked = end, dict[str, int](), set[str]()
 
     def extend(self, batch: Batch, records: Iterable[RawRecord], *, careful: bool = False) -> None:
-        """Takes more records into a batch; see BatchLane."""
+        """Takes more records into a batch; see PartitionProcessor."""
         self._asked.clear()
         super().extend(batch, records, careful=careful)
 

@@ -46,7 +46,7 @@ CONTENT_TYPE = ("content-type", JSON)
 
 
 class Received(NamedTuple):
-    """A command as a lane sees it. What only travels on into headers stays bytes."""
+    """A command as a processor sees it. What only travels on into headers stays bytes."""
 
     command: Command
     key: str

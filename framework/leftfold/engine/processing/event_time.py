@@ -13,7 +13,7 @@ from leftfold.model.encoding import moment_at
 from leftfold.ports.codec import utc_text
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["SILENCE", "LogTime", "SourceTime", "TimeMark", "ToldTime", "told_time"]
+__all__ = ["SILENCE", "LogTime", "SourceTime", "Watermark", "WatermarkStatus", "told_time"]
 
 
 _TIMES = ("time", "appended", "end")
@@ -79,7 +79,7 @@ class SourceTime:
 
 
 @dataclass(frozen=True)
-class TimeMark:
+class Watermark:
     """What a router tells: the time of its sources, by `topic/partition`, and up to which offset of each partition of
     the process everything stands that it has routed.
     """
@@ -95,23 +95,23 @@ class TimeMark:
         }
         return json.dumps({"sources": sources, "inputs": self.inputs}, separators=(",", ":")).encode()
 
-    def until(self, now: datetime) -> TimeMark:
-        """The mark as far as it is no later than a time."""
-        return TimeMark({name: source.until(now) for name, source in self.sources.items()}, self.inputs)
+    def until(self, now: datetime) -> Watermark:
+        """The checkpoint as far as it is no later than a time."""
+        return Watermark({name: source.until(now) for name, source in self.sources.items()}, self.inputs)
 
     @classmethod
-    def of(cls, record: RawRecord) -> TimeMark:
-        """The mark in a record, no further than the broker's own time of it.
+    def of(cls, record: RawRecord) -> Watermark:
+        """The checkpoint in a record, no further than the broker's own time of it.
 
         Raises:
             ContractError: it is none.
         """
-        mark = cls.decode(record.value or b"")
-        return mark.until(moment_at(record.time)) if record.time else mark
+        checkpoint = cls.decode(record.value or b"")
+        return checkpoint.until(moment_at(record.time)) if record.time else checkpoint
 
     @classmethod
-    def decode(cls, value: bytes) -> TimeMark:
-        """The mark in a record's value.
+    def decode(cls, value: bytes) -> Watermark:
+        """The checkpoint in a record's value.
 
         Raises:
             ContractError: it is none.
@@ -143,10 +143,10 @@ class LogTime:
         self.clock = datetime.min.replace(tzinfo=UTC)
         """The latest time by any wall clock that was told; log time is never later."""
 
-    def tell(self, partition: int, mark: TimeMark) -> None:
-        """Takes a mark; it counts once this partition's inputs are taken as far as the mark says."""
-        needed = mark.inputs.get(partition, 0)
-        for name, source in mark.sources.items():
+    def tell(self, partition: int, checkpoint: Watermark) -> None:
+        """Takes a checkpoint; it counts once this partition's inputs are taken as far as the checkpoint says."""
+        needed = checkpoint.inputs.get(partition, 0)
+        for name, source in checkpoint.sources.items():
             self.clock = max(self.clock, source.end or source.appended or self.clock)
             if name in self._at and needed > self._seen[name]:
                 told = self._told[name]
@@ -165,7 +165,7 @@ class LogTime:
                 told.popleft()
 
     def reach(self, next_offset: int) -> None:
-        """The inputs before this one are taken: marks that waited for them count."""
+        """The inputs before this one are taken: checkpoints that waited for them count."""
         for name, told in self._told.items():
             while told and told[0][0] <= next_offset:
                 self._at[name] = told.popleft()[1]
@@ -183,12 +183,12 @@ class LogTime:
 
 
 _NOBODY = -1
-"""A partition of which no mark says how far its inputs must be taken."""
+"""A partition of which no checkpoint says how far its inputs must be taken."""
 
 
 @dataclass(frozen=True)
-class ToldTime:
-    """The time as lanes take it, all inputs being taken.
+class WatermarkStatus:
+    """The time as processors take it, all inputs being taken.
 
     `now` is None while nobody can tell it, as where a source is `silent`: not told of, or its router does not know.
     `slowest` is the source that is furthest behind; `told` is when routers last said anything, None = never as far as
@@ -202,8 +202,10 @@ class ToldTime:
     told: datetime | None
 
 
-def told_time(marks: Iterable[RawRecord], sources: Iterable[str], lateness: timedelta | None = None) -> ToldTime:
-    """The time by the marks of routers, in the order they were written.
+def told_time(
+    checkpoints: Iterable[RawRecord], sources: Iterable[str], lateness: timedelta | None = None
+) -> WatermarkStatus:
+    """The time by the checkpoints of routers, in the order they were written.
 
     Args:
         sources, lateness: see LogTime.
@@ -211,17 +213,17 @@ def told_time(marks: Iterable[RawRecord], sources: Iterable[str], lateness: time
     wanted = list(sources)
     known: dict[str, SourceTime] = {}
     time, told = LogTime(wanted, lateness), 0
-    for record in marks:
+    for record in checkpoints:
         try:
-            mark = TimeMark.of(record)
+            checkpoint = Watermark.of(record)
         except ContractError:  # one of newer code; the next one may be readable
             continue
-        time.tell(_NOBODY, mark)
-        known |= mark.sources
+        time.tell(_NOBODY, checkpoint)
+        known |= checkpoint.sources
         told = max(told, record.time)
     times = {source: known[source].within(lateness).is_at() if source in known else None for source in wanted}
     silent = tuple(sorted(source for source, at in times.items() if at is None))
     found = [(at, source) for source, at in times.items() if at is not None]
     slowest = min(found)[1] if found and not silent else ""
     late = known[slowest].within(lateness).late if slowest else timedelta()
-    return ToldTime(time.now(0), slowest, late, silent, moment_at(told) if told else None)
+    return WatermarkStatus(time.now(0), slowest, late, silent, moment_at(told) if told else None)

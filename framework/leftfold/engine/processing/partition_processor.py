@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from leftfold.engine.processing.command_wire import CONTENT_TYPE, nack
-from leftfold.engine.processing.event_time import TimeMark
+from leftfold.engine.processing.event_time import Watermark
 from leftfold.engine.processing.process_wire import BARRIER, answer_record
 from leftfold.engine.processing.stream_state import MARK
 from leftfold.errors import ContractError, DecisionFailed, LeftfoldError
@@ -18,10 +18,10 @@ from leftfold.ports.outgoing import Batch, Outgoing, Reply, dead_letter
 from leftfold.ports.protocols import RawRecord, StateStore
 from leftfold.safety import shown
 
-__all__ = ["STATE_HEADERS", "BatchLane", "Clock", "HeavyState", "Partitioner", "Partitions"]
+__all__ = ["STATE_HEADERS", "Clock", "PartitionProcessor", "Partitioner", "Partitions", "StateTooLarge"]
 
 
-class HeldCodec(Protocol):
+class PartitionStateCodec(Protocol):
     """Reads and writes the records of what is held: streams of a decider, instances of a process."""
 
     def new(self) -> Any:
@@ -39,10 +39,10 @@ class HeldCodec(Protocol):
         """The one behind a record. Raises ContractError: it is none of mine."""
 
 
-class Held:
+class PartitionState:
     """The streams of one partition as committed. `end` is the events end known; `recent` how many stay decoded."""
 
-    def __init__(self, store: StateStore, codec: HeldCodec, *, end: int, recent: int = 2_000) -> None:
+    def __init__(self, store: StateStore, codec: PartitionStateCodec, *, end: int, recent: int = 2_000) -> None:
         self.store, self.end = store, end
         self._codec, self._most = codec, recent
         self._recent: dict[str, Any] = {}
@@ -72,7 +72,7 @@ OVERHEAD = 2048
 STATE_HEADERS = [CONTENT_TYPE]
 
 
-class HeavyState(Exception):
+class StateTooLarge(Exception):
     """A batch made a state record that cannot be written: it is too heavy, or its value has no form in bytes."""
 
 
@@ -86,7 +86,7 @@ class _Keyed(Protocol):
 G = TypeVar("G", bound=_Keyed)
 
 
-class BatchLane(ABC, Generic[G]):
+class PartitionProcessor(ABC, Generic[G]):
     """Takes batches of records of one topic over the partitions it holds.
 
     Args:
@@ -101,7 +101,7 @@ class BatchLane(ABC, Generic[G]):
         self,
         app: str,
         name: str,
-        codec: HeldCodec,
+        codec: PartitionStateCodec,
         *,
         partition_of: Partitioner,
         partitions: Partitions,
@@ -109,14 +109,14 @@ class BatchLane(ABC, Generic[G]):
         clock: Clock = lambda: 0.0,
     ) -> None:
         self.name, self.streams = name, codec
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, PartitionState] = {}
         self._partition_of, self._partitions = partition_of, partitions
         self._room, self._clock, self._decided = max_bytes - OVERHEAD, clock, 0.0
         self._source = ("ce_source", f"/{app}/{name}".encode())
 
     def hold(self, partition: int, store: StateStore, *, end: int) -> None:
         """Takes a restored partition; `end` is the events end known."""
-        self.held[partition] = Held(store, self.streams, end=end)
+        self.held[partition] = PartitionState(store, self.streams, end=end)
 
     def drop(self, partition: int) -> None:
         """Lets go of a partition and everything known of it."""
@@ -129,7 +129,7 @@ class BatchLane(ABC, Generic[G]):
         try:
             self.extend(batch, records)
             self.finish(batch)
-        except HeavyState:
+        except StateTooLarge:
             batch = Batch()
             self.extend(batch, records, careful=True)
             self.finish(batch)
@@ -146,7 +146,7 @@ class BatchLane(ABC, Generic[G]):
         """Adds the state records of the streams that the batch changed.
 
         Raises:
-            HeavyState: one of them is too heavy to be written; take the same records again with `process`.
+            StateTooLarge: one of them is too heavy to be written; take the same records again with `process`.
         """
         for partition, streams in batch.streams.items():
             for key in [key for key in streams if (partition, key) not in batch.changed]:
@@ -157,9 +157,9 @@ class BatchLane(ABC, Generic[G]):
                 try:
                     value = self._fitted(batch, partition, stream, room)
                 except Exception as error:  # a state of user code, made from whatever a client has sent
-                    raise HeavyState(f"the state of {key[:80]!r} cannot be written down: {shown(error)}") from error
+                    raise StateTooLarge(f"the state of {key[:80]!r} cannot be written down: {shown(error)}") from error
                 if len(value) > room:
-                    raise HeavyState(f"the state of {key[:80]!r} weighs {len(value)} bytes")
+                    raise StateTooLarge(f"the state of {key[:80]!r} weighs {len(value)} bytes")
                 batch.states.append(Outgoing(partition, raw, value, STATE_HEADERS))
 
     def bury(self, record: RawRecord, reason: str, *, silent: bool = False) -> Batch:
@@ -186,7 +186,7 @@ class BatchLane(ABC, Generic[G]):
             if partition in self.held:
                 self.held[partition].end = end
 
-    def tell(self, mark: TimeMark) -> None:
+    def tell(self, checkpoint: Watermark) -> None:
         """Takes word of what time it is; who has no timers need not know."""
 
     def due(self, nexts: Mapping[int, int]) -> Batch:
@@ -195,7 +195,7 @@ class BatchLane(ABC, Generic[G]):
 
     @abstractmethod
     def _read(self, record: RawRecord) -> G:
-        """What the record says. Raises ContractError: it is none that this lane takes."""
+        """What the record says. Raises ContractError: it is none that this processor takes."""
 
     @abstractmethod
     def _take(self, batch: Batch, record: RawRecord, given: G, stream: Any, now: float, careful: bool) -> None:
@@ -243,7 +243,7 @@ class BatchLane(ABC, Generic[G]):
         """The stream as this batch has it so far.
 
         Raises:
-            ContractError: its state cannot be read; the partition must not be served, so this ends the lane.
+            ContractError: its state cannot be read; the partition must not be served, so this ends the processor.
         """
         streams = batch.streams.get(partition)
         if streams is None:
@@ -275,7 +275,7 @@ class BatchLane(ABC, Generic[G]):
         batch.sent.setdefault(names.commands(process), []).append(answer)
 
     def _sender(self, to: bytes) -> str:
-        """The process that is to be answered there, '' = nobody whom this lane answers."""
+        """The process that is to be answered there, '' = nobody whom this processor answers."""
         return ""
 
     def _bury(self, batch: Batch, record: RawRecord, error: LeftfoldError) -> None:

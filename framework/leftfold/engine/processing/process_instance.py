@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from leftfold.errors import ContractError
 from leftfold.model.encoding import Storage
 
-__all__ = ["Due", "Instance", "InstanceCodec", "Sent", "Timers"]
+__all__ = ["Due", "Instance", "InstanceCodec", "SentCommand", "Timers"]
 
 
 N = TypeVar("N")
@@ -21,7 +21,7 @@ _HEAD = b'{"version":'
 _TIMERS, _NO_TIMERS = b'"timers":', b'"timers":{}'
 
 
-class Sent(NamedTuple):
+class SentCommand(NamedTuple):
     """A command as it was sent, until its answer comes: wire type and value."""
 
     type: str
@@ -49,7 +49,7 @@ class Instance(Generic[S]):
     state: S
     origins: dict[str, tuple[int, int]]
     timers: dict[str, Due]
-    waiting: dict[str, Sent]
+    waiting: dict[str, SentCommand]
     finished: bool = False
 
     def copy(self) -> Instance[S]:
@@ -118,7 +118,7 @@ class InstanceCodec(Generic[S]):
                 self._storage.decode(json.dumps(fields["state"])),
                 {source: (offset, index) for source, (offset, index) in fields["origins"].items()},
                 {name: _known(Due, timer) for name, timer in fields["timers"].items()},
-                {id_: _known(Sent, sent) for id_, sent in fields["waiting"].items()},
+                {id_: _known(SentCommand, sent) for id_, sent in fields["waiting"].items()},
                 bool(fields["finished"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The lane of a process: inputs in, commands and state out, in one batch of writes. It knows no broker."""
+"""The processor of a process: inputs in, commands and state out, in one batch of writes. It knows no broker."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from leftfold.engine.processing.command_wire import CONTENT_TYPE, SPEC_VERSION
-from leftfold.engine.processing.event_time import LogTime, TimeMark
-from leftfold.engine.processing.partition_processor import OVERHEAD, BatchLane, Partitioner, Partitions
+from leftfold.engine.processing.event_time import LogTime, Watermark
+from leftfold.engine.processing.partition_processor import OVERHEAD, Partitioner, PartitionProcessor, Partitions
 from leftfold.engine.processing.process_instance import Instance, InstanceCodec, Timers
-from leftfold.engine.processing.process_reactor import Failed, Passed, Reactor, Request, timer_of
+from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor, Request, timer_of
 from leftfold.engine.processing.process_wire import Input, due_record, read_input
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
@@ -20,15 +20,15 @@ from leftfold.model.process import Process
 from leftfold.ports.outgoing import Batch, HeaderList, Outgoing
 from leftfold.ports.protocols import RawRecord, StateStore
 
-__all__ = ["ProcessLane"]
+__all__ = ["ProcessManagerProcessor"]
 
 
-class ProcessLane(BatchLane[Input]):
+class ProcessManagerProcessor(PartitionProcessor[Input]):
     """Reacts to batches of a process's inputs over the partitions it holds, and knows which timers are due.
 
     Args:
         app: the name of the App, part of `ce_source`.
-        partition_of, partitions, max_bytes: see BatchLane. lateness: see LogTime.
+        partition_of, partitions, max_bytes: see PartitionProcessor. lateness: see LogTime.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class ProcessLane(BatchLane[Input]):
         self.timers.pop(partition, None)
         self.times.pop(partition, None)
 
-    def tell(self, mark: TimeMark) -> None:
+    def tell(self, checkpoint: Watermark) -> None:
         """Takes word of what time it is."""
         for partition, time in self.times.items():
-            time.tell(partition, mark)
+            time.tell(partition, checkpoint)
 
     def due(self, nexts: Mapping[int, int]) -> Batch:
         """What says that timers are due by log time, to be written into the process's own topic."""
@@ -154,13 +154,13 @@ class ProcessLane(BatchLane[Input]):
         if spare is not None and (wrong := self._unfit(batch, record.partition, stream, self._room_beside(record.key))):
             batch.streams[record.partition][given.key] = spare
             outcome = Failed(wrong)
-        if isinstance(outcome, Passed) and outcome.why == "foreign":
+        if isinstance(outcome, InputSkipped) and outcome.why == "foreign":
             # A router sends what its own code listens to: passed over here, it would never reach the process.
             what = given.type.decode(errors="replace")
             outcome = Failed(
                 ContractError(f"process {self.name} does not listen to {what}; a router of other code does")
             )
-        if isinstance(outcome, Passed):
+        if isinstance(outcome, InputSkipped):
             self._count(batch, outcome.why)
             return
         if isinstance(outcome, Failed):

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
 from leftfold.engine.processing.command_wire import to_error
-from leftfold.engine.processing.process_instance import Due, Instance, Sent
+from leftfold.engine.processing.process_instance import Due, Instance, SentCommand
 from leftfold.engine.processing.process_wire import ACK, CANCEL, DUE, NACK, Input
 from leftfold.errors import ConfigurationError, ContractError, DecisionFailed, DomainError, LeftfoldError
 from leftfold.model.encoding import version_in
@@ -17,7 +17,7 @@ from leftfold.model.process import Cancel, Finished, Process, Rejected, Timer
 from leftfold.ports.codec import MessageCodec, event_id, utc_text
 from leftfold.safety import shown
 
-__all__ = ["Failed", "Passed", "Reactor", "Request", "Took", "checked_effects", "timer_of"]
+__all__ = ["Failed", "InputAccepted", "InputSkipped", "Reactor", "Request", "checked_effects", "timer_of"]
 
 
 def checked_effects(process: str, out: object, sends: Container[type[Command]]) -> list[Any]:
@@ -78,16 +78,16 @@ class Request(NamedTuple):
     id: str
     key: str
     category: str
-    sent: Sent
+    sent: SentCommand
 
 
-class Took(NamedTuple):
+class InputAccepted(NamedTuple):
     """The instance took the input, and these commands are to be sent."""
 
     commands: tuple[Request, ...]
 
 
-class Passed(NamedTuple):
+class InputSkipped(NamedTuple):
     """The input does nothing, and why: `duplicates`, `finished`, `cancelled`, `unasked` or `foreign`."""
 
     why: str
@@ -99,11 +99,11 @@ class Failed(NamedTuple):
     error: LeftfoldError
 
 
-Outcome: TypeAlias = Took | Passed | Failed
+Outcome: TypeAlias = InputAccepted | InputSkipped | Failed
 
 
 class Reactor:
-    """The pure half of a process's lane: takes inputs one at a time.
+    """The pure half of a process's processor: takes inputs one at a time.
 
     Args:
         max_bytes: what the value of one command may weigh.
@@ -117,7 +117,7 @@ class Reactor:
         self._versions = {f"{spec.category}.{spec.name}": spec.version for spec in specs}
 
     def take(self, instance: Instance[Any], given: Input) -> Outcome:
-        """Changes `instance` to what it is after this input; one that is `Passed` changes nothing.
+        """Changes `instance` to what it is after this input; one that is `InputSkipped` changes nothing.
 
         Order of checks: origins, finished, then what the input is. One that fails counts as seen.
 
@@ -127,9 +127,9 @@ class Reactor:
         if given.origin is not None:
             source, offset, index = given.origin
             if instance.origins.get(source, (-1, -1)) >= (offset, index):
-                return Passed("duplicates")
+                return InputSkipped("duplicates")
         if instance.finished and given.cause not in instance.waiting:
-            return Passed("finished")
+            return InputSkipped("finished")
         try:
             outcome = self._taken(instance, given)
         except ConfigurationError:
@@ -137,7 +137,7 @@ class Reactor:
         except LeftfoldError as error:
             self.refuse(instance, given)
             return Failed(error)
-        if not isinstance(outcome, Passed):
+        if not isinstance(outcome, InputSkipped):
             self.see(instance, given)
         return outcome
 
@@ -162,7 +162,7 @@ class Reactor:
             return self._answered(instance, given)
         self._check_version(given)
         event = self.events.wanted(given.type, given.value)
-        return Passed("foreign") if event is None else self._react(instance, given, event)
+        return InputSkipped("foreign") if event is None else self._react(instance, given, event)
 
     def _check_version(self, given: Input) -> None:
         name, version = version_in(given.type)
@@ -178,25 +178,25 @@ class Reactor:
         name, by = timer_of(given)
         timer = instance.timers.get(name)
         if timer is None or timer.by != by:
-            return Passed("cancelled")
+            return InputSkipped("cancelled")
         del instance.timers[name]
         if given.type == CANCEL:
             instance.version += 1
-            return Took(())
+            return InputAccepted(())
         command = self.commands.decode(timer.type.encode(), timer.value.encode())
-        request = self._request(given, 0, command, Sent(timer.type, timer.value))
+        request = self._request(given, 0, command, SentCommand(timer.type, timer.value))
         instance.waiting[request.id] = request.sent
         instance.version += 1
-        return Took((request,))
+        return InputAccepted((request,))
 
     def _answered(self, instance: Instance[Any], given: Input) -> Outcome:
         sent = instance.waiting.get(given.cause)
         if sent is None:
-            return Passed("unasked")
+            return InputSkipped("unasked")
         if given.type == ACK:
             del instance.waiting[given.cause]
             instance.version += 1
-            return Took(())
+            return InputAccepted(())
         body = _body(given)
         refused, value = str(body.get("type") or sent.type), str(body.get("command") or sent.value)
         command = self.commands.decode(refused.encode(), value.encode())
@@ -211,7 +211,7 @@ class Reactor:
             )
         return self._react(instance, given, Rejected(command, error))
 
-    def _react(self, instance: Instance[Any], given: Input, what: Any) -> Took:
+    def _react(self, instance: Instance[Any], given: Input, what: Any) -> InputAccepted:
         process = self.process
         try:
             out = checked_effects(process.name, process.react(what, instance.state), self.commands.types)
@@ -223,38 +223,38 @@ class Reactor:
         except Exception as error:
             raise DecisionFailed(f"process {process.name} failed on {shown(what)}: {shown(error)}") from error
         instance.state, instance.version = state, instance.version + 1
-        return Took(tuple(self._applied(instance, given, effects)))
+        return InputAccepted(tuple(self._applied(instance, given, effects)))
 
     def _applied(
-        self, instance: Instance[Any], given: Input, effects: Iterable[tuple[Any, Sent | None]]
+        self, instance: Instance[Any], given: Input, effects: Iterable[tuple[Any, SentCommand | None]]
     ) -> list[Request]:
         commands: list[Request] = []
         for effect, sent in effects:
             match effect, sent:
-                case Timer(name=name, at=at), Sent():
+                case Timer(name=name, at=at), SentCommand():
                     due = Due(utc_text(at), sent.type, sent.value, given.correlation.decode(), given.id)
                     instance.timers[name] = due
                 case Cancel(name=name), _:
                     instance.timers.pop(name, None)
                 case Finished(), _:
                     instance.finished = True
-                case Command(), Sent():
+                case Command(), SentCommand():
                     commands.append(self._request(given, len(commands), effect, sent))
         instance.waiting |= {request.id: request.sent for request in commands}
         if instance.finished:
             instance.timers = {}
         return commands
 
-    def _encoded(self, effect: Any) -> tuple[Any, Sent | None]:
+    def _encoded(self, effect: Any) -> tuple[Any, SentCommand | None]:
         command = effect.command if isinstance(effect, Timer) else effect
         if not isinstance(command, Command):
             return effect, None
         value = self.commands.encode(command)
         if len(value) > self._room:
             raise ContractError(f"{type(command).__name__} of {len(value)} bytes; at most {self._room} fit")
-        return effect, Sent(self.commands.types[type(command)].decode(), value.decode())
+        return effect, SentCommand(self.commands.types[type(command)].decode(), value.decode())
 
-    def _request(self, given: Input, number: int, command: Command, sent: Sent) -> Request:
+    def _request(self, given: Input, number: int, command: Command, sent: SentCommand) -> Request:
         spec = command.__leftfold__
         id_ = event_id(self.process.name, given.key, given.id, number + 1)
         return Request(id_, getattr(command, spec.key), spec.category, sent)

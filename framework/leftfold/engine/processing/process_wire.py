@@ -47,7 +47,9 @@ CANCEL = b"leftfold.cancel.v1"
 
 
 class Input(NamedTuple):
-    """What a process gets, as its lane sees it; `cause` is the id of the event, or of the command that was answered."""
+    """What a process gets, as its processor sees it; `cause` is the id of the event, or of the command that was
+    answered.
+    """
 
     type: bytes
     value: bytes
@@ -97,7 +99,7 @@ def read_input(record: RawRecord) -> Input:
 def answer_record(
     command: RawRecord, key: bytes, partition: int, source: bytes, body: dict[str, Any], process: str
 ) -> Outgoing:
-    """What a lane answers a process: to its key, with the command's own place as origin, so that it counts once.
+    """What a processor answers a process: to its key, with the command's own place as origin, so that it counts once.
 
     A refusal carries the command, unless it is large: whoever folds the inputs again need not have sent it.
     """

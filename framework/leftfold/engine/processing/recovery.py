@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
-from leftfold.engine.processing.command_processor import End, Lane
-from leftfold.engine.processing.partition_processor import BatchLane, Clock, Partitions
+from leftfold.engine.processing.command_processor import CommandProcessor, End
+from leftfold.engine.processing.partition_processor import Clock, PartitionProcessor, Partitions
 from leftfold.engine.processing.process_instance import Instance, InstanceCodec
-from leftfold.engine.processing.process_processor import ProcessLane
-from leftfold.engine.processing.process_reactor import Failed, Passed, Reactor
+from leftfold.engine.processing.process_processor import ProcessManagerProcessor
+from leftfold.engine.processing.process_reactor import Failed, InputSkipped, Reactor
 from leftfold.engine.processing.process_wire import BARRIER, read_input
-from leftfold.engine.processing.stream_state import MARK, StateMark, Stream, StreamCodec, answer
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, Stream, StreamCodec, answer
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -23,7 +23,7 @@ from leftfold.ports.codec import UNREADABLE, MessageCodec, header
 from leftfold.ports.outgoing import PASSED, offset_in
 from leftfold.ports.protocols import RawRecord, StateStore
 
-__all__ = ["Deciding", "Duty", "ProcessRefold", "Refold", "Refolding", "duty_of"]
+__all__ = ["CommandTask", "ProcessRefold", "Refold", "Refolding", "TaskSpec", "task_for"]
 
 
 _OPEN = 2000
@@ -46,7 +46,7 @@ class ProcessRefold:
         self._open: dict[str, Instance[Any]] = {}
         self._dead: set[int] = set()
 
-    def pass_over(self, letter: RawRecord) -> None:
+    def skip(self, letter: RawRecord) -> None:
         """An input that was dead-lettered is not taken now either."""
         if (offset := offset_in(letter, self._topic)) is not None:
             self._dead.add(offset)
@@ -64,7 +64,7 @@ class ProcessRefold:
             self._reactor.refuse(instance, given)
         else:
             outcome = self._reactor.take(instance, given)
-            if isinstance(outcome, Passed) and given.key not in self.changed:
+            if isinstance(outcome, InputSkipped) and given.key not in self.changed:
                 return
             self.refused += isinstance(outcome, Failed)
         self.changed[given.key] = None
@@ -99,10 +99,10 @@ class ProcessRefold:
 class Refold:
     """Folds one partition's events into its state store; streams that already hold an event skip it.
 
-    Events that cannot be folded are noted in `{category}.dead` by the workers that stand still at them; a mark behind
-    such a letter says that somebody had them pass it over. `changed` are the streams that the state topic does not have
-    yet. What was answered is rebuilt as far as events tell: command ids that wrote something, without their bodies'
-    digests.
+    Events that cannot be folded are noted in `{category}.dead` by the workers that stand still at them; a checkpoint
+    behind such a letter says that somebody had them pass it over. `changed` are the streams that the state topic does
+    not have yet. What was answered is rebuilt as far as events tell: command ids that wrote something, without their
+    bodies' digests.
     """
 
     def __init__(self, decider: Decider[Any, Any, Any], store: StateStore) -> None:
@@ -115,8 +115,8 @@ class Refold:
         self.noted: dict[int, int] = {}
         self.passed: set[int] = set()
 
-    def pass_over(self, letter: RawRecord) -> None:
-        """An event that was noted is passed over once a mark says so; commands are of no concern here."""
+    def skip(self, letter: RawRecord) -> None:
+        """An event that was noted is passed over once a checkpoint says so; commands are of no concern here."""
         if (offset := offset_in(letter, self._topic)) is not None:
             if header(letter.headers, "dead_how") == PASSED.encode():
                 self.passed.add(offset)
@@ -232,14 +232,14 @@ class Refolding(Protocol):
     def adopt(self, key: str, record: bytes) -> None:
         """Takes over what another version's record says of answers."""
 
-    def pass_over(self, letter: RawRecord) -> None:
+    def skip(self, letter: RawRecord) -> None:
         """A dead letter: the record of the log that it is about was not taken, or need not be."""
 
     def take(self, most: int) -> list[tuple[str, bytes]]:
         """Up to `most` changed records for the state topic."""
 
 
-class Duty(Protocol):
+class TaskSpec(Protocol):
     """What a worker works at: `log` is the topic its state can be folded from, `writes` what else it writes of its own.
 
     `time` is the topic that says what time it is, '' where nobody needs to know; `refusals` the one that says which
@@ -258,20 +258,22 @@ class Duty(Protocol):
     adopts: bool
     rests: tuple[str, ...]
 
-    def lane(self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock) -> BatchLane[Any]:
-        """The lane that does it."""
+    def processor(
+        self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock
+    ) -> PartitionProcessor[Any]:
+        """The processor that does it."""
 
     def refold(self, store: StateStore) -> Refolding:
         """What makes up for records that the state topic lacks."""
 
-    def span(self, mark: StateMark, start: int, end: int) -> tuple[int, int]:
-        """Which records of the log the state lacks, given its mark, the next record to take and the log's end."""
+    def span(self, checkpoint: ChangelogCheckpoint, start: int, end: int) -> tuple[int, int]:
+        """Which records of the log the state lacks, given its checkpoint, the next record to take and the log's end."""
 
     def partly(self, begin: int, start: int) -> tuple[int, int]:
-        """The `commands` and `events` of a mark while only some of what was folded from `begin` on is written."""
+        """The `commands` and `events` of a checkpoint while only some of what was folded from `begin` on is written."""
 
 
-class Deciding:
+class CommandTask:
     """Commands of a category; its state can be folded from the events."""
 
     def __init__(self, decider: Decider[Any, Any, Any]) -> None:
@@ -281,9 +283,11 @@ class Deciding:
         self.writes: tuple[str, ...] = (self.log, names.dead(self.name))
         self.rests: tuple[str, ...] = (self.log,)
 
-    def lane(self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock) -> BatchLane[Any]:
-        """The lane that decides."""
-        return Lane(
+    def processor(
+        self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock
+    ) -> PartitionProcessor[Any]:
+        """The processor that decides."""
+        return CommandProcessor(
             app.name,
             self.decider,
             partition_of=lambda key: partition_of(key, app.partitions),
@@ -298,16 +302,16 @@ class Deciding:
         """Folds events."""
         return Refold(self.decider, store)
 
-    def span(self, mark: StateMark, start: int, end: int) -> tuple[int, int]:
+    def span(self, checkpoint: ChangelogCheckpoint, start: int, end: int) -> tuple[int, int]:
         """Events that the last batch before may have written, up to the end."""
-        return mark.events, end
+        return checkpoint.events, end
 
     def partly(self, begin: int, start: int) -> tuple[int, int]:
         """The events before are known; no command is taken before all are."""
         return start, begin
 
 
-class Reacting:
+class ProcessTask:
     """Inputs of a process; its state can be folded from them, which sends nothing."""
 
     def __init__(self, process: Process[Any, Any, Any]) -> None:
@@ -317,9 +321,11 @@ class Reacting:
         self.writes: tuple[str, ...] = (self.refusals,)
         self.rests: tuple[str, ...] = (self.log, *map(names.events, process.categories))
 
-    def lane(self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock) -> BatchLane[Any]:
-        """The lane that reacts."""
-        return ProcessLane(
+    def processor(
+        self, app: App, partitions: Partitions, end: End, max_bytes: int, clock: Clock
+    ) -> PartitionProcessor[Any]:
+        """The processor that reacts."""
+        return ProcessManagerProcessor(
             app.name,
             self.process,
             partition_of=lambda key: partition_of(key, app.partitions),
@@ -332,16 +338,16 @@ class Reacting:
         """Takes inputs again."""
         return ProcessRefold(self.process, store)
 
-    def span(self, mark: StateMark, start: int, end: int) -> tuple[int, int]:
+    def span(self, checkpoint: ChangelogCheckpoint, start: int, end: int) -> tuple[int, int]:
         """Inputs that were taken before, but not with this version's state."""
-        return mark.commands, start
+        return checkpoint.commands, start
 
     def partly(self, begin: int, start: int) -> tuple[int, int]:
         """Whoever comes next takes all these inputs again."""
         return begin, 0
 
 
-def duty_of(app: App, name: str) -> Duty:
+def task_for(app: App, name: str) -> TaskSpec:
     """What a worker of this name does.
 
     Raises:
@@ -349,5 +355,5 @@ def duty_of(app: App, name: str) -> Duty:
     """
     for process in app.processes:
         if process.name == name:
-            return Reacting(process)
-    return Deciding(app.decider(name))
+            return ProcessTask(process)
+    return CommandTask(app.decider(name))

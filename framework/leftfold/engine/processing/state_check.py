@@ -8,18 +8,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from leftfold.engine.archive.gaps import check_whole
-from leftfold.engine.processing.stream_state import MARK, StateMark, Stream, StreamCodec, state_key
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, Stream, StreamCodec, state_key
 from leftfold.errors import ContractError
 from leftfold.model import keys as names
 from leftfold.model.decider import Decider
 from leftfold.model.encoding import number_in
 from leftfold.model.position import Position
-from leftfold.ports.bulk import OpenBulkLog, Range, raw
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, raw
 from leftfold.ports.codec import MessageCodec
 
 __all__ = ["Difference", "PartitionCheck", "StateCheck", "check_here"]
 
-Tell = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class StateCheck:
         try:
             states = log.stable_ends([names.state(decider.name, decider.version)])
             events = log.stable_ends([names.events(decider.name)])
-            check_whole(log, [Range(t, p, 0, end) for t, ps in events.offsets.items() for p, end in ps.items()])
+            check_whole(log, [OffsetRange(t, p, 0, end) for t, ps in events.offsets.items() for p, end in ps.items()])
             return cls(decider, open_log, states | events)
         finally:
             log.close()
@@ -85,9 +85,9 @@ class StateCheck:
         """The partitions there are."""
         return range(len(self.ends.offsets[names.events(self.decider.name)]))
 
-    def run(self, partition: int, tell: Tell) -> PartitionCheck:
+    def run(self, partition: int, tell: ProgressCallback) -> PartitionCheck:
         """Reads one partition's states and events, and compares them stream by stream."""
-        mark, records = self._states(partition)
+        checkpoint, records = self._states(partition)
         codec = StreamCodec(self.decider.state, self.decider.initial_state)
         versions = {key: codec.version(record) for key, record in records.items()}
         folded: dict[str, Stream[Any]] = {}
@@ -95,7 +95,7 @@ class StateCheck:
         for offset, key, version, event in self._events(partition, tell):
             events += 1
             limit = versions.get(key)
-            if (limit is None and offset >= mark.events) or (limit is not None and version > limit):
+            if (limit is None and offset >= checkpoint.events) or (limit is not None and version > limit):
                 continue
             stream = folded.setdefault(key, Stream(0, self.decider.initial_state, {}, {}))
             stream.state, stream.version = self.decider.evolve(stream.state, event), version
@@ -114,17 +114,17 @@ class StateCheck:
         version, state = (stream.version, stream.state) if stream else (0, self.decider.initial_state)
         return f'{{"version":{version},"state":{self.decider.state.encode(state).decode()}}}'
 
-    def _states(self, partition: int) -> tuple[StateMark, dict[str, bytes]]:
+    def _states(self, partition: int) -> tuple[ChangelogCheckpoint, dict[str, bytes]]:
         topic = names.state(self.decider.name, self.decider.version)
-        mark, records = StateMark(), dict[str, bytes]()
+        checkpoint, records = ChangelogCheckpoint(), dict[str, bytes]()
         for record in self._records(topic, partition, lambda count: None):
             if record.key == MARK:
-                mark = StateMark.read(record.value or b"{}") or mark
+                checkpoint = ChangelogCheckpoint.read(record.value or b"{}") or checkpoint
             elif record.value is not None and (key := state_key(record.key or b"")):
                 records[key] = record.value
-        return mark, records
+        return checkpoint, records
 
-    def _events(self, partition: int, tell: Tell) -> Iterator[tuple[int, str, int, Any]]:
+    def _events(self, partition: int, tell: ProgressCallback) -> Iterator[tuple[int, str, int, Any]]:
         codec: MessageCodec[Any] = MessageCodec(self.decider.events)
         for record in self._records(names.events(self.decider.name), partition, tell):
             if record.key == MARK:
@@ -137,8 +137,8 @@ class StateCheck:
             event = codec.decode(found.get("ce_type", b""), record.value)
             yield record.offset, (record.key or b"").decode(), version, event
 
-    def _records(self, topic: str, partition: int, tell: Tell) -> Iterator[Any]:
-        part = Range(topic, partition, 0, self.ends.next_offset(topic, partition))
+    def _records(self, topic: str, partition: int, tell: ProgressCallback) -> Iterator[Any]:
+        part = OffsetRange(topic, partition, 0, self.ends.next_offset(topic, partition))
         log = self.open_log()
         try:
             for records in log.read(part):
@@ -148,6 +148,6 @@ class StateCheck:
             log.close()
 
 
-def check_here(check: StateCheck, tell: Tell) -> Iterable[PartitionCheck]:
+def check_here(check: StateCheck, tell: ProgressCallback) -> Iterable[PartitionCheck]:
     """Checks all partitions in this process, one after another."""
     return [check.run(partition, tell) for partition in check.partitions]

@@ -12,7 +12,17 @@ from leftfold.errors import ContractError
 from leftfold.model.encoding import Storage
 from leftfold.ports.codec import JSON
 
-__all__ = ["MARK", "SETTLED", "MemoryStates", "StateMark", "Stream", "StreamCodec", "answer", "is_state", "state_key"]
+__all__ = [
+    "MARK",
+    "SETTLED",
+    "ChangelogCheckpoint",
+    "MemoryStates",
+    "Stream",
+    "StreamCodec",
+    "answer",
+    "is_state",
+    "state_key",
+]
 
 
 _STATE = re.compile(rb'\{"version":[0-9]{1,18},"state":')
@@ -39,7 +49,7 @@ def is_state(value: bytes) -> bool:
 
 
 @dataclass(frozen=True)
-class StateMark:
+class ChangelogCheckpoint:
     """The `@` record of a state partition: how far its commands and, before that batch, its events were known.
 
     `start` is where the state partition began then: when it begins later by now, records are gone that `events` counts.
@@ -66,14 +76,14 @@ class StateMark:
         return not known or not now or known == now
 
     @classmethod
-    def decode(cls, value: bytes) -> StateMark:
-        """The mark in a record."""
+    def decode(cls, value: bytes) -> ChangelogCheckpoint:
+        """The checkpoint in a record."""
         known = {one.name for one in fields(cls)}
         return cls(**{name: found for name, found in json.loads(value).items() if name in known})
 
     @classmethod
-    def read(cls, value: bytes) -> StateMark | None:
-        """The mark in a record that anybody may have written; None when it is none."""
+    def read(cls, value: bytes) -> ChangelogCheckpoint | None:
+        """The checkpoint in a record that anybody may have written; None when it is none."""
         try:
             found = cls.decode(value)
         except (ValueError, TypeError, AttributeError, RecursionError):
@@ -90,7 +100,7 @@ _HEAD = b'{"version":'
 KEEP, KEEP_SECONDS, KEEP_MOST, KEEP_BYTES = 32, 60.0, 1000, 131_072
 
 
-class Answer(NamedTuple):
+class RememberedAnswer(NamedTuple):
     """What a command id was answered with: `events` written from version `first` on, or an `error` as in a nack.
 
     `seen` is when it was given, in seconds since 1970, and not before the broker appended the command; `encoded` its
@@ -105,13 +115,15 @@ class Answer(NamedTuple):
     encoded: bytes
 
 
-def answer(id_: str, digest: str, first: int, events: int, error: dict[str, Any] | None, seen: float) -> Answer:
+def answer(
+    id_: str, digest: str, first: int, events: int, error: dict[str, Any] | None, seen: float
+) -> RememberedAnswer:
     """An answer with its encoded form, `[command id, body digest, first version, n | error]`."""
     if error is None and id_.isascii() and id_.isprintable() and '"' not in id_ and "\\" not in id_:
         encoded = f'["{id_}","{digest}",{first},{events}]'.encode()
     else:
         encoded = json.dumps([id_, digest, first, events if error is None else error], separators=(",", ":")).encode()
-    return Answer(digest, first, events, error, seen, encoded)
+    return RememberedAnswer(digest, first, events, error, seen, encoded)
 
 
 @dataclass(slots=True)
@@ -123,7 +135,7 @@ class Stream(Generic[S]):
 
     version: int
     state: S
-    answered: dict[str, Answer]
+    answered: dict[str, RememberedAnswer]
     origins: dict[str, tuple[int, int]]
     weight: int = field(default=-1, compare=False)
 
@@ -131,7 +143,7 @@ class Stream(Generic[S]):
         """A copy that may change without touching this one."""
         return Stream(self.version, self.state, dict(self.answered), dict(self.origins), self.weight)
 
-    def remember(self, id_: str, given: Answer, now: float | None = None) -> int:
+    def remember(self, id_: str, given: RememberedAnswer, now: float | None = None) -> int:
         """Adds an answer and drops those out of the window; returns how many young ones had to go.
 
         Ages are measured at `now`, when the broker appended the command, or else when the answer was given: behind an

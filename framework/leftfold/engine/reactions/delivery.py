@@ -14,17 +14,17 @@ from leftfold.ports.codec import MessageCodec, header, read_recorded
 from leftfold.ports.outgoing import HeaderList, Outgoing, reason_of
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["DEAD_HEADERS", "Frontier", "Pending", "PendingReader", "Place", "parked"]
+__all__ = ["DEAD_HEADERS", "Frontier", "PartitionId", "PendingDelivery", "PendingReader", "parked"]
 
 
-Place: TypeAlias = tuple[str, int]
+PartitionId: TypeAlias = tuple[str, int]
 """A topic and a partition."""
 DEAD_HEADERS = frozenset({"dead_reason", "dead_source", "dead_reference", "attempts", "idempotency_key"})
 """What a parked event has besides its own headers."""
 
 
 @dataclass(eq=False, slots=True)
-class Pending:
+class PendingDelivery:
     """An event that is not done; `tries` counts the failed ones, `error` is what nobody could try because of.
 
     `taken` is where it was read: in the log, or where it is parked.
@@ -36,14 +36,14 @@ class Pending:
     tries: int = 0
     error: ContractError | None = None
     stream: tuple[str, int, bytes] = field(init=False)
-    taken: tuple[Place, int] = field(init=False)
+    taken: tuple[PartitionId, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.stream = (self.record.topic, self.record.partition, self.record.key or b"")
         self.taken = (self.place, self.record.offset)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> PartitionId:
         """Where it is from."""
         return self.record.topic, self.record.partition
 
@@ -60,7 +60,7 @@ class PendingReader:
         self._codec: MessageCodec[Any] = MessageCodec(reaction.events)
         self._versions = {f"{s.category}.{s.name}": s.version for s in (c.__leftfold__ for c in reaction.events)}
 
-    def read(self, record: RawRecord) -> Pending | None:
+    def read(self, record: RawRecord) -> PendingDelivery | None:
         """The event in a record, None when it does not concern the reaction; broken ones have their `error`.
 
         Raises:
@@ -85,13 +85,13 @@ class PendingReader:
             correlation_id=recorded.correlation_id,
             traceparent=recorded.traceparent,
         )
-        return Pending(record, recorded.event, delivery)
+        return PendingDelivery(record, recorded.event, delivery)
 
-    def _broken(self, record: RawRecord, error: ContractError) -> Pending:
+    def _broken(self, record: RawRecord, error: ContractError) -> PendingDelivery:
         id_ = header(record.headers, "ce_id").decode(errors="replace")
         name, time = self._reaction.name, moment_at(record.time)
         delivery = Delivery(reaction=name, idempotency_key=idempotency_key(name, id_), time=time)
-        return Pending(record, None, delivery, 0, error)
+        return PendingDelivery(record, None, delivery, 0, error)
 
     def _check_version(self, record: RawRecord) -> None:
         name, version = version_in(header(record.headers, "ce_type"))
@@ -103,7 +103,7 @@ class PendingReader:
             )
 
 
-def parked(pending: Pending, error: BaseException, partition: int, *, whole: bool = True) -> Outgoing:
+def parked(pending: PendingDelivery, error: BaseException, partition: int, *, whole: bool = True) -> Outgoing:
     """The record that parks an event: as it was written, with why, from where, how often it was tried and its key.
 
     Args:
@@ -132,31 +132,31 @@ class Frontier:
 
     def __init__(self, *, most_open: int = 1000, most_ahead: int = 10_000) -> None:
         self._most_open, self._most_ahead = most_open, most_ahead
-        self._reached: dict[Place, int] = {}
-        self._taken: dict[Place, deque[int]] = {}
-        self._done: dict[Place, set[int]] = {}
+        self._reached: dict[PartitionId, int] = {}
+        self._taken: dict[PartitionId, deque[int]] = {}
+        self._done: dict[PartitionId, set[int]] = {}
 
-    def hold(self, place: Place, offset: int) -> None:
+    def hold(self, place: PartitionId, offset: int) -> None:
         """A partition is read from here on."""
         self._reached[place], self._taken[place], self._done[place] = offset, deque(), set()
 
-    def drop(self, places: Iterable[Place]) -> None:
+    def drop(self, places: Iterable[PartitionId]) -> None:
         """These are somebody else's now."""
         for place in places:
             for known in (self._reached, self._taken, self._done):
                 known.pop(place, None)
 
-    def take(self, place: Place, offset: int, *, is_open: bool) -> None:
+    def take(self, place: PartitionId, offset: int, *, is_open: bool) -> None:
         """A record was read; one that is not open needs nothing to be done."""
         self._reached[place] = offset + 1
         if is_open:
             self._taken[place].append(offset)
 
-    def reach(self, place: Place, offset: int) -> None:
+    def reach(self, place: PartitionId, offset: int) -> None:
         """Nothing lies before this offset that is not taken."""
         self._reached[place] = max(offset, self._reached[place])
 
-    def done(self, place: Place, offset: int) -> None:
+    def done(self, place: PartitionId, offset: int) -> None:
         """A record is done; of a partition that is no longer held nothing is known."""
         if place not in self._taken:
             return
@@ -170,19 +170,19 @@ class Frontier:
         """How many records were taken and are not done."""
         return sum(len(taken) - len(self._done[place]) for place, taken in self._taken.items())
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: PartitionId) -> bool:
         """Whether the partition is held."""
         return place in self._reached
 
-    def reached(self, place: Place) -> int:
+    def reached(self, place: PartitionId) -> int:
         """The next offset to be read."""
         return self._reached[place]
 
-    def is_full(self, place: Place) -> bool:
+    def is_full(self, place: PartitionId) -> bool:
         """Whether no more of the partition is to be read for now."""
         taken = len(self._taken[place])
         return taken >= self._most_ahead or taken - len(self._done[place]) >= self._most_open
 
-    def offsets(self) -> dict[Place, int]:
+    def offsets(self) -> dict[PartitionId, int]:
         """Where each partition goes on if all ends now."""
         return {place: taken[0] if taken else self._reached[place] for place, taken in self._taken.items()}

@@ -10,22 +10,22 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
-from leftfold.engine.reactions.delivery import Pending, Place
+from leftfold.engine.reactions.delivery import PartitionId, PendingDelivery
 from leftfold.errors import Fenced
 from leftfold.model.reaction import Reaction
 
-__all__ = ["CLEAN", "DEATHS", "Actors", "Suspects"]
+__all__ = ["CLEAN", "DEATHS", "DeadlineExecutor", "PoisonPillTracker"]
 
 
 class Ended(NamedTuple):
     """A try that is over, and what it failed of; `is_left`: that it failed was told when its deadline passed."""
 
-    pending: Pending
+    pending: PendingDelivery
     error: BaseException | None
     is_left: bool = False
 
 
-class Actors:
+class DeadlineExecutor:
     """Starts tries and tells of their ends. A try that outlives its deadline counts as failed, and its thread is left.
 
     Python cannot end a thread: those that hang are counted, and when there are far more than tries of one event could
@@ -34,8 +34,8 @@ class Actors:
 
     def __init__(self, reaction: Reaction[Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._reaction, self._clock = reaction, clock
-        self._under_way: dict[int, tuple[Pending, float]] = {}
-        self._left: dict[int, tuple[Pending, float]] = {}
+        self._under_way: dict[int, tuple[PendingDelivery, float]] = {}
+        self._left: dict[int, tuple[PendingDelivery, float]] = {}
         self._most_left = max(64, 2 * reaction.at_once * reaction.attempts)
         self._ends: SimpleQueue[tuple[int, BaseException | None]] = SimpleQueue()
         self._number = count()
@@ -45,15 +45,15 @@ class Actors:
         """How many more tries may begin."""
         return self._reaction.at_once - len(self._under_way)
 
-    def under_way(self) -> list[Pending]:
+    def under_way(self) -> list[PendingDelivery]:
         """What is being tried."""
         return [pending for pending, _ in self._under_way.values()]
 
-    def left(self) -> list[Pending]:
+    def left(self) -> list[PendingDelivery]:
         """Whose threads were left and have not ended."""
         return [pending for pending, _ in self._left.values()]
 
-    def near(self) -> list[Pending]:
+    def near(self) -> list[PendingDelivery]:
         """What is being tried, and what was left so lately that a death might well be its own.
 
         A thread that never ends is near for one `timeout` more: nothing may wait for it for ever.
@@ -61,12 +61,12 @@ class Actors:
         now = self._clock()
         return self.under_way() + [pending for pending, until in self._left.values() if now < until]
 
-    def is_acting(self, pending: Pending) -> bool:
+    def is_acting(self, pending: PendingDelivery) -> bool:
         """Whether any thread is at this event, left or not."""
         here = (pending.place, pending.record.offset)
         return any(here == (one.place, one.record.offset) for one in (*self.under_way(), *self.left()))
 
-    def start(self, pending: Pending) -> None:
+    def start(self, pending: PendingDelivery) -> None:
         """Begins a try."""
         number = next(self._number)
         self._under_way[number] = (pending, self._clock() + self._reaction.timeout)
@@ -106,7 +106,7 @@ class Actors:
         why = f"no end within {self._reaction.timeout:g} s"
         return [Ended(self._left[number][0], TimeoutError(why)) for number in late]
 
-    def _run(self, number: int, pending: Pending) -> None:
+    def _run(self, number: int, pending: PendingDelivery) -> None:
         error: BaseException | None = None
         try:
             self._reaction.call(pending.event, pending.next_delivery())
@@ -124,7 +124,7 @@ _MOST_BYTES = 3500
 _FRAME = len('{"deaths":{},"at":[]}')
 
 
-class Suspects:
+class PoisonPillTracker:
     """Deaths by partition, kept in the metadata of its offset, which a group's next member finds there.
 
     A partition that was not left in order is *wary*: what is begun there is noted before. What was noted when a process
@@ -135,23 +135,23 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._deaths: dict[Place, dict[int, int]] = {}
-        self._wary: dict[Place, int] = {}
+        self._deaths: dict[PartitionId, dict[int, int]] = {}
+        self._wary: dict[PartitionId, int] = {}
 
-    def hold(self, place: Place, left: str) -> None:
+    def hold(self, place: PartitionId, left: str) -> None:
         """A partition that was left so; what is no note of ours counts as left in order."""
         deaths, at = _read(left)
         self._deaths[place] = {offset: deaths.get(offset, 0) + (offset in at) for offset in {*deaths, *at}}
         if left == _WORKING or left.startswith("{"):
             self._wary[place] = _WARY_FOR
 
-    def drop(self, places: Iterable[Place]) -> None:
+    def drop(self, places: Iterable[PartitionId]) -> None:
         """These are somebody else's now."""
         for place in places:
             self._deaths.pop(place, None)
             self._wary.pop(place, None)
 
-    def took(self, place: Place) -> None:
+    def took(self, place: PartitionId) -> None:
         """An event of the partition was read; behind a great many the one that killed would have come again."""
         if place in self._wary:
             self._wary[place] -= 1
@@ -162,15 +162,15 @@ class Suspects:
         """How many more may begin: a note is short, and says all that is under way."""
         return _MOST_NOTED - under_way if self._wary else _WARY_FOR
 
-    def deaths(self, pending: Pending) -> int:
+    def deaths(self, pending: PendingDelivery) -> int:
         """How many processes in a row have died while it was under way."""
         return self._deaths.get(pending.place, {}).get(pending.record.offset, 0)
 
-    def cleared(self, pending: Pending) -> None:
+    def cleared(self, pending: PendingDelivery) -> None:
         """No try of it goes on, and the process lives."""
         self._deaths.get(pending.place, {}).pop(pending.record.offset, None)
 
-    def note(self, place: Place, offset: int, under_way: Collection[int], hanging: Collection[int] = ()) -> str:
+    def note(self, place: PartitionId, offset: int, under_way: Collection[int], hanging: Collection[int] = ()) -> str:
         """What to leave behind at an offset while there is work.
 
         Args:
@@ -179,12 +179,12 @@ class Suspects:
         """
         return self._told(place, offset, under_way, hanging) if place in self._wary else _WORKING
 
-    def farewell(self, place: Place, offset: int) -> str:
+    def handoff_metadata(self, place: PartitionId, offset: int) -> str:
         """What to leave behind when the partition is left in order: what is under way has killed nobody."""
         told = self._told(place, offset, (), ())
         return told if '"deaths"' in told else CLEAN
 
-    def _told(self, place: Place, offset: int, under_way: Collection[int], hanging: Collection[int]) -> str:
+    def _told(self, place: PartitionId, offset: int, under_way: Collection[int], hanging: Collection[int]) -> str:
         known = {one: count for one, count in self._deaths.get(place, {}).items() if one >= offset}
         at = {one for one in (*under_way, *hanging) if one >= offset}
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import count
 from typing import Any, NamedTuple
 
-from leftfold.engine.reactions.delivery import Frontier, Pending, PendingReader, Place
-from leftfold.engine.reactions.executor import DEATHS, Actors, Suspects
+from leftfold.engine.reactions.delivery import Frontier, PartitionId, PendingDelivery, PendingReader
+from leftfold.engine.reactions.executor import DEATHS, DeadlineExecutor, PoisonPillTracker
 from leftfold.errors import InfrastructureError
 from leftfold.model.reaction import Reaction
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["Acting", "Left"]
+__all__ = ["Handoff", "ReactionProcessor"]
 
 
 _Stream = tuple[str, int, bytes]
 
 
-class Errands:
+class DeliveryQueue:
     """Queues of events by stream. It starts nothing and knows no clock.
 
     Args:
@@ -31,7 +31,7 @@ class Errands:
 
     def __init__(self, reaction: Reaction[Any], chance: Callable[[], float] = random.random) -> None:
         self._reaction, self._chance = reaction, chance
-        self._queues: dict[_Stream, deque[Pending]] = {}
+        self._queues: dict[_Stream, deque[PendingDelivery]] = {}
         self._ready: deque[_Stream] = deque()
         self._later: list[tuple[float, int, _Stream]] = []
         self._number = count()
@@ -39,7 +39,7 @@ class Errands:
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingDelivery) -> None:
         """An event behind those of its stream."""
         queue = self._queues.get(pending.stream)
         if queue is None:
@@ -48,7 +48,7 @@ class Errands:
         else:
             queue.append(pending)
 
-    def next(self, now: float) -> Pending | None:
+    def next(self, now: float) -> PendingDelivery | None:
         """The event to act on now, None when there is none; its stream waits until `done` or `failed`."""
         while self._later and self._later[0][0] <= now:
             stream = heapq.heappop(self._later)[2]
@@ -60,7 +60,7 @@ class Errands:
                 return queue[0]
         return None
 
-    def put_back(self, pending: Pending) -> None:
+    def put_back(self, pending: PendingDelivery) -> None:
         """It did not begin; it is the next one again."""
         if pending.stream in self._queues:
             self._ready.appendleft(pending.stream)
@@ -69,7 +69,7 @@ class Errands:
         """Seconds until something is to be tried again, `most` at the most."""
         return min(most, max(0.0, self._later[0][0] - now)) if self._later else most
 
-    def done(self, pending: Pending) -> bool:
+    def done(self, pending: PendingDelivery) -> bool:
         """The event needs no more tries, so the next one of its stream is ready; False when it was dropped."""
         queue = self._queues.get(pending.stream)
         if queue is None or queue[0] is not pending:
@@ -81,7 +81,7 @@ class Errands:
             del self._queues[pending.stream]
         return True
 
-    def failed(self, pending: Pending, error: BaseException, now: float) -> bool:
+    def failed(self, pending: PendingDelivery, error: BaseException, now: float) -> bool:
         """Whether it is tried again later; if not, it is to be parked, and its stream waits until it is."""
         pending.tries += 1
         queue = self._queues.get(pending.stream)
@@ -93,24 +93,24 @@ class Errands:
         heapq.heappush(self._later, (due, next(self._number), pending.stream))
         return True
 
-    def drop(self, places: Collection[Place]) -> None:
+    def drop(self, places: Collection[PartitionId]) -> None:
         """Forgets the events of partitions that are somebody else's now."""
         for stream in [stream for stream in self._queues if stream[:2] in places]:
             del self._queues[stream]
 
 
-Park = Callable[[Pending, BaseException], None]
+Park = Callable[[PendingDelivery, BaseException], None]
 """Writes to where parked events are; it is written when this returns."""
 
 
-class Left(NamedTuple):
+class Handoff(NamedTuple):
     """What is left behind of a partition: where to go on, and a note about what may have killed a process."""
 
     offset: int
     note: str
 
 
-class Acting:
+class ReactionProcessor:
     """The loop of a reaction without its log; one thread calls it.
 
     Args:
@@ -125,34 +125,40 @@ class Acting:
         park: Park,
         *,
         note: Callable[[], bool] = lambda: True,
-        told: Callable[[Pending, BaseException, bool], None] = lambda pending, error, parked: None,
+        told: Callable[[PendingDelivery, BaseException, bool], None] = lambda pending, error, parked: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._park, self._note, self._told, self._clock = park, note, told, clock
-        self.frontier, self._suspects = Frontier(), Suspects()
-        self._beginning: list[Pending] = []
-        self._alone: deque[Pending] = deque()
-        self._reader, self._errands, self._actors = PendingReader(reaction), Errands(reaction), Actors(reaction, clock)
+        self.frontier, self._suspects = Frontier(), PoisonPillTracker()
+        self._beginning: list[PendingDelivery] = []
+        self._alone: deque[PendingDelivery] = deque()
+        self._reader, self._errands, self._actors = (
+            PendingReader(reaction),
+            DeliveryQueue(reaction),
+            DeadlineExecutor(reaction, clock),
+        )
 
-    def hold(self, place: Place, left: Left) -> None:
+    def hold(self, place: PartitionId, left: Handoff) -> None:
         """A partition is acted on from where it was left."""
         self.frontier.hold(place, left.offset)
         self._suspects.hold(place, left.note)
 
-    def left(self) -> dict[Place, Left]:
+    def left(self) -> dict[PartitionId, Handoff]:
         """What a successor is to find of each partition if this process dies now."""
         at, hanging = _offsets((*self._actors.under_way(), *self._beginning)), _offsets(self._actors.left())
         return {
-            place: Left(offset, self._suspects.note(place, offset, at.get(place, set()), hanging.get(place, set())))
+            place: Handoff(offset, self._suspects.note(place, offset, at.get(place, set()), hanging.get(place, set())))
             for place, offset in self.frontier.offsets().items()
         }
 
-    def farewell(self, places: Collection[Place]) -> dict[Place, Left]:
+    def handoff_metadata(self, places: Collection[PartitionId]) -> dict[PartitionId, Handoff]:
         """What a successor is to find of partitions that are left in order."""
         offsets = {place: offset for place, offset in self.frontier.offsets().items() if place in places}
-        return {place: Left(offset, self._suspects.farewell(place, offset)) for place, offset in offsets.items()}
+        return {
+            place: Handoff(offset, self._suspects.handoff_metadata(place, offset)) for place, offset in offsets.items()
+        }
 
-    def take(self, record: RawRecord, taken: tuple[Place, int] | None = None) -> None:
+    def take(self, record: RawRecord, taken: tuple[PartitionId, int] | None = None) -> None:
         """A record that comes next in its partition.
 
         Args:
@@ -184,7 +190,7 @@ class Acting:
         self._end(self._errands.wait(self._clock(), most) if busy else 0.0)
         return busy
 
-    def settle(self, places: Collection[Place] | None, seconds: float) -> bool:
+    def settle(self, places: Collection[PartitionId] | None, seconds: float) -> bool:
         """Starts nothing, and waits for what is under way in some partitions, or in all; whether it has all ended."""
         deadline = self._clock() + seconds
         while any(places is None or pending.place in places for pending in self._actors.under_way()):
@@ -193,21 +199,21 @@ class Acting:
             self._end(min(left, 0.1))
         return True
 
-    def drop(self, places: Collection[Place]) -> None:
+    def drop(self, places: Collection[PartitionId]) -> None:
         """Lets go of partitions; what is still under way there ends unheard."""
         self._errands.drop(places)
         self._suspects.drop(places)
         self._alone = deque(pending for pending in self._alone if pending.place not in places)
         self.frontier.drop(places)
 
-    def _chosen(self) -> list[Pending]:
+    def _chosen(self) -> list[PendingDelivery]:
         """What begins now. What may have killed a process begins alone, so that no other is blamed for its death."""
         near = self._actors.near()
         if any(map(self._suspects.deaths, near)):
             return []
         if self._alone:
             return [] if near else [self._alone.popleft()]
-        chosen: list[Pending] = []
+        chosen: list[PendingDelivery] = []
         room = min(self._actors.free, self._suspects.room(len(self._actors.under_way())))
         while len(chosen) < room and (pending := self._errands.next(self._clock())) is not None:
             deaths = self._suspects.deaths(pending)
@@ -236,19 +242,19 @@ class Acting:
             else:
                 self._parked(pending, error)
 
-    def _parked(self, pending: Pending, error: BaseException) -> None:
+    def _parked(self, pending: PendingDelivery, error: BaseException) -> None:
         self._park(pending, error)
         self._told(pending, error, True)
         self._done(pending)
 
-    def _done(self, pending: Pending) -> None:
+    def _done(self, pending: PendingDelivery) -> None:
         if self._errands.done(pending):
             self.frontier.done(*pending.taken)
 
 
-def _offsets(pendings: Iterable[Pending]) -> dict[Place, set[int]]:
+def _offsets(pendings: Iterable[PendingDelivery]) -> dict[PartitionId, set[int]]:
     """Where events are, by partition."""
-    found: dict[Place, set[int]] = {}
+    found: dict[PartitionId, set[int]] = {}
     for pending in pendings:
         found.setdefault(pending.place, set()).add(pending.record.offset)
     return found

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
 
-from leftfold.engine.rebuild.sorted_fold import Item
+from leftfold.engine.rebuild.sorted_fold import KeyedUpdate
 from leftfold.model.encoding import number_in
 from leftfold.model.position import Position
-from leftfold.ports.bulk import BulkLog, BulkRecord, Range
+from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange
 from leftfold.ports.flush import Generation
 
 __all__ = ["before_cuts", "between_decisions", "ranges_to"]
@@ -36,7 +36,7 @@ def between_decisions(log: BulkLog, position: Position) -> Position:
 
 def _before_half_a_decision(log: BulkLog, topic: str, partition: int, offset: int) -> int:
     last: BulkRecord | None = None
-    for records in log.read(Range(topic, partition, max(0, offset - _LOOK), offset)):
+    for records in log.read(OffsetRange(topic, partition, max(0, offset - _LOOK), offset)):
         last = _last(records) or last
     if last is None:
         return offset
@@ -49,7 +49,7 @@ def _last(records: Sequence[BulkRecord]) -> BulkRecord | None:
     return records[-1] if records else None
 
 
-def ranges_to(generation: Generation, cuts: Mapping[int, Position]) -> tuple[Range, ...]:
+def ranges_to(generation: Generation, cuts: Mapping[int, Position]) -> tuple[OffsetRange, ...]:
     """What must be read to fold each of these buckets up to its own place."""
     ends = reduce(or_, cuts.values(), Position())
     partitions = (
@@ -58,11 +58,13 @@ def ranges_to(generation: Generation, cuts: Mapping[int, Position]) -> tuple[Ran
         for partition in range(count)
         if not generation.stream_keyed or partition in cuts
     )
-    ranges = (Range(topic, partition, 0, ends.next_offset(topic, partition)) for topic, partition in partitions)
+    ranges = (OffsetRange(topic, partition, 0, ends.next_offset(topic, partition)) for topic, partition in partitions)
     return tuple(part for part in ranges if part.end > 0)
 
 
-def before_cuts(items: Iterable[Item], cuts: Mapping[int, Position], sources: Sequence[Range]) -> Iterator[Item]:
+def before_cuts(
+    items: Iterable[KeyedUpdate], cuts: Mapping[int, Position], sources: Sequence[OffsetRange]
+) -> Iterator[KeyedUpdate]:
     """The items of some buckets that lie before each bucket's own place."""
     for item in items:
         cut, source = cuts.get(item.bucket), sources[item.source]

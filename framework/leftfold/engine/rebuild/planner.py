@@ -13,7 +13,7 @@ from leftfold.engine.archive.gaps import check_whole
 from leftfold.engine.views.generations import BUCKETS, topics_of
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import BulkLog, Range
+from leftfold.ports.bulk import BulkLog, OffsetRange
 
 __all__ = [
     "FOLD_RATE",
@@ -167,14 +167,14 @@ class RebuildPlan:
     stream_keyed: bool
     topics: dict[str, int]
     ends: Position
-    tasks: tuple[tuple[Range, ...], ...]
+    tasks: tuple[tuple[OffsetRange, ...], ...]
     buckets: int
     cores: int
     folded: bool = True
     here: bool = False
 
     @property
-    def ranges(self) -> tuple[Range, ...]:
+    def ranges(self) -> tuple[OffsetRange, ...]:
         """Everything that is read, by topic and partition."""
         return tuple(sorted(part for task in self.tasks for part in task))
 
@@ -265,24 +265,24 @@ def plan_to(
     view: View[Any, Any], topics: dict[str, int], ends: Position, *, cores: int, buckets: int = BUCKETS
 ) -> RebuildPlan:
     """Plans a fold of the whole log up to some ends."""
-    ranges = [Range(t, p, 0, ends.next_offset(t, p)) for t, count in topics.items() for p in range(count)]
+    ranges = [OffsetRange(t, p, 0, ends.next_offset(t, p)) for t, count in topics.items() for p in range(count)]
     tasks = _tasks([part for part in ranges if part.end > 0], cores)
     count = next(iter(topics.values())) if view.stream_keyed else buckets
     return RebuildPlan(view.name, view.stream_keyed, topics, ends, tasks, count, cores, view.folded)
 
 
 def plan_ranges(
-    view: View[Any, Any], topics: dict[str, int], ranges: Sequence[Range], *, cores: int, buckets: int
+    view: View[Any, Any], topics: dict[str, int], ranges: Sequence[OffsetRange], *, cores: int, buckets: int
 ) -> RebuildPlan:
     """Plans a fold of some ranges of the log."""
     ends = reduce(or_, (Position.at(part.topic, part.partition, part.end) for part in ranges), Position())
     return RebuildPlan(view.name, view.stream_keyed, topics, ends, _tasks(ranges, cores), buckets, cores)
 
 
-def _tasks(ranges: Sequence[Range], cores: int) -> tuple[tuple[Range, ...], ...]:
+def _tasks(ranges: Sequence[OffsetRange], cores: int) -> tuple[tuple[OffsetRange, ...], ...]:
     """The ranges dealt out to a multiple of `cores` tasks, about 8 each, the largest first to the lightest task."""
     count = min(len(ranges), max(1, -(-len(ranges) // (PER_TASK * cores))) * cores)
-    tasks: list[list[Range]] = [[] for _ in range(count)]
+    tasks: list[list[OffsetRange]] = [[] for _ in range(count)]
     weights = [0] * count
     for part in sorted(ranges, key=lambda p: p.start - p.end):
         lightest = weights.index(min(weights))

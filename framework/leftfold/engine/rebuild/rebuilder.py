@@ -14,7 +14,7 @@ from leftfold.engine.rebuild.end_offsets import between_decisions
 from leftfold.engine.rebuild.planner import RebuildPlan, plan_rebuild, plan_to
 from leftfold.engine.rebuild.result import Agreement, RebuildResult
 from leftfold.engine.rebuild.swap import Swap
-from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here, run_pass_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here, run_pass_here
 from leftfold.engine.views.claims import attendance, check_claim, check_tails, may_fold, shown
 from leftfold.engine.views.cleanup import abandon, sweep
 from leftfold.engine.views.generations import (
@@ -29,7 +29,7 @@ from leftfold.engine.views.generations import (
     resolve,
     topics_of,
 )
-from leftfold.engine.views.leases import at_work, check_alone, check_attempt, members, taken_over
+from leftfold.engine.views.leases import check_alone, check_attempt, exclusive_lease, members, taken_over
 from leftfold.engine.views.projection_writer import MAX_PARKED
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model import keys as names
@@ -37,7 +37,7 @@ from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkStore, OpenBulkLog, OpenBulkSink
-from leftfold.ports.flush import Generation, Mark, Phase, Registry
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
 from leftfold.ports.protocols import LogReader, ViewStore
 
 __all__ = [
@@ -60,24 +60,24 @@ def unfinished(store: BulkStore, view: View[Any, Any], options: RebuildOptions) 
     """
     if options.fresh or not options.fold:
         return None
-    at_work = members(store, names.rebuilds(view.name))
+    exclusive_lease = members(store, names.rebuilds(view.name))
     found = [
         as_it_is
         for generation in store.registry(view.name).generations.values()
         if (generation.hash, generation.fold, generation.name) == (view.hash, options.fold, options.pin)
         and generation.phase in (Phase.BULK, Phase.SEALED)
         and generation.ends.offsets
-        and generation.attempt not in at_work
+        and generation.attempt not in exclusive_lease
         and (as_it_is := _as_it_is(store, generation)) is not None
     ]
     return max(found, key=lambda generation: generation.created, default=None)
 
 
 def _as_it_is(store: BulkStore, generation: Generation) -> Generation | None:
-    """A generation as its marks say: they are sealed before the registry hears of it. None = it is not whole."""
-    marks = store.marks(generation)
-    phases = {mark.phase for mark in marks.values()}
-    return generation.in_phase(phases.pop()) if len(marks) == generation.buckets and len(phases) == 1 else None
+    """A generation as its checkpoints say: they are sealed before the registry hears of it. None = it is not whole."""
+    checkpoints = store.checkpoints(generation)
+    phases = {checkpoint.phase for checkpoint in checkpoints.values()}
+    return generation.in_phase(phases.pop()) if len(checkpoints) == generation.buckets and len(phases) == 1 else None
 
 
 def resumed(plan: RebuildPlan, generation: Generation, store: BulkStore) -> RebuildPlan:
@@ -95,7 +95,7 @@ def resumed(plan: RebuildPlan, generation: Generation, store: BulkStore) -> Rebu
     return replace(plan, ends=generation.ends, tasks=left, buckets=generation.buckets)
 
 
-Runner = Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]
+Runner = Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]
 """Runs a job's tasks somewhere and returns one result per bucket that has any items."""
 
 
@@ -105,13 +105,13 @@ class RebuildOptions:
 
     Args:
         cores: tasks at once. buckets: of the new generation, unless it is stream-keyed.
-        keep: seconds for which the predecessor stays, followed by tails, for a rollback; 0 removes it at the swap.
+        keep: seconds for which the predecessor stays, followed by projectors, for a rollback; 0 removes it at the swap.
         swap_anyway: goes live even if the predecessor's rows differ.
-        hold: stops before the swap: tails follow the new generation, and nobody reads it until it is promoted.
+        hold: stops before the swap: projectors follow the new generation, and nobody reads it until it is promoted.
         pin: builds a generation of this name that stays where the plan ends, and swaps nothing.
         fold: says which code folds; a rebuild of the same code goes on where another one ended. '' = never.
         fresh: begins anew all the same.
-        patience: seconds for a tail to take the new generation over. timeout: seconds for catching up.
+        patience: seconds for a projector to take the new generation over. timeout: seconds for catching up.
     """
 
     cores: int = 2
@@ -199,7 +199,7 @@ class Rebuild:
         """A generation to be filled while the block runs; nobody else rebuilds the view meanwhile."""
         name, watch = self.view.name, Stopwatch(self._report)
         group, what = names.rebuilds(name), f"view {name} is being rebuilt"
-        with at_work(self._store, group, what) as me:
+        with exclusive_lease(self._store, group, what) as me:
             watch.begin("plan")
             self._check_tails()
             ids = self._ids()
@@ -226,7 +226,7 @@ class Rebuild:
         check_attempt(self._store.registry(self.view.name), begun.generation)
         self._store.seal(begun.generation, sealed_marks(begun.generation, begun.plan.ends, everything))
         if not self.options.pin:
-            # From here on tails follow it, which a pinned one must not see.
+            # From here on projectors follow it, which a pinned one must not see.
             sealed = begun.generation.in_phase(Phase.SEALED)
 
             def seal(registry: Registry) -> Registry:
@@ -258,7 +258,7 @@ class Rebuild:
         return open_generation(self._store, self.view, plan.topics, Phase.BULK, plan.buckets, **told)
 
     def _check_tails(self) -> None:
-        """Checks that what goes live would not stand still, for only tails of other code run.
+        """Checks that what goes live would not stand still, for only projectors of other code run.
 
         Raises:
             ConfigurationError: it would.
@@ -302,11 +302,11 @@ class Begun:
     events: int = 0
 
 
-def sealed_marks(generation: Generation, ends: Position, results: Sequence[BucketResult]) -> Mapping[int, Mark]:
-    """The first marks of a generation built up to these ends; a bucket without a result is empty."""
+def sealed_marks(generation: Generation, ends: Position, results: Sequence[BucketResult]) -> Mapping[int, Checkpoint]:
+    """The first checkpoints of a generation built up to these ends; a bucket without a result is empty."""
     by_bucket = {result.bucket: result for result in results}
     return {
-        bucket: by_bucket.get(bucket, BucketResult(bucket)).mark(
+        bucket: by_bucket.get(bucket, BucketResult(bucket)).checkpoint(
             ends.only(generation.topics, bucket if generation.stream_keyed else None), secrets.token_hex(8)
         )
         for bucket in range(generation.buckets)
@@ -321,7 +321,7 @@ class Promotion:
     """Swaps a generation in that is there already; it waits until no reader can go back in time.
 
     Args:
-        open_log: says where the log ends. open_reader: for catching up while no tail runs.
+        open_log: says where the log ends. open_reader: for catching up while no projector runs.
     """
 
     def __init__(
@@ -341,14 +341,14 @@ class Promotion:
     def run(self, named: str) -> RebuildResult:
         """Makes a generation live and keeps the one it replaces.
 
-        Of the live one it only takes the folding back, for the tails of this code.
+        Of the live one it only takes the folding back, for the projectors of this code.
 
         Args:
             named: `held`, `kept` (what this code folded, else the newest), `live`, or an id.
 
         Raises:
-            ViewNotBuilt: there is no such generation.
-            ConfigurationError: it is live already, or not to go live, or no tail of the code that folds it is at work.
+            ViewNotBuilt: there is no such generation. ConfigurationError: it is live already, or not to go live, or no
+            projector of the code that folds it is at work.
             Fenced: it was removed, or others went live too often meanwhile.
             InfrastructureError: the log or the store is not there, or catching up took too long.
         """
@@ -407,7 +407,7 @@ class Promotion:
         return replace(generation, until=until)
 
     def _taken_back(self, live: Generation, fold: str) -> RebuildResult:
-        """Gives the live generation back to the tails of this code, which folded it or one that it replaced."""
+        """Gives the live generation back to the projectors of this code, which folded it or one that it replaced."""
         if fold not in (*live.folds, *live.superseded):
             check_claim(live, fold)
         check_tails(self._store, live.claimed(fold), fold, self._options.patience)
@@ -418,14 +418,14 @@ class Promotion:
 
         if live.id not in change(self._store, self.view.name, claim).generations:
             raise ViewNotBuilt(f"generation {live.id} of view {self.view.name} was removed meanwhile")
-        marks = self._store.marks(live).values()
-        checksum = sum(mark.checksum for mark in marks) % CHECKSUM_MODULUS
+        checkpoints = self._store.checkpoints(live).values()
+        checksum = sum(checkpoint.checksum for checkpoint in checkpoints) % CHECKSUM_MODULUS
         return RebuildResult(
             view=self.view.name,
             generation=live.id,
             predecessor="",
             events=0,
-            rows=sum(mark.rows for mark in marks),
+            rows=sum(checkpoint.rows for checkpoint in checkpoints),
             checksum=checksum,
             old_checksum=checksum,
             agreement=Agreement.ALONE,
@@ -436,11 +436,11 @@ class Promotion:
         )
 
 
-PassRunner = Callable[[Sequence[BulkJob], RebuildPlan, Tell], list[list[BucketResult]]]
+PassRunner = Callable[[Sequence[BulkJob], RebuildPlan, ProgressCallback], list[list[BucketResult]]]
 """Runs several jobs over the same ranges somewhere; returns each job's results, one per bucket that has any items."""
 
 
-def run_here_together(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: Tell) -> list[list[BucketResult]]:
+def run_here_together(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback) -> list[list[BucketResult]]:
     """A PassRunner in this process."""
     return run_pass_here(jobs, [part for task in plan.tasks for part in task], tell)
 

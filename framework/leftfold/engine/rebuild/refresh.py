@@ -22,7 +22,7 @@ from leftfold.model.keys import NoRowKey, partition_of
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS, Fields
 from leftfold.ports.bulk import BucketResult, BulkRow
-from leftfold.ports.flush import Generation, Mark, Phase, Registry, covered
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, covered
 from leftfold.safety import shown
 
 __all__ = ["ComputedRow", "Refresh", "computed", "computed_all", "write_computed"]
@@ -116,10 +116,10 @@ class Refresh(Rebuild):
     def stands_at(self, plan: RebuildPlan) -> bool:
         """Whether the live generation is whole and at the plan's cut already."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
-        marks = self._store.marks(live) if live is not None else {}
-        if live is None or len(marks) < live.buckets or dict(live.topics) != plan.topics or self.foreign():
+        checkpoints = self._store.checkpoints(live) if live is not None else {}
+        if live is None or len(checkpoints) < live.buckets or dict(live.topics) != plan.topics or self.foreign():
             return False
-        return covered(live, marks).covers(plan.ends.only(plan.topics))
+        return covered(live, checkpoints).covers(plan.ends.only(plan.topics))
 
     def foreign(self) -> str:
         """Why the live generation does not belong to the topics that are there, and what to type; '' when it does."""
@@ -128,9 +128,9 @@ class Refresh(Rebuild):
 
     def _go_live(self, sealed: Generation, plan: RebuildPlan, events: int, watch: Stopwatch) -> RebuildResult:
         watch.begin("swap")
-        marks = self._store.marks(sealed)
+        checkpoints = self._store.checkpoints(sealed)
         old = self._predecessor()
-        agreement, sums, why = self._compared(old, sealed, marks)
+        agreement, sums, why = self._compared(old, sealed, checkpoints)
         swapped = agreement is not Agreement.DIFFERENT or self.options.swap_anyway
         if swapped:
             self._point(sealed, old)
@@ -143,8 +143,8 @@ class Refresh(Rebuild):
             generation=sealed.id,
             predecessor=old.id if old is not None else "",
             events=events,
-            rows=sum(mark.rows for mark in marks.values()),
-            checksum=_checksum(marks),
+            rows=sum(checkpoint.rows for checkpoint in checkpoints.values()),
+            checksum=_checksum(checkpoints),
             old_checksum=sums,
             agreement=agreement,
             why=why,
@@ -155,19 +155,21 @@ class Refresh(Rebuild):
         )
 
     def _predecessor(self) -> Generation | None:
-        """The live generation; one that has lost marks is of no use to anybody and is removed."""
+        """The live generation; one that has lost checkpoints is of no use to anybody and is removed."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
-        if live is None or len(self._store.marks(live)) == live.buckets:
+        if live is None or len(self._store.checkpoints(live)) == live.buckets:
             return live
         remove(self._store, live)
         return None
 
-    def _compared(self, old: Generation | None, sealed: Generation, new: dict[int, Mark]) -> tuple[Agreement, int, str]:
+    def _compared(
+        self, old: Generation | None, sealed: Generation, new: dict[int, Checkpoint]
+    ) -> tuple[Agreement, int, str]:
         if old is None:
             return Agreement.ALONE, 0, ""
         if other_log(old, sealed.ids):
             return Agreement.UNKNOWN, 0, f"{old.id} was computed from other topics"
-        before = self._store.marks(old)
+        before = self._store.checkpoints(old)
         one, other = _reached(before), _reached(new)
         if not other.covers(one):
             raise Fenced(f"view {self.view.name}: generation {old.id} at {one} is ahead of {other}; another was faster")
@@ -207,9 +209,9 @@ class Refresh(Rebuild):
         return ""
 
 
-def _reached(marks: dict[int, Mark]) -> Position:
-    return reduce(or_, (mark.position for mark in marks.values()), Position())
+def _reached(checkpoints: dict[int, Checkpoint]) -> Position:
+    return reduce(or_, (checkpoint.position for checkpoint in checkpoints.values()), Position())
 
 
-def _checksum(marks: dict[int, Mark]) -> int:
-    return sum(mark.checksum for mark in marks.values()) % CHECKSUM_MODULUS
+def _checksum(checkpoints: dict[int, Checkpoint]) -> int:
+    return sum(checkpoint.checksum for checkpoint in checkpoints.values()) % CHECKSUM_MODULUS

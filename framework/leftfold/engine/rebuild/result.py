@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
-from leftfold.ports.flush import Generation, Mark, Parked
+from leftfold.ports.flush import Checkpoint, Generation, Parked
 from leftfold.safety import printable
 
 __all__ = ["Agreement", "Comparison", "RebuildResult"]
@@ -98,9 +98,9 @@ class RebuildResult:
 
 
 class Comparison:
-    """Compares bucket by bucket, each whenever a look finds both of its marks at one place.
+    """Compares bucket by bucket, each whenever a look finds both of its checkpoints at one place.
 
-    Generations with different numbers of buckets are compared as a whole, which needs all marks at one place.
+    Generations with different numbers of buckets are compared as a whole, which needs all checkpoints at one place.
     """
 
     def __init__(self, old: Generation, new: Generation) -> None:
@@ -109,7 +109,7 @@ class Comparison:
         self._sums: dict[int, tuple[int, int]] = {}
         self.why, self._worse = "", False
 
-    def look(self, old: Mapping[int, Mark], new: Mapping[int, Mark]) -> bool:
+    def look(self, old: Mapping[int, Checkpoint], new: Mapping[int, Checkpoint]) -> bool:
         """Compares what can be compared now; True when there is nothing left to compare."""
         if not self._alike:
             old, new = _whole(old), _whole(new)
@@ -145,11 +145,11 @@ def _same(one: Position, other: Position) -> bool:
     return one.covers(other) and other.covers(one)
 
 
-def _whole(marks: Mapping[int, Mark]) -> dict[int, Mark]:
-    """All marks as one; none when they are not at one place."""
-    first = marks.get(0)
-    if first is None or not all(_same(first.position, mark.position) for mark in marks.values()):
+def _whole(checkpoints: Mapping[int, Checkpoint]) -> dict[int, Checkpoint]:
+    """All checkpoints as one; none when they are not at one place."""
+    first = checkpoints.get(0)
+    if first is None or not all(_same(first.position, checkpoint.position) for checkpoint in checkpoints.values()):
         return {}
-    parked = {key: why for mark in marks.values() for key, why in mark.parked.items()}
-    checksum = sum(mark.checksum for mark in marks.values()) % CHECKSUM_MODULUS
-    return {0: Mark(first.position, checksum, parked=parked)}
+    parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
+    checksum = sum(checkpoint.checksum for checkpoint in checkpoints.values()) % CHECKSUM_MODULUS
+    return {0: Checkpoint(first.position, checksum, parked=parked)}

@@ -10,18 +10,18 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, wanted_by
-from leftfold.engine.views.row_folding import Tracked, check_storable, evolver
+from leftfold.engine.views.row_folding import StepwiseFold, check_storable, evolver
 from leftfold.errors import ContractError
 from leftfold.model.keys import NO_ROW, NoRowKey, partition_of
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
-from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, Range, raw_all, type_of
+from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, OffsetRange, raw_all, type_of
 from leftfold.ports.codec import MessageCodec, header
-from leftfold.ports.flush import Mark, Parked
+from leftfold.ports.flush import Checkpoint, Parked
 from leftfold.ports.protocols import RawRecord
 from leftfold.safety import shown
 
-__all__ = ["BucketFold", "Item", "ItemReader", "ItemWriter", "OpenedRecords", "partitions_for", "sampled"]
+__all__ = ["BucketFold", "KeyedUpdate", "OpenedRecords", "UpdateReader", "UpdateSorter", "partitions_for", "sampled"]
 
 
 @lru_cache(maxsize=200_000)
@@ -30,19 +30,19 @@ def sampled(key: str, share: float) -> bool:
     return int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) < share * (1 << 64)
 
 
-def partitions_for(share: float, marks: Mapping[int, Mark]) -> tuple[Mapping[int, Mark], float]:
+def partitions_for(share: float, checkpoints: Mapping[int, Checkpoint]) -> tuple[Mapping[int, Checkpoint], float]:
     """The buckets of a stream-keyed view that a sample reads, the largest first, and the share of their rows.
 
     Keys are spread over partitions by their hash, so the rows of one are a sample, too, and nothing else need be read.
     """
-    rows = sum(mark.rows for mark in marks.values())
-    chosen: dict[int, Mark] = {}
+    rows = sum(checkpoint.rows for checkpoint in checkpoints.values())
+    chosen: dict[int, Checkpoint] = {}
     held = 0
-    for bucket, mark in sorted(marks.items(), key=lambda one: (-one[1].rows, one[0])):
+    for bucket, checkpoint in sorted(checkpoints.items(), key=lambda one: (-one[1].rows, one[0])):
         if held and held >= share * rows:
             break
-        chosen[bucket] = mark
-        held += mark.rows
+        chosen[bucket] = checkpoint
+        held += checkpoint.rows
     return chosen, min(1.0, share * rows / held) if held else share
 
 
@@ -53,10 +53,10 @@ _REASON = b"\0"
 _new: Any = tuple.__new__
 
 
-class Item(NamedTuple):
+class KeyedUpdate(NamedTuple):
     """One touch of one row; sorted, these are in the order in which a bucket is folded.
 
-    `source` numbers the topic-partitions of the plan, `nth` the touches of one event, `body` is for ItemReader and
+    `source` numbers the topic-partitions of the plan, `nth` the touches of one event, `body` is for UpdateReader and
     `time` the event's.
     """
 
@@ -76,7 +76,7 @@ class OpenedRecords:
         self._decoder = EventDecoder(views)
         self._passed: set[bytes] = set()
 
-    def of(self, part: Range, records: Iterable[BulkRecord]) -> list[tuple[RawRecord, Decoded]]:
+    def of(self, part: OffsetRange, records: Iterable[BulkRecord]) -> list[tuple[RawRecord, Decoded]]:
         """The records that any view may want, as they stand in the log and decoded."""
         passed = self._passed
         if passed:
@@ -90,7 +90,7 @@ class OpenedRecords:
         return [pair for pair in opened if pair[1].event is not None or pair[1].error is not None]
 
 
-class ItemWriter:
+class UpdateSorter:
     """Makes items of records.
 
     Args:
@@ -101,7 +101,7 @@ class ItemWriter:
         self._view, self._buckets, self._is_mine, self._share = view, buckets, wanted_by(view), share
         self._places: dict[str, int] = {}
 
-    def items(self, source: int, records: Iterable[tuple[RawRecord, Decoded]]) -> Iterator[Item]:
+    def items(self, source: int, records: Iterable[tuple[RawRecord, Decoded]]) -> Iterator[KeyedUpdate]:
         """The items of some records of a partition, which is number `source` of the plan.
 
         Raises:
@@ -114,7 +114,7 @@ class ItemWriter:
             if isinstance(decoded.event, events) or (decoded.error is not None and is_mine(decoded)):
                 offset, time = decoded.offset, decoded.time
                 for index, (key, body) in enumerate(self._touches(decoded, whole)):
-                    yield _new(Item, (bucket_of(key), key, source, offset, index, body, time))
+                    yield _new(KeyedUpdate, (bucket_of(key), key, source, offset, index, body, time))
 
     def _touches(self, decoded: Decoded, whole: RawRecord) -> Sequence[tuple[str, bytes]]:
         try:
@@ -141,7 +141,7 @@ class ItemWriter:
         return bucket
 
 
-class ItemReader:
+class UpdateReader:
     """Makes what a view's fold takes of item bodies."""
 
     def __init__(self, view: View[Any, Any]) -> None:
@@ -175,22 +175,22 @@ class BucketFold:
     """Folds the sorted items of one bucket: iterate over `rows`, then take `result`.
 
     Args:
-        sources: the partitions that `Item.source` numbers.
+        sources: the partitions that `KeyedUpdate.source` numbers.
         aside: keys that the checksum leaves out, as it does parked ones.
     """
 
     def __init__(
-        self, view: View[Any, Any], bucket: int, sources: Sequence[Range], aside: Collection[str] = ()
+        self, view: View[Any, Any], bucket: int, sources: Sequence[OffsetRange], aside: Collection[str] = ()
     ) -> None:
         self._view, self._bucket, self._sources = view, bucket, sources
         self._evolve = evolver(view)
-        self._reader = ItemReader(view)
+        self._reader = UpdateReader(view)
         self._checksum = self._rows = 0
         self._time = ""
         self.parked: dict[str, Parked] = {}
         self._aside = aside
 
-    def rows(self, items: Iterable[Item]) -> Iterator[BulkRow]:
+    def rows(self, items: Iterable[KeyedUpdate]) -> Iterator[BulkRow]:
         """The rows of the bucket, in the order of their keys as the items come."""
         codec = self._view.rows
         for key, group in groupby(items, attrgetter("key")):
@@ -204,20 +204,20 @@ class BucketFold:
             yield BulkRow(key, fields, None, codec.index_entries(row))
 
     def result(self) -> BucketResult:
-        """What the bucket's mark will say."""
+        """What the bucket's checkpoint will say."""
         return BucketResult(self._bucket, self._checksum % CHECKSUM_MODULUS, self._rows, self._time, self.parked)
 
-    def _folded(self, key: str, items: Iterator[Item]) -> Any:
+    def _folded(self, key: str, items: Iterator[KeyedUpdate]) -> Any:
         """The row of a key; from a run of its items on that does not end well it is looked at after each one."""
         row: Any = None
-        tracked: Tracked[Item] | None = None
+        tracked: StepwiseFold[KeyedUpdate] | None = None
         while run := list(islice(items, _RUN)):
             if tracked is None:
                 try:
                     row = self._run(row, run)
                     continue
                 except Exception:  # noqa: BLE001  # step by step it meets the same trouble, or shows where it began
-                    tracked = Tracked(self._view, row)
+                    tracked = StepwiseFold(self._view, row)
             for item in run:
                 tracked.fold(self._reader.value(item.body), item, item.time)
             self._time = max(self._time, tracked.time)
@@ -228,7 +228,7 @@ class BucketFold:
         self._park(key, tracked)
         return tracked.good
 
-    def _run(self, row: Any, run: Sequence[Item]) -> Any:
+    def _run(self, row: Any, run: Sequence[KeyedUpdate]) -> Any:
         """The row after a run, which raises if that cannot be folded or stored."""
         evolve, read, time = self._evolve, self._reader.read, self._time
         for item in run:
@@ -239,7 +239,7 @@ class BucketFold:
         self._time = time
         return row
 
-    def _park(self, key: str, tracked: Tracked[Item]) -> None:
+    def _park(self, key: str, tracked: StepwiseFold[KeyedUpdate]) -> None:
         at = tracked.trouble_at
         if at is not None:
             source = self._sources[at.source]

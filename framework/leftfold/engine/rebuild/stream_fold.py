@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, wanted_by
-from leftfold.engine.views.row_folding import NO_KEY, Tracked, Unstorable, evolver
+from leftfold.engine.views.row_folding import NO_KEY, RowEncodingError, StepwiseFold, evolver
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
-from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, Range, ToldRecords, raw, type_of
+from leftfold.ports.bulk import BucketResult, BulkRecord, BulkRow, OffsetRange, ToldRecords, raw, type_of
 from leftfold.ports.codec import MessageCodec
 from leftfold.ports.flush import Parked
 from leftfold.ports.protocols import RawRecord
@@ -30,10 +30,10 @@ class StreamFold:
         tracked: the keys of rows to be looked at after every event, because they could not be stored in the end.
     """
 
-    def __init__(self, view: View[Any, Any], part: Range, *, tracked: Collection[str] = ()) -> None:
+    def __init__(self, view: View[Any, Any], part: OffsetRange, *, tracked: Collection[str] = ()) -> None:
         self._view, self._part = view, part
         self._evolve = evolver(view)
-        self._tracked: dict[str, Tracked[Decoded]] = {key: Tracked(view) for key in tracked}
+        self._tracked: dict[str, StepwiseFold[Decoded]] = {key: StepwiseFold(view) for key in tracked}
         self._codec: MessageCodec[Any] = MessageCodec(view.events)
         self._decoder, self._is_mine = EventDecoder([view]), wanted_by(view)
         self._reads: dict[bytes, Callable[[bytes | None], Any]] = {
@@ -101,7 +101,7 @@ class StreamFold:
         """The rows that are there, encoded.
 
         Raises:
-            Unstorable: some of them cannot be; fold the partition again with these keys `tracked`.
+            RowEncodingError: some of them cannot be; fold the partition again with these keys `tracked`.
         """
         self._settle()
         codec, found, wrong = self._view.rows, [], dict[str, Exception]()
@@ -113,11 +113,11 @@ class StreamFold:
                 except Exception as error:  # noqa: BLE001  # whatever it is, the row cannot be stored
                     wrong[key] = error
         if wrong:
-            raise Unstorable(wrong, next(iter(wrong.values())))
+            raise RowEncodingError(wrong, next(iter(wrong.values())))
         return found
 
     def result(self, rows: Sequence[BulkRow], aside: Collection[str] = ()) -> BucketResult:
-        """What the bucket's mark will say of these rows; the checksum leaves keys out that are parked or `aside`."""
+        """The checkpoint of these rows; its checksum leaves out keys that are parked or `aside`."""
         digest, parked = self._view.rows.digest, self.parked
         checksum = sum(digest(key, fields) for key, fields, _, _ in rows if key not in parked and key not in aside)
         return BucketResult(

@@ -15,14 +15,14 @@ from leftfold.engine.views.claims import may_fold
 from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.generations import change, moment, now, other_log
 from leftfold.engine.views.leases import check_attempt, members
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.subscription import Group
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.subscription import SharedSubscription
 from leftfold.errors import ContractError, Fenced, InfrastructureError, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
-from leftfold.ports.flush import Generation, Mark, Phase, Registry, While, covered
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry, While, covered
 from leftfold.ports.protocols import LogReader, ViewStore
 
 if TYPE_CHECKING:
@@ -33,18 +33,18 @@ __all__ = ["CatchUp", "Swap"]
 
 _BATCH = 4000
 _LOOK_SECONDS = 0.03
-"""Between two looks at what the tails have folded: each reads all marks."""
+"""Between two looks at what the projectors have folded: each reads all checkpoints."""
 
 
 class CatchUp:
     """Keeps sealed generations moving until a condition holds.
 
-    Tails are seen by the tokens they leave. A tail that starts later takes over: its flush makes ours fail.
+    Tails are seen by the tokens they leave. A projector that starts later takes over: its flush makes ours fail.
 
     Args:
         generations: the new one first. The others come along if they can.
-        fold: which code folds; what another code has claimed is left to the tails of that.
-        patience: seconds for a tail to show up.
+        fold: which code folds; what another code has claimed is left to the projectors of that.
+        patience: seconds for a projector to show up.
         tell: told how many events were folded here.
     """
 
@@ -61,7 +61,7 @@ class CatchUp:
     ) -> None:
         self._view, self._generations, self._store, self._open = view, list(generations), store, open_reader
         self._patience, self._tell, self._fold_hash = patience, tell, fold
-        self._group: Group | None = None
+        self._group: SharedSubscription | None = None
         self._tokens: list[str] = []
         self._moved = time.monotonic()
 
@@ -85,15 +85,15 @@ class CatchUp:
     def alone(self) -> bool:
         """Whether this rebuild folds and nothing but the new generation comes along."""
         return self._group is not None and all(
-            follower.stopped or follower.generation is not self._generations[-1] for follower in self._group.followers
+            writer.stopped or writer.generation is not self._generations[-1] for writer in self._group.writers
         )
 
     def step(self) -> None:
-        """Folds what is there, or waits a moment for the tails that do."""
+        """Folds what is there, or waits a moment for the projectors that do."""
         if self._group is not None:
             self._fold(self._group)
         elif time.monotonic() - self._moved > self._patience and self._is_mine(self._generations[0]):
-            self._group = Group(self._open, list(self._followers()), self._store)
+            self._group = SharedSubscription(self._open, list(self._followers()), self._store)
         else:
             self._watch()
             time.sleep(_LOOK_SECONDS)
@@ -105,30 +105,30 @@ class CatchUp:
             self._group = None
 
     def _watch(self) -> None:
-        tokens = [mark.token for _, mark in sorted(self._store.marks(self._generations[0]).items())]
+        tokens = [checkpoint.token for _, checkpoint in sorted(self._store.checkpoints(self._generations[0]).items())]
         if self._tokens and tokens != self._tokens:
             self._moved = time.monotonic()
         self._tokens = tokens
 
-    def _followers(self) -> Iterator[Follower]:
-        yield Follower(self._view, self._generations[0], self._store)
+    def _followers(self) -> Iterator[ProjectionWriter]:
+        yield ProjectionWriter(self._view, self._generations[0], self._store)
         for generation in self._generations[1:]:
             with suppress(ViewNotBuilt):
-                follower = Follower(self._view, generation, self._store)
+                writer = ProjectionWriter(self._view, generation, self._store)
                 if self._is_mine(generation):
-                    yield follower
+                    yield writer
 
     def _is_mine(self, generation: Generation) -> bool:
-        """Whether this code may fold it, as the registry says now; asked behind each look at its marks."""
+        """Whether this code may fold it, as the registry says now; asked behind each look at its checkpoints."""
         now = self._store.registry(self._view.name).generations.get(generation.id, generation)
         return may_fold(now, self._fold_hash)
 
-    def _fold(self, group: Group) -> None:
+    def _fold(self, group: SharedSubscription) -> None:
         count, left = group.step(_BATCH, 0.05)
         self._tell(count)
-        for follower in group.followers:
-            if follower.stopped and follower.generation is self._generations[0]:
-                raise ContractError(f"view {self._view.name} stops: {follower.stopped}")
+        for writer in group.writers:
+            if writer.stopped and writer.generation is self._generations[0]:
+                raise ContractError(f"view {self._view.name} stops: {writer.stopped}")
         if left:
             self.close()
             self._tokens, self._moved = [], time.monotonic()
@@ -193,18 +193,18 @@ class Swap:
         return self._result(None, events, Agreement.ALONE, (0, 0), "", True)
 
     def _predecessor(self) -> Generation | None:
-        """The live generation; one that has lost marks is of no use to anybody and is removed."""
+        """The live generation; one that has lost checkpoints is of no use to anybody and is removed."""
         live = self._store.registry(self._view.name).live_of(self._view.hash)
-        if live is None or len(self._store.marks(live)) == live.buckets:
+        if live is None or len(self._store.checkpoints(live)) == live.buckets:
             return live
         remove(self._store, live)
         return None
 
-    def _marks(self) -> dict[int, Mark]:
-        marks = self._store.marks(self._new)
-        if len(marks) < self._new.buckets:
+    def _marks(self) -> dict[int, Checkpoint]:
+        checkpoints = self._store.checkpoints(self._new)
+        if len(checkpoints) < self._new.buckets:
             raise Fenced(f"generation {self._new.id} of view {self._view.name} was removed by somebody else")
-        return marks
+        return checkpoints
 
     @contextmanager
     def _level(self, old: Generation | None, ends: Position) -> Iterator[tuple[Generation | None, CatchUp]]:
@@ -229,12 +229,17 @@ class Swap:
             catch_up.close()
 
     def _past(self, old: Generation | None, ends: Position = _NOWHERE) -> bool:
-        # The old marks are read first: what they say can only be less than what is true when the new ones are read.
-        target = ends if old is None else reduce(or_, (m.position for m in self._store.marks(old).values()), Position())
+        # The old checkpoints are read first: what they say can only be less than what is true when the new ones are
+        # read.
+        target = (
+            ends
+            if old is None
+            else reduce(or_, (m.position for m in self._store.checkpoints(old).values()), Position())
+        )
         return covered(self._new, self._marks()).covers(target)
 
     def _lag(self, old: Generation, ends: Position) -> int:
-        at = reduce(or_, (mark.position for mark in self._store.marks(old).values()), Position())
+        at = reduce(or_, (checkpoint.position for checkpoint in self._store.checkpoints(old).values()), Position())
         return ends.ahead_of(at)
 
     def _compare(
@@ -246,7 +251,7 @@ class Swap:
             return Agreement.UNKNOWN, (0, 0), f"{old.id} is far behind and nobody follows it"
         self._watch.begin("compare")
         comparison, deadline = Comparison(old, self._new), time.monotonic() + _COMPARE_SECONDS
-        while not comparison.look(self._store.marks(old), self._marks()):
+        while not comparison.look(self._store.checkpoints(old), self._marks()):
             if catch_up.alone:
                 return Agreement.UNKNOWN, comparison.sums, f"{old.id} does not move on"
             if time.monotonic() > deadline:
@@ -291,7 +296,7 @@ class Swap:
     def _result(
         self, old: Generation | None, events: int, agreement: Agreement, sums: tuple[int, int], why: str, swapped: bool
     ) -> RebuildResult:
-        marks = self._marks().values()
+        checkpoints = self._marks().values()
         kept = self._tidied(old) if swapped else ""
         if not swapped and not self._options.hold:
             remove(self._store, self._new)
@@ -301,14 +306,14 @@ class Swap:
             generation=self._new.id,
             predecessor=old.id if old is not None else "",
             events=events,
-            rows=sum(mark.rows for mark in marks),
-            checksum=sums[1] or sum(mark.checksum for mark in marks) % CHECKSUM_MODULUS,
+            rows=sum(checkpoint.rows for checkpoint in checkpoints),
+            checksum=sums[1] or sum(checkpoint.checksum for checkpoint in checkpoints) % CHECKSUM_MODULUS,
             old_checksum=sums[0],
             agreement=agreement,
             why=why,
             swapped=swapped,
             seconds=dict(self._watch.seconds),
-            parked={key: parked for mark in marks for key, parked in mark.parked.items()},
+            parked={key: parked for checkpoint in checkpoints for key, parked in checkpoint.parked.items()},
             kept=kept,
             held=self._options.hold,
         )
@@ -319,7 +324,7 @@ class Swap:
         at_work = members(self._store, names.rebuilds(self._view.name)) - {self._new.attempt}
         for other in registry.generations.values():
             mine = other.hash == self._new.hash and other.created <= self._new.created and other.id != self._new.id
-            # A tail may have begun one of its own while there was none to follow.
+            # A projector may have begun one of its own while there was none to follow.
             if mine and other.phase is Phase.SEALED and other.attempt not in at_work:
                 remove(self._store, other)
         if old is not None and self._options.keep <= 0:

@@ -12,20 +12,29 @@ from typing import Any, NamedTuple
 
 from leftfold.engine.rebuild.end_offsets import before_cuts
 from leftfold.engine.rebuild.planner import RebuildPlan
-from leftfold.engine.rebuild.sorted_fold import BucketFold, Item, ItemWriter, OpenedRecords, sampled
+from leftfold.engine.rebuild.sorted_fold import BucketFold, KeyedUpdate, OpenedRecords, UpdateSorter, sampled
 from leftfold.engine.rebuild.stream_fold import StreamFold
 from leftfold.engine.views.projection_writer import MAX_PARKED
-from leftfold.engine.views.row_folding import Unstorable
+from leftfold.engine.views.row_folding import RowEncodingError
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import BucketResult, BulkLog, BulkRecord, BulkRow, BulkSink, OpenBulkLog, OpenBulkSink, Range
+from leftfold.ports.bulk import (
+    BucketResult,
+    BulkLog,
+    BulkRecord,
+    BulkRow,
+    BulkSink,
+    OffsetRange,
+    OpenBulkLog,
+    OpenBulkSink,
+)
 from leftfold.ports.flush import Generation, Parked
 
-__all__ = ["BulkJob", "BulkPass", "Passed", "Tell", "run_here", "run_pass_here", "tuned_gc"]
+__all__ = ["BulkJob", "BulkPass", "PassResult", "ProgressCallback", "run_here", "run_pass_here", "tuned_gc"]
 
 
-Tell = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 """Takes the number of events read since it was told last."""
 
 
@@ -34,7 +43,7 @@ class BulkJob:
     """One generation to be filled; every field can be pickled if the factories can.
 
     Args:
-        sources: the ranges to read; `Item.source` numbers them.
+        sources: the ranges to read; `KeyedUpdate.source` numbers them.
         max_parked: how many keys may be parked before the rebuild stops.
         cuts: the only buckets to be folded, each up to its own place; None = all of them, whole ranges.
         aside: keys that the checksum of a bucket leaves out beside those that this fold parks.
@@ -43,7 +52,7 @@ class BulkJob:
 
     view: View[Any, Any]
     generation: Generation
-    sources: tuple[Range, ...]
+    sources: tuple[OffsetRange, ...]
     open_log: OpenBulkLog
     open_sink: OpenBulkSink
     max_parked: int = MAX_PARKED
@@ -51,7 +60,7 @@ class BulkJob:
     aside: Mapping[int, frozenset[str]] = field(default_factory=dict)
     share: float = 1.0
 
-    def fold_streams(self, parts: Iterable[Range], tell: Tell) -> Iterator[BucketResult]:
+    def fold_streams(self, parts: Iterable[OffsetRange], tell: ProgressCallback) -> Iterator[BucketResult]:
         """Folds partitions of a stream-keyed view, one after another, and writes each one's bucket.
 
         Raises:
@@ -68,26 +77,26 @@ class BulkJob:
             log.close()
             sink.close()
 
-    def finish_stream(self, fold: StreamFold, part: Range) -> BucketResult:
+    def finish_stream(self, fold: StreamFold, part: OffsetRange) -> BucketResult:
         """Writes the bucket of a partition that somebody has folded up to its end."""
         self.check_parked(list(fold.parked.values()))
         with closing(self.open_sink()) as sink:
             try:
                 rows = fold.rows()
-            except Unstorable as error:
+            except RowEncodingError as error:
                 with closing(self.open_log()) as log:
                     fold, rows = self._folded_again(log, part, error.rows)
             self._write(sink, part.partition, rows)
             return self._finished(sink, fold.result(rows, self._aside(part.partition)))
 
-    def read_items(self, parts: Iterable[Range], tell: Tell) -> Iterator[Item]:
+    def read_items(self, parts: Iterable[OffsetRange], tell: ProgressCallback) -> Iterator[KeyedUpdate]:
         """What the events of some partitions fold into the rows of a view that is not stream-keyed.
 
         Raises:
             ContractError: an event stops the view.
         """
         log, opened = self.open_log(), OpenedRecords([self.view])
-        writer = ItemWriter(self.view, self.generation.buckets, self.share)
+        writer = UpdateSorter(self.view, self.generation.buckets, self.share)
         try:
             for part in parts:
                 source = self.sources.index(part)
@@ -98,7 +107,7 @@ class BulkJob:
         finally:
             log.close()
 
-    def fold_buckets(self, items: Iterable[Item]) -> Iterator[BucketResult]:
+    def fold_buckets(self, items: Iterable[KeyedUpdate]) -> Iterator[BucketResult]:
         """Folds the sorted items of some whole buckets and writes their rows.
 
         Raises:
@@ -129,21 +138,25 @@ class BulkJob:
                 f"[{first.partition}]@{first.offset}: {first.error}; mend the fold and rebuild"
             )
 
-    def _folded(self, log: BulkLog, part: Range, tell: Tell) -> tuple[StreamFold, list[BulkRow]]:
+    def _folded(self, log: BulkLog, part: OffsetRange, tell: ProgressCallback) -> tuple[StreamFold, list[BulkRow]]:
         fold = self._fold(log, part, tell)
         try:
             return fold, fold.rows()
-        except Unstorable as error:
+        except RowEncodingError as error:
             return self._folded_again(log, part, error.rows)
 
-    def _folded_again(self, log: BulkLog, part: Range, tracked: Collection[str]) -> tuple[StreamFold, list[BulkRow]]:
+    def _folded_again(
+        self, log: BulkLog, part: OffsetRange, tracked: Collection[str]
+    ) -> tuple[StreamFold, list[BulkRow]]:
         """The same, with a look after every event at those rows that cannot be stored."""
         fold = self._fold(log, part, lambda count: None, tracked)
         rows = fold.rows()
         self.check_parked(list(fold.parked.values()))
         return fold, rows
 
-    def _fold(self, log: BulkLog, part: Range, tell: Tell, tracked: Collection[str] = ()) -> StreamFold:
+    def _fold(
+        self, log: BulkLog, part: OffsetRange, tell: ProgressCallback, tracked: Collection[str] = ()
+    ) -> StreamFold:
         fold = StreamFold(self.view, part, tracked=tracked)
         wanted = dict[bytes, bool]()
         for records in log.read(part):
@@ -170,7 +183,7 @@ class BulkJob:
                 found.append(record)
         return found
 
-    def _checked(self, fold: BucketFold, items: Iterable[Item]) -> Iterator[BulkRow]:
+    def _checked(self, fold: BucketFold, items: Iterable[KeyedUpdate]) -> Iterator[BulkRow]:
         for row in fold.rows(items):
             yield row
             if fold.parked:
@@ -180,7 +193,7 @@ class BulkJob:
         sink.write(self.generation, bucket, self.view.rows.columns, self.view.rows.indexes, rows)
 
 
-def run_here(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+def run_here(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
     """Runs all tasks one after another; a view that is not stream-keyed is sorted in memory."""
     parts = [part for task in plan.tasks for part in task]
     if job.generation.stream_keyed:
@@ -188,11 +201,11 @@ def run_here(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
     return list(job.fold_buckets(sorted(job.read_items(parts, tell))))
 
 
-class Passed(NamedTuple):
+class PassResult(NamedTuple):
     """What a partition gives to one of the jobs: items to be sorted, or the result of a bucket that is whole."""
 
     job: int
-    items: Sequence[Item]
+    items: Sequence[KeyedUpdate]
     result: BucketResult | None = None
 
 
@@ -202,7 +215,7 @@ class BulkPass:
 
     jobs: tuple[BulkJob, ...]
 
-    def read(self, parts: Iterable[Range], tell: Tell) -> Iterator[Passed]:
+    def read(self, parts: Iterable[OffsetRange], tell: ProgressCallback) -> Iterator[PassResult]:
         """Reads partitions one after another: folds them for stream-keyed views, and makes items for the others.
 
         Raises:
@@ -212,7 +225,7 @@ class BulkPass:
         opened = OpenedRecords([job.view for job in self.jobs])
         with closing(self.jobs[0].open_log()) as log:
             writers = {
-                number: ItemWriter(job.view, job.generation.buckets)
+                number: UpdateSorter(job.view, job.generation.buckets)
                 for number, job in enumerate(self.jobs)
                 if not job.generation.stream_keyed
             }
@@ -231,21 +244,23 @@ class BulkPass:
                         items = writer.items(job.sources.index(part), known)
                         kept = list(items if job.cuts is None else before_cuts(items, job.cuts, job.sources))
                         if kept:
-                            yield Passed(number, kept)
+                            yield PassResult(number, kept)
                     tell(len(records))
                 for number, fold in folds.items():
-                    yield Passed(number, (), self.jobs[number].finish_stream(fold, part))
+                    yield PassResult(number, (), self.jobs[number].finish_stream(fold, part))
 
-    def fold(self, number: int, items: Iterable[Item]) -> Iterator[BucketResult]:
+    def fold(self, number: int, items: Iterable[KeyedUpdate]) -> Iterator[BucketResult]:
         """Folds the sorted items of some whole buckets of one job."""
         return self.jobs[number].fold_buckets(items)
 
 
-def run_pass_here(jobs: Sequence[BulkJob], parts: Iterable[Range], tell: Tell) -> list[list[BucketResult]]:
+def run_pass_here(
+    jobs: Sequence[BulkJob], parts: Iterable[OffsetRange], tell: ProgressCallback
+) -> list[list[BucketResult]]:
     """Runs a pass in this process; items are sorted in memory."""
     whole = BulkPass(tuple(jobs))
     results: list[list[BucketResult]] = [[] for _ in jobs]
-    items: list[list[Item]] = [[] for _ in jobs]
+    items: list[list[KeyedUpdate]] = [[] for _ in jobs]
     for job, found, result in whole.read(parts, tell):
         items[job] += found
         if result is not None:

@@ -12,13 +12,13 @@ from leftfold.errors import ContractError, ViewNotBuilt
 from leftfold.model.computed_views import StreamedView, TableView
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
-from leftfold.ports.flush import BucketFlush, Generation, Mark, RowChange
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, RowChange
 from leftfold.ports.protocols import ViewStore
 
 __all__ = ["QueryWriter", "batch_of", "no_beginning", "token"]
 
 
-def batch_of(marks: Mapping[int, Mark]) -> int | None:
+def batch_of(marks: Mapping[int, Checkpoint]) -> int | None:
     """The batch of a stream behind which all marks are; None when they are not at one, or no stream wrote them."""
     found = {mark.token.rpartition(".")[1:] for mark in marks.values()}
     dot, number = found.pop() if len(found) == 1 else ("", "")
@@ -75,14 +75,14 @@ class QueryWriter:
         run: str,
     ) -> None:
         self._view, self.generation, self._store, self._groups, self._run = view, generation, store, groups, run
-        self.marks: Mapping[int, Mark] = store.marks(generation)
-        if len(self.marks) < generation.buckets:
+        self.checkpoints: Mapping[int, Checkpoint] = store.checkpoints(generation)
+        if len(self.checkpoints) < generation.buckets:
             raise ViewNotBuilt(f"generation {generation.id} of view {view.name} lost marks; it is computed again")
 
     @property
     def batch(self) -> int | None:
         """The batch behind which all marks are; None when they are not at one, or no stream wrote them."""
-        return batch_of(self.marks)
+        return batch_of(self.checkpoints)
 
     def claim(self) -> bool:
         """Puts this run's token into every mark, which fences the run before; False when that one moved meanwhile."""
@@ -123,14 +123,14 @@ class QueryWriter:
     ) -> bool:
         before = self._before(changed)
         removed = self._removed(gone)
-        by_bucket: dict[int, list[ComputedRow]] = {bucket: [] for bucket in self.marks}
+        by_bucket: dict[int, list[ComputedRow]] = {bucket: [] for bucket in self.checkpoints}
         for row in changed.values():
             by_bucket[row.bucket].append(row)
         flushes = [self._of_bucket(bucket, batch, rows, before, reached) for bucket, rows in by_bucket.items()]
         flushes = [_without(flush, removed.get(flush.bucket, {})) for flush in flushes]
         if not self._store.flush(flushes):
             return False
-        self.marks = {flush.bucket: flush.mark for flush in flushes}
+        self.checkpoints = {flush.bucket: flush.checkpoint for flush in flushes}
         return True
 
     def _before(self, changed: Mapping[str, ComputedRow]) -> dict[str, _Before]:
@@ -173,14 +173,14 @@ class QueryWriter:
     def _of_bucket(
         self, bucket: int, batch: int, rows: Sequence[ComputedRow], before: Mapping[str, _Before], reached: Position
     ) -> BucketFlush:
-        mark, codec = self.marks[bucket], self._view.rows
+        mark, codec = self.checkpoints[bucket], self._view.rows
         checksum, count, changes = mark.checksum, mark.rows, []
         for row in rows:
             old = before[row.key]
             checksum += codec.digest(row.key, row.fields) - old.digest
             count += old.row is None
             changes.append(RowChange(row.key, row.fields, None, old.indexed, row.entries))
-        moved = Mark(
+        moved = Checkpoint(
             position=mark.position | reached.only(self.generation.topics),
             checksum=checksum % CHECKSUM_MODULUS,
             token=token(self._run, batch),
@@ -195,9 +195,11 @@ def _without(flush: BucketFlush, removed: Mapping[str, _Before]) -> BucketFlush:
     """The flush, in which some rows go as well."""
     if not removed:
         return flush
-    mark = flush.mark
+    mark = flush.checkpoint
     checksum = (mark.checksum - sum(row.digest for row in removed.values())) % CHECKSUM_MODULUS
     gone = tuple(RowChange(key, None, None, row.indexed, None) for key, row in removed.items())
     return replace(
-        flush, mark=replace(mark, checksum=checksum, rows=mark.rows - len(removed)), changes=(*flush.changes, *gone)
+        flush,
+        checkpoint=replace(mark, checksum=checksum, rows=mark.rows - len(removed)),
+        changes=(*flush.changes, *gone),
     )

@@ -13,7 +13,7 @@ from leftfold.engine.rebuild.refresh import ComputedRow, computed
 from leftfold.engine.streaming.computed_rows import QueryWriter
 from leftfold.engine.views.cleanup import remove
 from leftfold.engine.views.generations import BUCKETS, birth, change, followed, now, open_generation
-from leftfold.engine.views.leases import at_work
+from leftfold.engine.views.leases import exclusive_lease
 from leftfold.errors import Fenced, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.computed_views import StreamedView
@@ -22,16 +22,16 @@ from leftfold.model.position import Position
 from leftfold.ports.flush import Generation, Phase, Registry, covered
 from leftfold.ports.protocols import ViewStore
 
-__all__ = ["StreamedRows"]
+__all__ = ["ExternalRows"]
 
 Row = TypeVar("Row")
 K = TypeVar("K", default=str)
 
 
-class StreamedRows(Generic[Row, K]):
+class ExternalRows(Generic[Row, K]):
     """Gathers rows, the last of each key, and writes them with the position up to which all events are in them.
 
-    One process at a time keeps a view: its token is in every mark, so that none writes beside one that took over.
+    One process at a time keeps a view: its token is in every checkpoint, so that none writes beside one that took over.
 
     Args:
         topics: the partition counts of the topics that the stream reads.
@@ -56,13 +56,13 @@ class StreamedRows(Generic[Row, K]):
         """
         name = self.view.name
         if self.anew:
-            return at_work(self._store, names.rebuilds(name), f"view {name} is being rebuilt")
-        return at_work(self._store, names.streams(name, self.view.hash), f"view {name} is kept")
+            return exclusive_lease(self._store, names.rebuilds(name), f"view {name} is being rebuilt")
+        return exclusive_lease(self._store, names.streams(name, self.view.hash), f"view {name} is kept")
 
     def open(self) -> Generation:
         """Takes over the newest generation of this code, or makes one that begins with the first event.
 
-        Readers keep what they see until that is shown: each bucket of it still is what its mark says.
+        Readers keep what they see until that is shown: each bucket of it still is what its checkpoint says.
 
         Raises:
             Fenced: another process moved it just now.
@@ -157,12 +157,12 @@ class StreamedRows(Generic[Row, K]):
     def seen(self) -> Position:
         """Up to where all events are in the rows that readers see; nowhere when they see none."""
         live = self._store.registry(self.view.name).live_of(self.view.hash)
-        return covered(live, self._store.marks(live)) if live is not None else Position()
+        return covered(live, self._store.checkpoints(live)) if live is not None else Position()
 
     def position(self) -> Position:
         """Up to where all events are in the rows."""
         writer = self._open_writer()
-        return covered(writer.generation, writer.marks)
+        return covered(writer.generation, writer.checkpoints)
 
     def discard(self) -> None:
         """Removes the generation: nobody knows what is in it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leftfold.engine.streaming.microbatch_task import BatchJob, BatchResult
+from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
 from leftfold.engine.views.claims import claimed, is_claimable, is_known, may_fold, way_back
 from leftfold.engine.views.generations import Identities, change, followed, now, open_generation, other_log, topics_of
 from leftfold.engine.views.projection_writer import MAX_PARKED
@@ -14,25 +14,25 @@ from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
-from leftfold.ports.flush import BucketFlush, Generation, Mark, Phase, Registry, covered
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, Registry, covered
 from leftfold.ports.protocols import LogReader, ViewStore
 
-__all__ = ["BatchCourse", "Course", "OutOfStep"]
+__all__ = ["GenerationLifecycle", "MicroBatchDriver", "OutOfStep"]
 
 
-RunJob = Callable[[BatchJob], Sequence[BatchResult]]
+RunJob = Callable[[MicroBatchTask], Sequence[BatchResult]]
 """Runs the tasks of a batch somewhere."""
 
 
 class OutOfStep(Exception):
-    """Somebody else has written, or the store went back in time: the run ends, and the next begins at the marks."""
+    """Another process has written, or the store went back in time: the next run begins at the checkpoints."""
 
 
-class BatchCourse:
+class MicroBatchDriver:
     """Takes one generation from batch to batch.
 
     Args:
-        marks: as read when the run began. run: its name, in every token that it writes.
+        checkpoints: as read when the run began. run: its name, in every token that it writes.
         job: how tasks work. max_parked: how many keys may be parked before the view stops.
     """
 
@@ -40,25 +40,25 @@ class BatchCourse:
         self,
         view: View[Any, Any],
         generation: Generation,
-        marks: Mapping[int, Mark],
+        checkpoints: Mapping[int, Checkpoint],
         run: str,
         *,
         open_store: Callable[[], ViewStore],
         open_log: OpenBulkLog,
-        job: type[BatchJob] = BatchJob,
+        job: type[MicroBatchTask] = MicroBatchTask,
         max_parked: int = MAX_PARKED,
     ) -> None:
-        self.view, self.generation, self.marks = view, generation, dict(marks)
+        self.view, self.generation, self.checkpoints = view, generation, dict(checkpoints)
         self._run, self._open_store, self._open_log, self._job = run, open_store, open_log, job
         self._max_parked = max_parked
         self._done: Position | None = None
 
     def position(self) -> Position:
         """Where the run must begin to read for this generation."""
-        return covered(self.generation, self.marks)
+        return covered(self.generation, self.checkpoints)
 
     def fold(self, batch: int, span: tuple[Position, Position], run: RunJob, store: ViewStore) -> None:
-        """Folds a batch that holds what is between two positions; every mark moves, touched or not.
+        """Folds a batch that holds what is between two positions; every checkpoint moves, touched or not.
 
         Raises:
             OutOfStep: nothing, or some buckets, were written.
@@ -74,15 +74,15 @@ class BatchCourse:
             raise OutOfStep(trouble)
         whole: dict[tuple[str, int], int] = {}
         for result in results:
-            if result.mark is not None:
-                self.marks[result.bucket] = result.mark
+            if result.checkpoint is not None:
+                self.checkpoints[result.bucket] = result.checkpoint
             whole |= {(t, p): o for t, ps in result.whole.offsets.items() for p, o in ps.items()}
         topics = self.generation.topics.items()
         reached = {t: {p: whole.get((t, p), job.expected(t, p)) for p in range(count)} for t, count in topics}
         self._move(Position(reached), job.token, store)
         self._done = Position(reached)
 
-    def _planned(self, batch: int, span: tuple[Position, Position]) -> BatchJob:
+    def _planned(self, batch: int, span: tuple[Position, Position]) -> MicroBatchTask:
         begin, end = span
         done = self._done if self._done is not None else begin
         return self._job(
@@ -92,34 +92,34 @@ class BatchCourse:
             self._open_log,
             self._run,
             batch,
-            {bucket: mark.token for bucket, mark in self.marks.items()},
+            {bucket: checkpoint.token for bucket, checkpoint in self.checkpoints.items()},
             done,
             begin,
             end,
-            {bucket: len(mark.parked) for bucket, mark in self.marks.items()},
+            {bucket: len(checkpoint.parked) for bucket, checkpoint in self.checkpoints.items()},
             self._max_parked,
         )
 
     def _move(self, reached: Position, token: str, store: ViewStore) -> None:
-        """Moves the marks that no task has moved: of buckets that nothing touched."""
+        """Moves the checkpoints that no task has moved: of buckets that nothing touched."""
         flushes, rows = [], self.view.rows
-        for bucket, mark in self.marks.items():
+        for bucket, checkpoint in self.checkpoints.items():
             here = reached.only(self.generation.topics, bucket if self.generation.stream_keyed else None)
-            if not mark.position.covers(here):
-                moved = replace(mark, position=mark.position | here, token=token)
-                flush = BucketFlush(self.generation, bucket, mark.token, moved, rows.columns, rows.indexes)
+            if not checkpoint.position.covers(here):
+                moved = replace(checkpoint, position=checkpoint.position | here, token=token)
+                flush = BucketFlush(self.generation, bucket, checkpoint.token, moved, rows.columns, rows.indexes)
                 flushes.append(flush)
         if not flushes:
             return
         if not store.flush(flushes):
             raise OutOfStep("the marks of buckets that nothing touched were written by somebody else")
-        self.marks |= {flush.bucket: flush.mark for flush in flushes}
+        self.checkpoints |= {flush.bucket: flush.checkpoint for flush in flushes}
 
 
 Report = Callable[[str, Mapping[str, Any]], None]
 
 
-class Course:
+class GenerationLifecycle:
     """What of a view must be folded, for an engine that starts again whenever that changes.
 
     Args:
@@ -176,7 +176,7 @@ class Course:
         return not why
 
     def _claimed(self, registry: Registry) -> Registry:
-        """Claims what this code may fold, as a tail that starts does; tells once of what another code folds."""
+        """Claims what this code may fold, as a projector that starts does; tells once of what another code folds."""
         for generation in list(registry.generations.values()):
             mine = generation.hash == self.view.hash and is_claimable(generation, self._fold)
             if mine and (self._is_new or not generation.fold):
@@ -191,27 +191,27 @@ class Course:
                 self._report("standing by", {**details, "do": way_back(generation, self._fold)})
         return registry
 
-    def marks(self, generation: Generation) -> dict[int, Mark] | None:
-        """Its marks; None = it is another code's now, or has lost some, and is given up."""
-        marks = self._store.marks(generation)
-        if len(marks) == generation.buckets:
-            # Behind the marks: a claim made before they were read is seen, and a later one changes their tokens.
+    def checkpoints(self, generation: Generation) -> dict[int, Checkpoint] | None:
+        """Its checkpoints; None = it is another code's now, or has lost some, and is given up."""
+        checkpoints = self._store.checkpoints(generation)
+        if len(checkpoints) == generation.buckets:
+            # Behind the checkpoints: a claim made before they were read is seen, and a later one changes their tokens.
             return (
-                marks
+                checkpoints
                 if generation.id in followed(self._store.registry(self.view.name), self.view, self._fold)
                 else None
             )
-        lost = sorted(set(range(generation.buckets)) - set(marks))
+        lost = sorted(set(range(generation.buckets)) - set(checkpoints))
         self._report("generation lost", {"view": self.view.name, "generation": generation.id, "buckets": lost})
         change(self._store, self.view.name, lambda r: r.without(generation.id))
         self._store.unlink(generation)
         return None
 
-    def reached(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
+    def reached(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
         """Tells of keys newly parked, and points at the generation once it has reached what was there at first."""
-        self._tell_parked(generation, marks)
+        self._tell_parked(generation, checkpoints)
         target = self._targets.get(generation.id)
-        if target is None or not covered(generation, marks).covers(target):
+        if target is None or not covered(generation, checkpoints).covers(target):
             return
         del self._targets[generation.id]
         change(
@@ -223,8 +223,8 @@ class Course:
         )
         self._report("generation live", {"view": self.view.name, "generation": generation.id})
 
-    def _tell_parked(self, generation: Generation, marks: Mapping[int, Mark]) -> None:
-        parked = {key: why for mark in marks.values() for key, why in mark.parked.items()}
+    def _tell_parked(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> None:
+        parked = {key: why for checkpoint in checkpoints.values() for key, why in checkpoint.parked.items()}
         told = self._told.get(generation.id, set())
         for key in parked.keys() - told:
             why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"

@@ -9,27 +9,27 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
-from leftfold.engine.rebuild.sorted_fold import Item, ItemReader, ItemWriter, OpenedRecords
+from leftfold.engine.rebuild.sorted_fold import KeyedUpdate, OpenedRecords, UpdateReader, UpdateSorter
 from leftfold.engine.views.decoding import Decoded, EventDecoder
-from leftfold.engine.views.projection_writer import MAX_PARKED, Follower
-from leftfold.engine.views.row_folding import NO_KEY, Place
+from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
+from leftfold.engine.views.row_folding import NO_KEY, RowAddress
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import OpenBulkLog, Range, ReadRecord, raw
+from leftfold.ports.bulk import OffsetRange, OpenBulkLog, ReadRecord, raw
 from leftfold.ports.codec import header
-from leftfold.ports.flush import Generation, Mark, Parked, Phase, Snapshot
+from leftfold.ports.flush import Checkpoint, Generation, Parked, Phase, Snapshot
 from leftfold.ports.protocols import RawRecord, ViewStore
 
-__all__ = ["BatchFollower", "BatchJob", "BatchResult"]
+__all__ = ["BatchResult", "MicroBatchTask", "MicroBatchWriter"]
 
 
-class BatchFollower(Follower):
-    """A Follower that lives for one batch and knows only what `read` says.
+class MicroBatchWriter(ProjectionWriter):
+    """A ProjectionWriter that lives for one batch and knows only what `read` says.
 
     Args:
         places, read: the rows that the batch touches, and what the store says of them and of their buckets.
-        token: of the marks that it writes.
+        token: of the checkpoints that it writes.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class BatchFollower(Follower):
         view: View[Any, Any],
         generation: Generation,
         store: ViewStore,
-        places: Sequence[Place],
+        places: Sequence[RowAddress],
         read: Snapshot,
         *,
         token: str,
@@ -48,41 +48,41 @@ class BatchFollower(Follower):
         super().__init__(view, generation, store, most=len(places), max_parked=max_parked)
 
     def reread(self) -> None:
-        """Takes the marks that it was given."""
-        self._begin_at(dict(self._given.marks))
+        """Takes the checkpoints that it was given."""
+        self._begin_at(dict(self._given.checkpoints))
 
-    def _read(self, places: Sequence[Place]) -> Snapshot:
+    def _read(self, places: Sequence[RowAddress]) -> Snapshot:
         return replace(self._given, rows=tuple(self._fields[place] for place in places))
 
     def _token(self) -> str:
         return self._named
 
 
-class ItemFollower(BatchFollower):
+class UpdateWriter(MicroBatchWriter):
     """Folds items, which say themselves what touches which row, instead of records.
 
     Args:
-        sources: the topic-partitions that `Item.source` numbers.
+        sources: the topic-partitions that `KeyedUpdate.source` numbers.
     """
 
-    def __init__(self, *told: Any, sources: Sequence[Range], **options: Any) -> None:
+    def __init__(self, *told: Any, sources: Sequence[OffsetRange], **options: Any) -> None:
         super().__init__(*told, **options)
-        self._sources, self._value = sources, ItemReader(self.view).value
+        self._sources, self._value = sources, UpdateReader(self.view).value
 
-    def _take(self, records: Sequence[Item]) -> list[Place]:
+    def _take(self, records: Sequence[KeyedUpdate]) -> list[RowAddress]:
         for item in records:
             source = self._sources[item.source]
-            if not _folded(self.marks, source, item):
+            if not _folded(self.checkpoints, source, item):
                 self._fold.give((item.bucket, item.key), item.key, self._value(item.body), _stub(source, item))
         return self._fold.missing()
 
 
-def _folded(marks: Mapping[int, Any], source: Range, item: Item) -> bool:
-    at: int = marks[item.bucket].position.next_offset(source.topic, source.partition)
+def _folded(checkpoints: Mapping[int, Any], source: OffsetRange, item: KeyedUpdate) -> bool:
+    at: int = checkpoints[item.bucket].position.next_offset(source.topic, source.partition)
     return item.offset < at
 
 
-def _stub(source: Range, item: Item) -> Decoded:
+def _stub(source: OffsetRange, item: KeyedUpdate) -> Decoded:
     """What a fold's trouble is told of: where the event stands, and its time."""
     return Decoded(source.topic, source.partition, item.offset, item.key, None, None, 0, True, item.time)
 
@@ -92,37 +92,37 @@ class BatchResult:
     """How a bucket stands behind a batch.
 
     Args:
-        mark: what is in the store now; None = nothing touched the bucket, and it is as it was.
+        checkpoint: what is in the store now; None = nothing touched the bucket, and it is as it was.
         whole: where decisions end, for the partitions where that is not where the batch ends.
-        trouble: why the query must begin again at the marks. stopped: why the view cannot go on at all.
+        trouble: why the query must begin again at the checkpoints. stopped: why the view cannot go on at all.
     """
 
     bucket: int
-    mark: Mark | None = None
+    checkpoint: Checkpoint | None = None
     whole: Position = field(default_factory=Position)
     trouble: str = ""
     stopped: str = ""
 
     def to_json(self) -> str:
         """One line of JSON."""
-        mark = None if self.mark is None else asdict(replace(self.mark, position=Position()))
-        if mark is not None and self.mark is not None:
-            mark |= {"position": self.mark.position.to_json()}
-        told = {"bucket": self.bucket, "mark": mark, "whole": self.whole.to_json()}
+        checkpoint = None if self.checkpoint is None else asdict(replace(self.checkpoint, position=Position()))
+        if checkpoint is not None and self.checkpoint is not None:
+            checkpoint |= {"position": self.checkpoint.position.to_json()}
+        told = {"bucket": self.bucket, "mark": checkpoint, "whole": self.whole.to_json()}
         return json.dumps(told | {"trouble": self.trouble, "stopped": self.stopped})
 
     @classmethod
     def from_json(cls, text: str) -> BatchResult:
         """Reads what `to_json` wrote."""
         told = json.loads(text)
-        mark, whole = told.pop("mark"), Position.from_json(told.pop("whole"))
-        return cls(**told, mark=None if mark is None else _mark(mark), whole=whole)
+        checkpoint, whole = told.pop("mark"), Position.from_json(told.pop("whole"))
+        return cls(**told, checkpoint=None if checkpoint is None else _mark(checkpoint), whole=whole)
 
 
-def _mark(told: Mapping[str, object]) -> Mark:
+def _mark(told: Mapping[str, object]) -> Checkpoint:
     fields = dict(told)
     parked: Mapping[str, Mapping[str, object]] = fields.pop("parked")  # type: ignore[assignment]  # as written above
-    return Mark(
+    return Checkpoint(
         position=Position.from_json(str(fields.pop("position"))),
         phase=Phase(str(fields.pop("phase"))),
         parked={key: Parked(**why) for key, why in parked.items()},  # type: ignore[arg-type]  # the same
@@ -135,15 +135,15 @@ _WHOLE = -1
 
 
 @dataclass(frozen=True)
-class BatchJob:
+class MicroBatchTask:
     """One batch for one generation; every field can be pickled if the factories can.
 
-    A mark written in a batch has the token `{run}.{batch}`. Whoever finds a token of this run, but not the one that
-    the driver knows, lets the position decide: behind this batch, and another attempt of the task was faster; before
-    it, and the store went back in time. Any other token is another writer's.
+    A checkpoint written in a batch has the token `{run}.{batch}`. Whoever finds a token of this run, but not the one
+    that the driver knows, lets the position decide: behind this batch, and another attempt of the task was faster;
+    before it, and the store went back in time. Any other token is another writer's.
 
     Args:
-        tokens: of the marks, as the driver wrote or read them last.
+        tokens: of the checkpoints, as the driver wrote or read them last.
         done: up to where events are folded. `done` is before `begin` where a batch ended within a decision.
         begin, end: what this batch holds.
         parked: how many keys are parked in each bucket.
@@ -164,14 +164,16 @@ class BatchJob:
 
     @property
     def token(self) -> str:
-        """What marks written in this batch hold."""
+        """What checkpoints written in this batch hold."""
         return f"{self.run}.{self.batch}"
 
     @property
-    def sources(self) -> tuple[Range, ...]:
-        """Every partition of the topics, in the order in which `Item.source` numbers them."""
+    def sources(self) -> tuple[OffsetRange, ...]:
+        """Every partition of the topics, in the order in which `KeyedUpdate.source` numbers them."""
         return tuple(
-            Range(topic, partition, self.begin.next_offset(topic, partition), self.end.next_offset(topic, partition))
+            OffsetRange(
+                topic, partition, self.begin.next_offset(topic, partition), self.end.next_offset(topic, partition)
+            )
             for topic, count in self.generation.topics.items()
             for partition in range(count)
         )
@@ -199,7 +201,7 @@ class BatchJob:
         at = Position.at(first.topic, first.partition, reached)
         return self._folded(store, places, whole, at, BatchResult(first.partition, whole=said))
 
-    def read_items(self, records: Iterable[RawRecord]) -> Iterator[Item]:
+    def read_items(self, records: Iterable[RawRecord]) -> Iterator[KeyedUpdate]:
         """What came of some partitions, as items for the rows of a view that is not stream-keyed.
 
         Raises:
@@ -208,24 +210,24 @@ class BatchJob:
         for _, arrived in groupby(records, attrgetter("topic", "partition")):
             yield from self._read_partition(arrived)
 
-    def _read_partition(self, arrived: Iterator[RawRecord]) -> Iterator[Item]:
+    def _read_partition(self, arrived: Iterator[RawRecord]) -> Iterator[KeyedUpdate]:
         first = next(arrived)
         source = next(n for n, s in enumerate(self.sources) if (s.topic, s.partition) == (first.topic, first.partition))
         known = list(self._from_done(first, arrived))
         count = self.whole([_ends_decision(record) for record in known])
         reached = self._reached(known[count].offset if count < len(known) else None, first)
         if reached != self.expected(first.topic, first.partition):
-            yield from (Item(b, "", source, reached, _WHOLE, b"", "") for b in range(self.generation.buckets))
-        writer = ItemWriter(self.view, self.generation.buckets)
+            yield from (KeyedUpdate(b, "", source, reached, _WHOLE, b"", "") for b in range(self.generation.buckets))
+        writer = UpdateSorter(self.view, self.generation.buckets)
         opened = OpenedRecords([self.view]).of(self.sources[source], map(ReadRecord, known[:count]))
         yield from writer.items(source, opened)
 
-    def fold_buckets(self, items: Iterable[Item], store: ViewStore) -> Iterator[BatchResult]:
+    def fold_buckets(self, items: Iterable[KeyedUpdate], store: ViewStore) -> Iterator[BatchResult]:
         """Folds everything that touches some buckets of a view that is not stream-keyed; sorted by bucket and key."""
         for bucket, found in groupby(items, attrgetter("bucket")):
             yield self._fold_bucket(bucket, found, store)
 
-    def _fold_bucket(self, bucket: int, items: Iterable[Item], store: ViewStore) -> BatchResult:
+    def _fold_bucket(self, bucket: int, items: Iterable[KeyedUpdate], store: ViewStore) -> BatchResult:
         sources = self.sources
         reached = Position({t: {p: self.expected(t, p) for p in range(n)} for t, n in self.generation.topics.items()})
         whole, touching = Position(), []
@@ -242,49 +244,54 @@ class BatchJob:
         """How many records of a partition can be folded, by whether each ends its decision."""
         return next((count for count in range(len(ends), 0, -1) if ends[count - 1]), 0)
 
-    def in_step(self, bucket: int, mark: Mark) -> bool:
-        """Whether a mark is the one that this run wrote or read last, or one that another attempt has written."""
-        if mark.token == self.tokens[bucket]:
+    def in_step(self, bucket: int, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint is the one that this run wrote or read last, or one that another attempt has written."""
+        if checkpoint.token == self.tokens[bucket]:
             return True
         here = self.done.only(self.generation.topics, bucket if self.generation.stream_keyed else None)
-        return mark.token.startswith(f"{self.run}.") and mark.position.covers(here)
+        return checkpoint.token.startswith(f"{self.run}.") and checkpoint.position.covers(here)
 
-    def is_done(self, mark: Mark, reached: Position) -> bool:
+    def is_done(self, checkpoint: Checkpoint, reached: Position) -> bool:
         """Whether a bucket holds this batch already: the batch, or its task, is run again."""
-        return mark.position.covers(reached)
+        return checkpoint.position.covers(reached)
 
-    def follower(self, store: ViewStore, places: Sequence[Place], read: Snapshot, bucket: int) -> BatchFollower:
+    def writer(self, store: ViewStore, places: Sequence[RowAddress], read: Snapshot, bucket: int) -> MicroBatchWriter:
         """Makes what folds into a bucket."""
         elsewhere = sum(count for other, count in self.parked.items() if other != bucket)
         told = (self.view, self.generation, store, places, read)
         if self.generation.stream_keyed:
-            return BatchFollower(*told, token=self.token, max_parked=self.max_parked - elsewhere)
+            return MicroBatchWriter(*told, token=self.token, max_parked=self.max_parked - elsewhere)
         most = self.max_parked - elsewhere
-        return ItemFollower(*told, sources=self.sources, token=self.token, max_parked=most)
+        return UpdateWriter(*told, sources=self.sources, token=self.token, max_parked=most)
 
     def _folded(
-        self, store: ViewStore, places: Sequence[Place], touching: Sequence[Any], reached: Position, result: BatchResult
+        self,
+        store: ViewStore,
+        places: Sequence[RowAddress],
+        touching: Sequence[Any],
+        reached: Position,
+        result: BatchResult,
     ) -> BatchResult:
         """The result with what comes of folding into its bucket."""
         bucket = result.bucket
         if not places:
             return result
         read = store.read(self.generation, places)
-        mark = read.marks.get(bucket)
-        if mark is None or not self.in_step(bucket, mark):
-            found = "is lost" if mark is None else f"was written by {mark.token}"
+        checkpoint = read.checkpoints.get(bucket)
+        if checkpoint is None or not self.in_step(bucket, checkpoint):
+            found = "is lost" if checkpoint is None else f"was written by {checkpoint.token}"
             return replace(result, trouble=f"the mark of bucket {bucket} {found}")
-        if self.is_done(mark, reached):
-            return replace(result, mark=mark)
-        follower = self.follower(store, places, read, bucket)
-        if not follower.fold(touching, reached):
+        if self.is_done(checkpoint, reached):
+            return replace(result, checkpoint=checkpoint)
+        writer = self.writer(store, places, read, bucket)
+        if not writer.fold(touching, reached):
             return replace(result, trouble=f"bucket {bucket} was written meanwhile")
-        return replace(result, mark=follower.marks[bucket], stopped=follower.stopped)
+        return replace(result, checkpoint=writer.checkpoints[bucket], stopped=writer.stopped)
 
     def _from_done(self, first: RawRecord, rest: Iterator[RawRecord]) -> Iterator[RawRecord]:
         """What came, behind what earlier batches could not fold because its decision was not whole."""
         done = self.done.next_offset(first.topic, first.partition)
-        part = Range(first.topic, first.partition, done, self.begin.next_offset(first.topic, first.partition))
+        part = OffsetRange(first.topic, first.partition, done, self.begin.next_offset(first.topic, first.partition))
         if part.start < part.end:
             log = self.open_log()
             try:

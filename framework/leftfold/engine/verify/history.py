@@ -13,21 +13,21 @@ from urllib.parse import unquote
 
 from leftfold.engine.rebuild.end_offsets import ranges_to
 from leftfold.engine.views.decoding import Decoded, EventDecoder
-from leftfold.engine.views.row_folding import Tracked, place_of
+from leftfold.engine.views.row_folding import StepwiseFold, place_of
 from leftfold.errors import ContractError
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.bulk import BulkLog, BulkRecord, OpenBulkLog, Range, raw, type_of
+from leftfold.ports.bulk import BulkLog, BulkRecord, OffsetRange, OpenBulkLog, raw, type_of
 from leftfold.ports.codec import header
 from leftfold.ports.flush import Generation
 from leftfold.ports.protocols import RawRecord
 from leftfold.safety import shown
 
-__all__ = ["History", "Refolded", "RowsFold", "Step", "explain"]
+__all__ = ["History", "ReplayedRow", "RowStep", "RowsFold", "explain"]
 
 
 @dataclass(frozen=True)
-class Touch:
+class RowUpdate:
     """One event that touches a row; `item` is what is folded in, an exception if that cannot be told."""
 
     key: str
@@ -72,7 +72,7 @@ class History:
         """How many events are read at most."""
         return sum(part.end - part.start for part in self.ranges)
 
-    def of(self, log: BulkLog, part: Range) -> Iterator[Touch]:
+    def of(self, log: BulkLog, part: OffsetRange) -> Iterator[RowUpdate]:
         """The touches in one of the `ranges`, in their order.
 
         Raises:
@@ -91,7 +91,7 @@ class History:
         headers = record.headers()
         return bool(self._passed and headers and header(headers, "ce_type") in self._passed)
 
-    def _touches(self, part: Range, record: BulkRecord) -> Iterator[Touch]:
+    def _touches(self, part: OffsetRange, record: BulkRecord) -> Iterator[RowUpdate]:
         whole = raw(part, record)
         decoded = self._decoder.decode(whole)
         if decoded.error is None and decoded.event is None:
@@ -102,7 +102,7 @@ class History:
             if cut is None or whole.offset >= cut.next_offset(part.topic, part.partition):
                 continue
             if whole.offset >= self._since[key].next_offset(part.topic, part.partition):
-                yield Touch(key, item, whole, decoded)
+                yield RowUpdate(key, item, whole, decoded)
 
     def _pairs(self, decoded: Decoded) -> list[tuple[str, Any]]:
         try:
@@ -117,23 +117,23 @@ class History:
 
 
 @dataclass(frozen=True)
-class Step:
+class RowStep:
     """What one event did to a row; `error` says why it could not be folded in, or what it waits for.
 
     After an event that leaves a row which cannot be stored another one may make up for both.
     """
 
-    touch: Touch
+    touch: RowUpdate
     before: Any
     after: Any
     error: str = ""
 
 
-class Refolded:
+class ReplayedRow:
     """A row as it is folded: the last one that can be stored."""
 
     def __init__(self, view: View[Any, Any]) -> None:
-        self._tracked: Tracked[Touch] = Tracked(view)
+        self._tracked: StepwiseFold[RowUpdate] = StepwiseFold(view)
         self._stream_keyed = view.stream_keyed
 
     @property
@@ -148,7 +148,7 @@ class Refolded:
         return at.decoded.version if at is not None and self._stream_keyed else None
 
     @property
-    def parked(self) -> Touch | None:
+    def parked(self) -> RowUpdate | None:
         """The event that parks it here, if any does."""
         return self._tracked.trouble_at
 
@@ -157,14 +157,14 @@ class Refolded:
         """Why that parks it."""
         return self._tracked.error
 
-    def step(self, touch: Touch) -> Step:
+    def step(self, touch: RowUpdate) -> RowStep:
         """Folds one more event in, unless the fold has failed."""
         before = self.row
         self._tracked.fold(touch.item, touch)
         if self.parked is None:
-            return Step(touch, before, self.row)
+            return RowStep(touch, before, self.row)
         first = self.parked is touch
-        return Step(touch, before, before, self.error if first else "waits behind the event that cannot be folded")
+        return RowStep(touch, before, before, self.error if first else "waits behind the event that cannot be folded")
 
 
 class RowsFold:
@@ -178,14 +178,14 @@ class RowsFold:
         self, view: View[Any, Any], generation: Generation, log: BulkLog, wanted: Mapping[str, Position]
     ) -> None:
         self._view, self._generation, self._log = view, generation, log
-        self.rows = {key: Refolded(view) for key in wanted}
+        self.rows = {key: ReplayedRow(view) for key in wanted}
         self._reached: Mapping[str, Position] = dict.fromkeys(wanted, Position())
         self._fold(wanted)
 
     def go_on(self, position: Position) -> None:
         """Folds every row on to a position, or anew where the store went back behind what is folded."""
         if not all(position.covers(reached) for reached in self._reached.values()):
-            self.rows = {key: Refolded(self._view) for key in self.rows}
+            self.rows = {key: ReplayedRow(self._view) for key in self.rows}
             self._reached = dict.fromkeys(self.rows, Position())
         self._fold(dict.fromkeys(self.rows, position))
 
@@ -205,7 +205,7 @@ def explain(
     open_log: OpenBulkLog,
     *,
     tell: Callable[[int], None] = lambda count: None,
-) -> Iterator[Step]:
+) -> Iterator[RowStep]:
     """What made a row, event by event, up to a place of the log.
 
     Events of one partition stay in their order; those of several are merged by their time, which makes no difference
@@ -217,13 +217,13 @@ def explain(
     Raises:
         ContractError: an event cannot be read or assigned to rows; the view stops there.
     """
-    history, row = History(view, generation, {key: upto}, tell), Refolded(view)
+    history, row = History(view, generation, {key: upto}, tell), ReplayedRow(view)
     found = [_timed(history, part, open_log) for part in history.ranges]
     for _, touch in heapq.merge(*found, key=lambda pair: pair[0]):
         yield row.step(touch)
 
 
-def _timed(history: History, part: Range, open_log: OpenBulkLog) -> Iterator[tuple[str, Touch]]:
+def _timed(history: History, part: OffsetRange, open_log: OpenBulkLog) -> Iterator[tuple[str, RowUpdate]]:
     """The touches of a partition, each with the latest time so far: that of a later one may be earlier."""
     latest = ""
     with closing(open_log()) as log:

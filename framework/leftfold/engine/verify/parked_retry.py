@@ -9,17 +9,17 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from leftfold.engine.verify.history import Refolded, RowsFold
+from leftfold.engine.verify.history import ReplayedRow, RowsFold
 from leftfold.engine.views.row_folding import NO_KEY
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.model.keys import NO_ROW
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
-from leftfold.ports.flush import BucketFlush, Generation, Mark, RowChange
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, RowChange
 from leftfold.ports.protocols import ViewStore
 
-__all__ = ["Retried", "Retry"]
+__all__ = ["Retried", "RowRetry"]
 
 _PATIENCE = 60.0
 
@@ -32,8 +32,10 @@ class Retried:
     parked: Mapping[str, str]
 
 
-class Retry:
-    """Frees parked keys of one generation while tails go on: each bucket is flushed under its token, as they do it."""
+class RowRetry:
+    """Frees parked keys of one generation while projectors go on: each bucket is flushed under its token, as they do
+    it.
+    """
 
     def __init__(self, view: View[Any, Any], store: ViewStore, open_log: OpenBulkLog) -> None:
         self.view, self._store, self._open_log = view, store, open_log
@@ -46,12 +48,12 @@ class Retry:
 
         Raises:
             ContractError: one of the keys is not parked.
-            InfrastructureError: tails wrote all the while, and no moment was found within a minute.
+            InfrastructureError: projectors wrote all the while, and no moment was found within a minute.
         """
-        marks = self._store.marks(generation)
-        if len(marks) < generation.buckets:
+        checkpoints = self._store.checkpoints(generation)
+        if len(checkpoints) < generation.buckets:
             raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
-        parked = {key: bucket for bucket, mark in marks.items() for key in mark.parked}
+        parked = {key: bucket for bucket, checkpoint in checkpoints.items() for key in checkpoint.parked}
         for key in keys:
             if key not in parked:
                 there = f"parked are {', '.join(sorted(parked))}" if parked else "nothing is parked there"
@@ -65,28 +67,30 @@ class Retry:
         with closing(self._open_log()) as log:
             for bucket in sorted(set(wanted.values())):
                 mine = [key for key, of in wanted.items() if of == bucket]
-                rows = RowsFold(self.view, generation, log, dict.fromkeys(mine, marks[bucket].position))
+                rows = RowsFold(self.view, generation, log, dict.fromkeys(mine, checkpoints[bucket].position))
                 freed += self._free(generation, bucket, rows)
                 still |= {key: row.error for key, row in rows.rows.items() if row.parked is not None}
         return Retried(tuple(sorted(freed)), still)
 
     def _free(self, generation: Generation, bucket: int, fold: RowsFold) -> list[str]:
-        """Brings the rows to where the bucket stands and writes them there, again whenever a tail was faster."""
+        """Brings the rows to where the bucket stands and writes them there, again whenever a projector was faster."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
-            mark = self._store.marks(generation)[bucket]
-            fold.go_on(mark.position)
-            whole = {k: r for k, r in fold.rows.items() if r.parked is None and k in mark.parked}
-            if not whole or self._store.flush([self._flush(generation, bucket, mark, whole)]):
+            checkpoint = self._store.checkpoints(generation)[bucket]
+            fold.go_on(checkpoint.position)
+            whole = {k: r for k, r in fold.rows.items() if r.parked is None and k in checkpoint.parked}
+            if not whole or self._store.flush([self._flush(generation, bucket, checkpoint, whole)]):
                 return list(whole)
         raise InfrastructureError(
             f"view {self.view.name}: bucket {bucket} of {generation.id} was written all the while; try again, or stop "
             f"the tails for a moment"
         )
 
-    def _flush(self, generation: Generation, bucket: int, mark: Mark, rows: Mapping[str, Refolded]) -> BucketFlush:
+    def _flush(
+        self, generation: Generation, bucket: int, checkpoint: Checkpoint, rows: Mapping[str, ReplayedRow]
+    ) -> BucketFlush:
         codec, changes = self.view.rows, []
-        checksum, count = mark.checksum, mark.rows
+        checksum, count = checkpoint.checksum, checkpoint.rows
         stored = self._store.read(generation, [(bucket, key) for key in rows]).rows
         for (key, folded), before in zip(rows.items(), stored, strict=True):
             fields = None if folded.row is None else codec.encode(folded.row)
@@ -96,10 +100,10 @@ class Retry:
             count += (fields is not None) - (before is not None)
             changes.append(RowChange(key, fields, folded.version, was, now))
         moved = replace(
-            mark,
+            checkpoint,
             checksum=checksum % CHECKSUM_MODULUS,
             rows=count,
             token=secrets.token_hex(8),
-            parked={key: why for key, why in mark.parked.items() if key not in rows},
+            parked={key: why for key, why in checkpoint.parked.items() if key not in rows},
         )
-        return BucketFlush(generation, bucket, mark.token, moved, codec.columns, codec.indexes, tuple(changes))
+        return BucketFlush(generation, bucket, checkpoint.token, moved, codec.columns, codec.indexes, tuple(changes))

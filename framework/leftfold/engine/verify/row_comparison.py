@@ -10,15 +10,15 @@ from itertools import islice
 from typing import Any
 
 from leftfold.engine.rebuild.sorted_fold import sampled
-from leftfold.engine.verify.history import Refolded, RowsFold
+from leftfold.engine.verify.history import ReplayedRow, RowsFold
 from leftfold.engine.verify.row_differences import Fields, RowDifference
-from leftfold.engine.views.row_folding import Place, place_of
+from leftfold.engine.views.row_folding import RowAddress, place_of
 from leftfold.errors import ContractError, InfrastructureError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import Fields as FieldTypes
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, BulkRow, OpenBulkLog, Suspect
-from leftfold.ports.flush import Generation, Mark
+from leftfold.ports.flush import Checkpoint, Generation
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Entries, Entry, Inspection, Standing
 
@@ -192,7 +192,7 @@ class CloseLook:
 
     def differences(
         self,
-        suspects: Mapping[Place, Collection[Entry]],
+        suspects: Mapping[RowAddress, Collection[Entry]],
         most: int,
         tell: Callable[[int], None] = lambda count: None,
     ) -> tuple[RowDifference, ...]:
@@ -211,23 +211,23 @@ class CloseLook:
             tell(len(some))
         return tuple(found[:most])
 
-    def _among(self, suspects: Mapping[Place, Collection[Entry]]) -> list[RowDifference]:
+    def _among(self, suspects: Mapping[RowAddress, Collection[Entry]]) -> list[RowDifference]:
         seen = {place: self._standing(place, entries) for place, entries in suspects.items()}
-        wanted = {place[1]: mark.position for place, (mark, _) in seen.items() if self._belongs(place)}
+        wanted = {place[1]: checkpoint.position for place, (checkpoint, _) in seen.items() if self._belongs(place)}
         with closing(self._open_log()) as log:
             folded = RowsFold(self._view, self._generation, log, wanted).rows
         found = (
             self._difference(place[1], stands, folded[place[1]] if self._belongs(place) else None)
-            for place, (mark, stands) in seen.items()
-            if not (self._sets and place[1] in mark.parked)
+            for place, (checkpoint, stands) in seen.items()
+            if not (self._sets and place[1] in checkpoint.parked)
         )
         return [difference for difference in found if difference.fields]
 
-    def _belongs(self, place: Place) -> bool:
+    def _belongs(self, place: RowAddress) -> bool:
         """Whether a row of this key may be in the bucket at all."""
         return place_of(self._generation, place[1]) == place
 
-    def _standing(self, place: Place, strays: Collection[Entry]) -> tuple[Mark, Standing]:
+    def _standing(self, place: RowAddress, strays: Collection[Entry]) -> tuple[Checkpoint, Standing]:
         def asked(stored: Mapping[bytes, bytes] | None) -> tuple[Entry, ...]:
             return tuple(dict.fromkeys([*strays, *self._entries_of(stored)]))
 
@@ -243,7 +243,7 @@ class CloseLook:
         except ContractError:
             return ()  # a row that cannot be read differs anyhow
 
-    def _difference(self, key: str, stands: Standing, folded: Refolded | None) -> RowDifference:
+    def _difference(self, key: str, stands: Standing, folded: ReplayedRow | None) -> RowDifference:
         one = _text(stands.fields)
         other = None if folded is None else fields_of(self._view, folded.row, folded.version)
         if not self._sets:
@@ -265,7 +265,7 @@ class CloseLook:
             found[name] = f"{found[name]} {value}" if name in found else value
         return found
 
-    def _folded_sets(self, folded: Refolded | None) -> dict[str, str]:
+    def _folded_sets(self, folded: ReplayedRow | None) -> dict[str, str]:
         """Where a row as it is folded should stand."""
         if folded is None or folded.row is None:
             return {}
@@ -279,17 +279,17 @@ def _with(fields: Fields | None, sets: Mapping[str, str], told: Collection[str])
 
 def row_and_place(generation: Generation, key: str, store: ViewStore) -> tuple[Fields | None, Position]:
     """A row and where exactly it stands."""
-    mark, stands = _standing(generation, place_of(generation, key), store, lambda stored: ())
-    return _text(stands.fields), mark.position
+    checkpoint, stands = _standing(generation, place_of(generation, key), store, lambda stored: ())
+    return _text(stands.fields), checkpoint.position
 
 
 def _standing(
     generation: Generation,
-    place: Place,
+    place: RowAddress,
     store: ViewStore,
     asked: Callable[[Mapping[bytes, bytes] | None], tuple[Entry, ...]],
-) -> tuple[Mark, Standing]:
-    """All that is stored of a row, and its bucket's mark while that stood still.
+) -> tuple[Checkpoint, Standing]:
+    """All that is stored of a row, and its bucket's checkpoint while that stood still.
 
     Args:
         asked: which index entries are looked for, by the row's fields.
@@ -297,11 +297,11 @@ def _standing(
     entries, deadline = asked(None), time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         stands = store.ask(Inspection(generation, *place, entries))
-        if stands.mark is None:
+        if stands.checkpoint is None:
             raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole any more")
         wanted = asked(stands.fields)
         if stands.still and set(wanted) <= set(entries):
-            return stands.mark, stands
+            return stands.checkpoint, stands
         entries = wanted
     raise InfrastructureError(
         f"bucket {place[0]} of {generation.view} {generation.id} never stood still in {_PATIENCE:g} s"

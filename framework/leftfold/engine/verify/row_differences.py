@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from leftfold.engine.views.row_folding import place_of
 from leftfold.errors import ViewNotBuilt
-from leftfold.ports.flush import Generation, Mark, Phase, Snapshot
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Snapshot
 from leftfold.ports.protocols import ViewStore
 
 __all__ = ["Diff", "RowDifference", "diff"]
@@ -71,7 +71,7 @@ def diff(
 ) -> Diff:
     """Compares all rows of two generations of one view.
 
-    Where both follow the log, a row that seems to differ counts only if it does so with both marks at one place.
+    Where both follow the log, a row that seems to differ counts only if it does so with both checkpoints at one place.
 
     Args:
         samples: how many rows that differ are kept whole. tell: told how many rows were compared.
@@ -82,7 +82,7 @@ def diff(
     found = Diff(one, other)
     moving = Phase.PINNED not in (one.phase, other.phase)
     for generation in (one, other):
-        if len(store.marks(generation)) < generation.buckets:
+        if len(store.checkpoints(generation)) < generation.buckets:
             raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole")
     for keys in _pages(one, store):
         _compare(found, keys, store, samples, moving=moving)
@@ -131,9 +131,10 @@ def _count(found: Diff, difference: RowDifference, samples: int) -> None:
 
 
 def _settled(found: Diff, keys: list[str], store: ViewStore) -> dict[str, _Seen]:
-    """Rows of both as they were with both marks at one place; those that were never seen so are left out.
+    """Rows of both as they were with both checkpoints at one place; those that were never seen so are left out.
 
-    A row is never older than its mark, and not newer where the mark's token is the same before and after it is read.
+    A row is never older than its checkpoint, and not newer where the checkpoint's token is the same before and after it
+    is read.
     """
     settled: dict[str, _Seen] = {}
     deadline, before = time.monotonic() + _PATIENCE, _both(found, keys, store)
@@ -148,10 +149,10 @@ def _settled(found: Diff, keys: list[str], store: ViewStore) -> dict[str, _Seen]
 
 
 def _level(found: Diff, key: str, before: _Both, after: _Both) -> bool:
-    """Whether both marks of a row stood still between two looks, at one place of the log."""
+    """Whether both checkpoints of a row stood still between two looks, at one place of the log."""
     first = [_mark(g, snapshot, key) for g, snapshot in zip((found.one, found.other), before, strict=True)]
     then = [_mark(g, snapshot, key) for g, snapshot in zip((found.one, found.other), after, strict=True)]
-    still = [mark.token for mark in first] == [mark.token for mark in then]
+    still = [checkpoint.token for checkpoint in first] == [checkpoint.token for checkpoint in then]
     return still and first[0].position.covers(first[1].position) and first[1].position.covers(first[0].position)
 
 
@@ -161,11 +162,11 @@ def _both(found: Diff, keys: Sequence[str], store: ViewStore) -> _Both:
     return one, other
 
 
-def _mark(generation: Generation, snapshot: Snapshot, key: str) -> Mark:
-    mark = snapshot.marks.get(place_of(generation, key)[0])
-    if mark is None:
+def _mark(generation: Generation, snapshot: Snapshot, key: str) -> Checkpoint:
+    checkpoint = snapshot.checkpoints.get(place_of(generation, key)[0])
+    if checkpoint is None:
         raise ViewNotBuilt(f"generation {generation.id} of view {generation.view} is not whole any more")
-    return mark
+    return checkpoint
 
 
 def _text(fields: Mapping[bytes, bytes] | None) -> Fields | None:

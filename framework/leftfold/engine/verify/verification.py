@@ -13,24 +13,24 @@ from leftfold.engine.rebuild.end_offsets import ranges_to
 from leftfold.engine.rebuild.planner import RebuildPlan, plan_ranges
 from leftfold.engine.rebuild.rebuilder import Runner
 from leftfold.engine.rebuild.sorted_fold import partitions_for
-from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
 from leftfold.engine.verify.row_comparison import MOST_SUSPECTS, CloseLook, ComparingSink
 from leftfold.engine.verify.row_differences import RowDifference
 from leftfold.engine.views.generations import check_log, known_ids, resolve
-from leftfold.engine.views.row_folding import Place, place_of
+from leftfold.engine.views.row_folding import RowAddress, place_of
 from leftfold.errors import ConfigurationError, ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult, OpenBulkLog
-from leftfold.ports.flush import Generation, Mark, Phase, covered
+from leftfold.ports.flush import Checkpoint, Generation, Phase, covered
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import Entry
 
 __all__ = ["Sample", "Throttle", "Verification", "Verify", "throttled"]
 
 
-_Runner = Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]
+_Runner = Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]
 _LONGEST = 1.0
 
 
@@ -72,7 +72,7 @@ class Throttle:
 def throttled(run: _Runner, throttle: Throttle) -> _Runner:
     """A runner in this thread that pauses after every batch of events."""
 
-    def slowly(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def slowly(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         def told(count: int) -> None:
             tell(count)
             throttle.pause()
@@ -91,7 +91,7 @@ class Verification:
         stored, folded: the sums of the buckets' checksums. wrong: the buckets whose checksums differ.
         parked: keys left out of both, since they are parked. newly: keys that this code parks, and why.
         deep: whether the rows themselves were compared. seeming: how many seemed to differ at first, those included
-            that tails changed meanwhile. rows: the first of those that really do.
+            that projectors changed meanwhile. rows: the first of those that really do.
         unsettled: buckets where more seemed to differ than was looked at closely, all of it written meanwhile.
     """
 
@@ -117,7 +117,7 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """3 when something differs, 4 when tails wrote more meanwhile than could be looked at."""
+        """3 when something differs, 4 when projectors wrote more meanwhile than could be looked at."""
         return 3 if self.wrong or self.rows else 4 if self.unsettled else 0
 
 
@@ -126,7 +126,8 @@ class Sample:
     """What folding a share of the rows with this code would change.
 
     Args:
-        rows: how many were folded. differing: how many seemed to differ, those included that tails changed meanwhile.
+        rows: how many were folded. differing: how many seemed to differ, those included that projectors changed
+        meanwhile.
         differences: those among the first of them that really do. newly: keys that this code parks, and why.
     """
 
@@ -168,7 +169,7 @@ class Verify:
         """Verifies the generation that is called so; when it is replaced and removed meanwhile, the one that is then.
 
         Raises:
-            ViewNotBuilt: there is none, or it has lost marks.
+            ViewNotBuilt: there is none, or it has lost checkpoints.
         """
         while True:
             generation = resolve(self._store.registry(self.view.name), self.view, named)
@@ -179,43 +180,43 @@ class Verify:
                     raise
 
     def run(self, generation: Generation, *, deep: bool = False, most: int = 100) -> Verification:
-        """Verifies a generation at the place where it stands now; tails go on meanwhile.
+        """Verifies a generation at the place where it stands now; projectors go on meanwhile.
 
-        Each bucket's mark says which checksum its rows have; that is compared with the fold of the log.
+        Each bucket's checkpoint says which checksum its rows have; that is compared with the fold of the log.
 
         Args:
             deep: compares the rows themselves, the key lists and the indexes, too, and tells the first `most` rows
-                that differ. A mark does not know what somebody else did to its rows.
+                that differ. A checkpoint does not know what somebody else did to its rows.
 
         Raises:
             ConfigurationError: it was made by other code or from other topics, or is not whole yet.
-            ViewNotBuilt: it has lost marks.
+            ViewNotBuilt: it has lost checkpoints.
         """
-        marks = self._checked(generation)
+        checkpoints = self._checked(generation)
         watch = Stopwatch(self._report)
-        results = self._folded(generation, marks, watch, compare=deep)
-        suspects = self._suspects_in(marks, results)
+        results = self._folded(generation, checkpoints, watch, compare=deep)
+        suspects = self._suspects_in(checkpoints, results)
         watch.begin("look closely", len(suspects))
         look = CloseLook(self.view, generation, self._store, self._open_log, sets=True)
         rows = look.differences(suspects, most, watch.tell)
         watch.end()
         beyond = (b for b, r in results.items() if len(r.wrong) >= self._suspects) if len(rows) < most else ()
-        told = self._verification(generation, marks, results, sum(watch.seconds.values()))
+        told = self._verification(generation, checkpoints, results, sum(watch.seconds.values()))
         return replace(told, deep=deep, seeming=len(suspects), rows=rows, unsettled=tuple(sorted(beyond)))
 
-    def _checked(self, generation: Generation) -> dict[int, Mark]:
-        """The marks of a generation that can be verified."""
+    def _checked(self, generation: Generation) -> dict[int, Checkpoint]:
+        """The checkpoints of a generation that can be verified."""
         if generation.hash != self.view.hash or generation.phase is Phase.BULK:
             raise ConfigurationError(
                 f"generation {generation.id} of view {self.view.name} is {generation.phase.value} and of schema "
                 f"{generation.hash}; this code ({self.view.hash}) can verify only what it could have folded"
             )
-        marks = self._store.marks(generation)
-        if len(marks) < generation.buckets:
+        checkpoints = self._store.checkpoints(generation)
+        if len(checkpoints) < generation.buckets:
             raise ViewNotBuilt(f"generation {generation.id} of view {self.view.name} is not whole; rebuild it")
         with closing(self._open_log()) as log:
             check_log(generation, known_ids(log, generation.topics))
-        return marks
+        return checkpoints
 
     def sample(self, generation: Generation, share: float, *, most: int = 100) -> Sample:
         """Folds a share of the rows with this code and compares them with those of a generation where it stands.
@@ -226,37 +227,37 @@ class Verify:
         Args:
             share: of the row keys, 0 to 1. most: how many rows that differ are looked at closely and kept.
         """
-        marks: Mapping[int, Mark] = self._store.marks(generation)
+        checkpoints: Mapping[int, Checkpoint] = self._store.checkpoints(generation)
         within = share
         if generation.stream_keyed and share < 1:
-            marks, within = partitions_for(share, marks)
+            checkpoints, within = partitions_for(share, checkpoints)
         watch = Stopwatch(self._report)
-        results = self._folded(generation, marks, watch, compare=True, share=within)
+        results = self._folded(generation, checkpoints, watch, compare=True, share=within)
         candidates = [one.key for result in results.values() for one in result.wrong]
-        suspects: dict[Place, tuple[Entry, ...]] = {place_of(generation, key): () for key in candidates[:most]}
+        suspects: dict[RowAddress, tuple[Entry, ...]] = {place_of(generation, key): () for key in candidates[:most]}
         rows = CloseLook(self.view, generation, self._store, self._open_log).differences(suspects, most)
         watch.end()
-        newly = {k: p.error for b, r in results.items() for k, p in r.parked.items() if k not in marks[b].parked}
+        newly = {k: p.error for b, r in results.items() for k, p in r.parked.items() if k not in checkpoints[b].parked}
         folded = sum(result.rows for result in results.values())
         return Sample(
             self.view.name, generation.id, share, folded, len(candidates), rows, newly, sum(watch.seconds.values())
         )
 
-    def plan(self, generation: Generation, marks: Mapping[int, Mark]) -> RebuildPlan:
+    def plan(self, generation: Generation, checkpoints: Mapping[int, Checkpoint]) -> RebuildPlan:
         """What is read."""
-        ranges = ranges_to(generation, {bucket: mark.position for bucket, mark in marks.items()})
+        ranges = ranges_to(generation, {bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()})
         return plan_ranges(self.view, dict(generation.topics), ranges, cores=self._cores, buckets=generation.buckets)
 
     def _folded(
         self,
         generation: Generation,
-        marks: Mapping[int, Mark],
+        checkpoints: Mapping[int, Checkpoint],
         watch: Stopwatch,
         *,
         compare: bool,
         share: float | None = None,
     ) -> dict[int, BucketResult]:
-        plan = self.plan(generation, marks)
+        plan = self.plan(generation, checkpoints)
         watch.begin("compare rows" if compare else "fold", plan.events)
         opener = ComparingSink.opener(
             self._open_store if compare else None,
@@ -271,13 +272,13 @@ class Verify:
             self._open_log,
             opener,
             max_parked=10**9,
-            cuts={bucket: mark.position for bucket, mark in marks.items()},
-            aside={bucket: frozenset(mark.parked) for bucket, mark in marks.items()},
+            cuts={bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()},
+            aside={bucket: frozenset(checkpoint.parked) for bucket, checkpoint in checkpoints.items()},
             share=1.0 if share is None else share,
         )
         found = {result.bucket: result for result in self._run(job, plan, watch.tell)}
         with closing(opener()) as sink:
-            return {bucket: found.get(bucket) or self._unfolded(sink, generation, bucket) for bucket in marks}
+            return {bucket: found.get(bucket) or self._unfolded(sink, generation, bucket) for bucket in checkpoints}
 
     def _unfolded(self, sink: ComparingSink, generation: Generation, bucket: int) -> BucketResult:
         """A bucket that nothing is folded into: there should be no row."""
@@ -285,35 +286,41 @@ class Verify:
         return sink.finish(generation, BucketResult(bucket))
 
     def _suspects_in(
-        self, marks: Mapping[int, Mark], results: Mapping[int, BucketResult]
-    ) -> Mapping[Place, Collection[Entry]]:
+        self, checkpoints: Mapping[int, Checkpoint], results: Mapping[int, BucketResult]
+    ) -> Mapping[RowAddress, Collection[Entry]]:
         """What seems to be stored otherwise, row by row, but for those that are parked."""
-        found: dict[Place, set[Entry]] = {}
+        found: dict[RowAddress, set[Entry]] = {}
         for bucket, result in results.items():
             for key, index, value in result.wrong:
-                if key not in marks[bucket].parked:
+                if key not in checkpoints[bucket].parked:
                     found.setdefault((bucket, key), set()).update([(index, value)] if index else [])
         return found
 
     def _verification(
-        self, generation: Generation, marks: Mapping[int, Mark], results: Mapping[int, BucketResult], seconds: float
+        self,
+        generation: Generation,
+        checkpoints: Mapping[int, Checkpoint],
+        results: Mapping[int, BucketResult],
+        seconds: float,
     ) -> Verification:
         """What the checksums say."""
         newly = {
             key: why.error
             for bucket, result in results.items()
             for key, why in result.parked.items()
-            if key not in marks[bucket].parked
+            if key not in checkpoints[bucket].parked
         }
         return Verification(
             view=self.view.name,
             generation=generation.id,
-            position=covered(generation, marks),
-            events=self.plan(generation, marks).events,
-            stored=sum(mark.checksum for mark in marks.values()) % CHECKSUM_MODULUS,
+            position=covered(generation, checkpoints),
+            events=self.plan(generation, checkpoints).events,
+            stored=sum(checkpoint.checksum for checkpoint in checkpoints.values()) % CHECKSUM_MODULUS,
             folded=sum(result.checksum for result in results.values()) % CHECKSUM_MODULUS,
-            wrong=tuple(sorted(b for b, mark in marks.items() if results[b].checksum != mark.checksum)),
-            parked=tuple(sorted(key for mark in marks.values() for key in mark.parked)),
+            wrong=tuple(
+                sorted(b for b, checkpoint in checkpoints.items() if results[b].checksum != checkpoint.checksum)
+            ),
+            parked=tuple(sorted(key for checkpoint in checkpoints.values() for key in checkpoint.parked)),
             newly=newly,
             seconds=seconds,
         )

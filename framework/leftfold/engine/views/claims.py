@@ -1,4 +1,4 @@
-"""Which code folds a generation: the last to claim it; tails of any other code stand by for it."""
+"""Which code folds a generation: the last to claim it; projectors of any other code stand by for it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _SAYS_CODE = "+"
-"""Ends the name of a tail that shows itself with its code, too; those of an older version show only a name."""
+"""Ends the name of a projector that shows itself with its code, too; those of an older version show only a name."""
 _LOOK_SECONDS = 0.05
 _NOT_FOLDED = (Phase.BULK, Phase.PINNED)
 
@@ -43,8 +43,8 @@ def may_fold(generation: Generation, fold: str) -> bool:
 
 
 def is_claimable(generation: Generation, fold: str, *, again: bool = False) -> bool:
-    """Whether a tail may claim a generation by itself: one that readers see, or that a tail began, never one that a
-    rebuild made for its own code.
+    """Whether a projector may claim a generation by itself: one that readers see, or that a projector began, never one
+    that a rebuild made for its own code.
 
     Args:
         again: also one that this code has folded before, or that replaced one of its own.
@@ -67,18 +67,18 @@ def is_known(registry: Registry, view: View[Any, Any], fold: str) -> bool:
 
 
 def member_of(name: str) -> str:
-    """What a tail is called that shows itself with its code, too."""
+    """What a projector is called that shows itself with its code, too."""
     return name + _SAYS_CODE
 
 
 def name_of(member: str) -> str:
-    """The name of a tail, whichever way it shows itself."""
+    """The name of a projector, whichever way it shows itself."""
     return member.removesuffix(_SAYS_CODE)
 
 
 @dataclass(frozen=True)
 class Attendance:
-    """The tails of a view of one schema hash: all of them, and by code those that show one."""
+    """The projectors of a view of one schema hash: all of them, and by code those that show one."""
 
     members: tuple[str, ...]
     coders: Mapping[str, tuple[str, ...]]
@@ -90,10 +90,10 @@ class Attendance:
 
 
 def attendance(store: ViewStore, view: str, hash_: str, folds: Iterable[str]) -> Attendance:
-    """The tails at work on the generations of a hash, by these codes."""
+    """The projectors at work on the generations of a hash, by these codes."""
     group, codes = names.tails(view, hash_), tuple(dict.fromkeys(filter(None, folds)))
     by_code = {code: names.coders(view, hash_, code) for code in codes}
-    found = store.attend([group, *by_code.values()], "", 0.0)
+    found = store.heartbeat([group, *by_code.values()], "", 0.0)
     return Attendance(found[group], {code: found[of_code] for code, of_code in by_code.items()})
 
 
@@ -111,11 +111,11 @@ def check_claim(generation: Generation, fold: str) -> None:
 
 
 def check_tails(store: ViewStore, generation: Generation, fold: str, patience: float) -> None:
-    """Checks that a generation does not stand still once readers see it: a tail of its code is at work, or none at
+    """Checks that a generation does not stand still once readers see it: a projector of its code is at work, or none at
     all is and this code may bring it up to date.
 
     Args:
-        patience: seconds for a tail of its code to show itself, while others do.
+        patience: seconds for a projector of its code to show itself, while others do.
 
     Raises:
         ConfigurationError: it would stand still; says what to type.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from leftfold.engine.views.claims import name_of
 from leftfold.engine.views.generations import birth, change, has_ended
-from leftfold.engine.views.leases import at_work, is_of_attempt, members
+from leftfold.engine.views.leases import exclusive_lease, is_of_attempt, members
 from leftfold.errors import InfrastructureError, LeftfoldError
 from leftfold.model import keys as names
 from leftfold.model.view import View
@@ -37,17 +37,17 @@ __all__ = [
 
 
 _STAYS = (Phase.SEALED, Phase.HELD, Phase.LIVE)
-"""What no rebuild and no tail of other code ever removes."""
+"""What no rebuild and no projector of other code ever removes."""
 
 
 def tails_of(store: ViewStore, view: str, hash_: str) -> tuple[str, ...]:
-    """The tails at work on the generations of a hash. Readers and streams on Spark do not show themselves."""
+    """The projectors at work on the generations of a hash. Readers and streams on Spark do not show themselves."""
     group = names.tails(view, hash_)
-    return tuple(map(name_of, store.attend([group], "", 0.0)[group]))
+    return tuple(map(name_of, store.heartbeat([group], "", 0.0)[group]))
 
 
 def leftovers(store: ViewStore, view: View[Any, Any]) -> list[Generation]:
-    """The generations of other code that no tail attends any more, oldest first."""
+    """The generations of other code that no projector attends any more, oldest first."""
     found = [
         generation
         for generation in store.registry(view.name).generations.values()
@@ -95,7 +95,7 @@ def remove_orphans(store: BulkStore, view: str) -> list[Generation]:
     Raises:
         InfrastructureError: the view is being rebuilt, or the store is not there.
     """
-    with at_work(store, names.rebuilds(view), f"view {view} is being rebuilt or tidied"):
+    with exclusive_lease(store, names.rebuilds(view), f"view {view} is being rebuilt or tidied"):
         return [orphan for orphan in orphans(store, [view]).found if _is_removed(store, orphan)]
 
 
@@ -174,11 +174,11 @@ def sweep(store: ViewStore, view: View[Any, Any], keep: float, *, but: Generatio
     """
     registry, now = store.registry(view.name), datetime.fromtimestamp(time.time(), UTC)
     # Asked behind the registry: a rebuild shows itself before it makes a generation.
-    at_work = members(store, names.rebuilds(view.name))
+    exclusive_lease = members(store, names.rebuilds(view.name))
     gone = [
         g
         for g in registry.generations.values()
-        if _is_over(g, registry, now, keep) and g.attempt not in at_work and (but is None or g.id != but.id)
+        if _is_over(g, registry, now, keep) and g.attempt not in exclusive_lease and (but is None or g.id != but.id)
     ]
     for generation in gone:
         remove(store, generation)
@@ -190,7 +190,7 @@ def _is_over(generation: Generation, registry: Registry, now: datetime, keep: fl
         case Phase.BULK:
             return True
         case Phase.SEALED:
-            # What a tail begins has no ends; it goes live when it has caught up.
+            # What a projector begins has no ends; it goes live when it has caught up.
             return bool(generation.ends.offsets) and generation.id not in registry.live.values()
         case Phase.KEPT:
             return has_ended(generation) if generation.until else _age(generation.since, now) > keep
@@ -235,13 +235,13 @@ def undeclared_view(store: BulkStore, name: str) -> Undeclared | None:
 def remove_undeclared(store: BulkStore, view: Undeclared) -> None:
     """Removes every generation of a view, while no rebuild of it runs.
 
-    They first become bulk loads of nobody's code, which no reader finds and no tail follows: if this process is killed,
-    the registry still names them, and it can be done again.
+    They first become bulk loads of nobody's code, which no reader finds and no projector follows: if this process is
+    killed, the registry still names them, and it can be done again.
 
     Raises:
-        InfrastructureError: the view is being rebuilt, or a tail has begun to work on it.
+        InfrastructureError: the view is being rebuilt, or a projector has begun to work on it.
     """
-    with at_work(store, names.rebuilds(view.view), f"view {view.view} is being rebuilt or removed"):
+    with exclusive_lease(store, names.rebuilds(view.view), f"view {view.view} is being rebuilt or removed"):
         now = undeclared_view(store, view.view)
         if now is not None and now.tails:
             raise InfrastructureError(f"tails are at work on view {view.view}: {', '.join(now.tails)}; stop them first")

@@ -14,7 +14,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError, ViewNotBuil
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
-from leftfold.ports.flush import Generation, Mark, Phase, Registry
+from leftfold.ports.flush import Checkpoint, Generation, Phase, Registry
 from leftfold.ports.protocols import ViewStore
 
 __all__ = [
@@ -72,9 +72,9 @@ def birth(generation: Generation) -> tuple[str, int]:
     return generation.created, _number(generation.id)
 
 
-def empty_marks(generation: Generation) -> dict[int, Mark]:
+def empty_marks(generation: Generation) -> dict[int, Checkpoint]:
     """Marks at the start of the log."""
-    return {bucket: Mark(Position(), phase=generation.phase) for bucket in range(generation.buckets)}
+    return {bucket: Checkpoint(Position(), phase=generation.phase) for bucket in range(generation.buckets)}
 
 
 def change(store: ViewStore, view: str, how: Callable[[Registry], Registry]) -> Registry:
@@ -101,10 +101,10 @@ def open_generation(
     unless_followed: bool = False,
     **told: Any,
 ) -> Generation:
-    """Makes and registers a new, empty generation, its marks first.
+    """Makes and registers a new, empty generation, its checkpoints first.
 
     Args:
-        unless_followed: returns one that tails of this code follow already, if somebody was faster.
+        unless_followed: returns one that projectors of this code follow already, if somebody was faster.
         told: what else is known of it: `ends`, `name`, `folds`.
     """
     while True:
@@ -120,7 +120,7 @@ def open_generation(
 
 
 def followed(registry: Registry, view: View[Any, Any], fold: str = "") -> dict[str, Generation]:
-    """The generations that a tail of this code follows: those of its hash that are past bulk, not pinned, not kept
+    """The generations that a projector of this code follows: those of its hash that are past bulk, not pinned, not kept
     beyond their time, and not folded by another code.
     """
     still = (Phase.BULK, Phase.PINNED)

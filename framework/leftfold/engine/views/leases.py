@@ -15,14 +15,14 @@ from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.ports.flush import Generation, Registry
 from leftfold.ports.protocols import ViewStore
 
-__all__ = ["at_work", "check_alone", "check_attempt", "is_of_attempt", "members", "taken_over"]
+__all__ = ["check_alone", "check_attempt", "exclusive_lease", "is_of_attempt", "members", "taken_over"]
 
 
 _LEASE, _SHOWN_EVERY = 15.0, 3.0
 
 
 @contextmanager
-def at_work(store: ViewStore, group: str, what: str) -> Iterator[str]:
+def exclusive_lease(store: ViewStore, group: str, what: str) -> Iterator[str]:
     """Keeps others out of a group while the block runs, which gets the name under which it is there.
 
     A process that dies is forgotten after 15 s; one that is paused, too, and it may find others when it wakes.
@@ -38,14 +38,14 @@ def at_work(store: ViewStore, group: str, what: str) -> Iterator[str]:
         check_alone(store, group, me, what)
     except InfrastructureError:
         with suppress(LeftfoldError):
-            store.attend([group], me, 0.0)
+            store.heartbeat([group], me, 0.0)
         raise
     done = threading.Event()
 
     def show() -> None:
         while not done.wait(_SHOWN_EVERY):
             with suppress(LeftfoldError):
-                store.attend([group], me, _LEASE)
+                store.heartbeat([group], me, _LEASE)
 
     shown = threading.Thread(target=show, name=group, daemon=True)
     shown.start()
@@ -55,12 +55,12 @@ def at_work(store: ViewStore, group: str, what: str) -> Iterator[str]:
         done.set()
         shown.join()
         with suppress(LeftfoldError):
-            store.attend([group], me, 0.0)
+            store.heartbeat([group], me, 0.0)
 
 
 def check_alone(store: ViewStore, group: str, me: str, what: str) -> None:
     """Shows a member of a group and raises InfrastructureError when there is another one."""
-    others = [member for member in store.attend([group], me, _LEASE)[group] if member != me]
+    others = [member for member in store.heartbeat([group], me, _LEASE)[group] if member != me]
     if others:
         raise InfrastructureError(
             f"{what} already by {others[0]}; wait for it, or end that process: what it has done is gone on with "
@@ -69,8 +69,8 @@ def check_alone(store: ViewStore, group: str, me: str, what: str) -> None:
 
 
 def members(store: ViewStore, group: str) -> frozenset[str]:
-    """Who is at work in a group, by the names that `at_work` gives."""
-    return frozenset(store.attend([group], "", 0.0)[group])
+    """Who is at work in a group, by the names that `exclusive_lease` gives."""
+    return frozenset(store.heartbeat([group], "", 0.0)[group])
 
 
 def taken_over(store: ViewStore, generation: Generation, attempt: str) -> Generation:

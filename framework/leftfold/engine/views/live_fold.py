@@ -1,4 +1,4 @@
-"""The fold of a tail: events into rows that stay in memory, from some marks on."""
+"""The fold of a projector: events into rows that stay in memory, from some checkpoints on."""
 
 from __future__ import annotations
 
@@ -13,51 +13,58 @@ from leftfold.engine.views.row_folding import (
     NO_KEY,
     FoldedBucket,
     FoldedRow,
-    Place,
-    Tracked,
-    Unstorable,
+    RowAddress,
+    RowEncodingError,
+    StepwiseFold,
     bucket_of,
     evolver,
     stored_row,
 )
 from leftfold.model.view import View
-from leftfold.ports.flush import Generation, Mark, Parked, RowChange, Snapshot
+from leftfold.ports.flush import Checkpoint, Generation, Parked, RowChange, Snapshot
 from leftfold.safety import shown
 
-__all__ = ["RowFold"]
+__all__ = ["LiveFold"]
 
 
-class RowFold:
-    """Folds records into the rows of one generation; what its marks have folded in already is passed over.
+class LiveFold:
+    """Folds records into the rows of one generation; what its checkpoints have folded in already is passed over.
 
-    `stopped` says why it cannot go on ('' = it can), `is_ahead` whether some mark may be ahead of the next record.
+    `stopped` says why it cannot go on ('' = it can), `is_ahead` whether some checkpoint may be ahead of the next
+    record.
 
     Args:
-        marks: of the buckets to fold into; what concerns others is left out.
+        checkpoints: of the buckets to fold into; what concerns others is left out.
         tracked: the rows to be looked at after every event, because they could not be stored where a flush had to be.
     """
 
     def __init__(
-        self, view: View[Any, Any], generation: Generation, marks: Mapping[int, Mark], tracked: Collection[Place] = ()
+        self,
+        view: View[Any, Any],
+        generation: Generation,
+        checkpoints: Mapping[int, Checkpoint],
+        tracked: Collection[RowAddress] = (),
     ) -> None:
         self._view, self._generation, self.stopped = view, generation, ""
         self._is_mine = wanted_by(view)
-        self.buckets = {number: FoldedBucket.of(mark) for number, mark in marks.items()}
-        self.pass_over(marks)
+        self.buckets = {number: FoldedBucket.of(checkpoint) for number, checkpoint in checkpoints.items()}
+        self.skip(checkpoints)
         self.step = evolver(view)
         self._take = self._take_streams if generation.stream_keyed else self._take_others
         # By bucket and what records call a row: of a stream-keyed view the key of its stream, else its own, encoded.
-        self.rows: dict[Place, FoldedRow] = {}
-        self.unsent: dict[Place, FoldedRow] = {}
+        self.rows: dict[RowAddress, FoldedRow] = {}
+        self.unsent: dict[RowAddress, FoldedRow] = {}
         self._to_track = frozenset(tracked)
-        self._tracked: dict[Place, tuple[FoldedRow, Tracked[Decoded]]] = {}
-        self._unread: dict[Place, tuple[str, list[tuple[Any, Decoded]]]] = {}
+        self._tracked: dict[RowAddress, tuple[FoldedRow, StepwiseFold[Decoded]]] = {}
+        self._unread: dict[RowAddress, tuple[str, list[tuple[Any, Decoded]]]] = {}
 
-    def pass_over(self, marks: Mapping[int, Mark]) -> None:
-        """Leaves out from now on what these marks have folded in: the log is read again from somewhere before them."""
-        self._done, self.is_ahead = _Done(marks), True
+    def skip(self, checkpoints: Mapping[int, Checkpoint]) -> None:
+        """Leaves out from now on what these checkpoints have folded in: the log is read again from somewhere before
+        them.
+        """
+        self._done, self.is_ahead = _Done(checkpoints), True
 
-    def take(self, records: Sequence[Decoded]) -> list[Place]:
+    def take(self, records: Sequence[Decoded]) -> list[RowAddress]:
         """Folds records; names the rows, by bucket and key, that `enter` must be given before anything else.
 
         Records of rows that are not known yet wait for it.
@@ -66,7 +73,7 @@ class RowFold:
             self._take(records)
         return self.missing()
 
-    def missing(self) -> list[Place]:
+    def missing(self) -> list[RowAddress]:
         """The rows, by bucket and key, that `enter` must be given."""
         return [(bucket, key) for (bucket, _), (key, _) in self._unread.items()]
 
@@ -78,7 +85,7 @@ class RowFold:
             for item, record in items:
                 self.give(place, key, item, record)
 
-    def give(self, place: Place, key: str, item: Any, record: Decoded) -> None:
+    def give(self, place: RowAddress, key: str, item: Any, record: Decoded) -> None:
         """Folds one item into its row, or keeps it until the row has been read."""
         row = self.rows.get(place)
         if row is None:
@@ -111,18 +118,18 @@ class RowFold:
         """What is to be sent, by bucket; it is taken for sent from now on.
 
         Raises:
-            Unstorable: some rows cannot be encoded; nobody can go on with this.
+            RowEncodingError: some rows cannot be encoded; nobody can go on with this.
         """
         unsent, self.unsent = self.unsent, {}
         changes: dict[int, list[RowChange]] = {number: [] for number in self.buckets}
-        view, wrong = self._view, dict[Place, Exception]()
+        view, wrong = self._view, dict[RowAddress, Exception]()
         for place, row in unsent.items():
             try:
                 changes[place[0]].append(row.change(view))
             except Exception as error:  # noqa: BLE001  # whatever it is, the row cannot be stored
                 wrong[place] = error
         if wrong:
-            raise Unstorable(wrong, next(iter(wrong.values())))
+            raise RowEncodingError(wrong, next(iter(wrong.values())))
         for folded in self.buckets.values():
             folded.settle()
         return changes
@@ -200,9 +207,9 @@ class RowFold:
     def _is_wanted(self, record: Decoded) -> bool:
         return record.topic in self._generation.topics and self._is_mine(record)
 
-    def _enter(self, place: Place, row: FoldedRow) -> None:
+    def _enter(self, place: RowAddress, row: FoldedRow) -> None:
         if place in self._to_track and not isinstance(row.row, Exception):
-            self._tracked[place] = row, Tracked(self._view, row.row)
+            self._tracked[place] = row, StepwiseFold(self._view, row.row)
         else:
             self.rows[place] = row
 
@@ -214,9 +221,9 @@ class RowFold:
 class _Done(dict[tuple[int, str, int], float]):
     """The offset from which on a bucket folds a partition's records; infinite in buckets of others."""
 
-    def __init__(self, marks: Mapping[int, Mark]) -> None:
+    def __init__(self, checkpoints: Mapping[int, Checkpoint]) -> None:
         super().__init__()
-        self._marks = {bucket: mark.position for bucket, mark in marks.items()}
+        self._marks = {bucket: checkpoint.position for bucket, checkpoint in checkpoints.items()}
 
     def __missing__(self, place: tuple[int, str, int]) -> float:
         bucket, topic, partition = place

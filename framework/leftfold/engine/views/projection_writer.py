@@ -6,21 +6,30 @@ import secrets
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from leftfold.engine.views.live_fold import RowFold
-from leftfold.engine.views.row_folding import Place, Unstorable
+from leftfold.engine.views.live_fold import LiveFold
+from leftfold.engine.views.row_folding import RowAddress, RowEncodingError
 from leftfold.errors import ViewNotBuilt
 from leftfold.model.position import Position
 from leftfold.model.rows import CHECKSUM_MODULUS
 from leftfold.model.view import View
-from leftfold.ports.flush import NOTHING_TO_FLUSH, BucketFlush, Generation, Landed, Mark, RowChange, Snapshot, covered
+from leftfold.ports.flush import (
+    NOTHING_TO_FLUSH,
+    BucketFlush,
+    Checkpoint,
+    Generation,
+    Landed,
+    RowChange,
+    Snapshot,
+    covered,
+)
 from leftfold.ports.protocols import Flushing, ViewStore
 
-__all__ = ["Follower"]
+__all__ = ["ProjectionWriter"]
 
 MAX_PARKED = 100
 
 
-class Follower:
+class ProjectionWriter:
     """Folds events into some buckets of one generation; `marks` are what the store confirmed last.
 
     `look` folds what it can and names the rows that must be read for the rest, `enter` takes these; so again and again
@@ -43,23 +52,23 @@ class Follower:
     ) -> None:
         self.view, self.generation, self.stopped = view, generation, ""
         self.buckets = frozenset(range(generation.buckets) if buckets is None else buckets)
-        self.marks: dict[int, Mark] = {}
+        self.checkpoints: dict[int, Checkpoint] = {}
         self._store, self._most, self._max_parked = store, most, max_parked
-        self._flying: tuple[Flushing, dict[int, Mark]] | None = None
-        self._unstorable = frozenset[Place]()
+        self._flying: tuple[Flushing, dict[int, Checkpoint]] | None = None
+        self._unstorable = frozenset[RowAddress]()
         """Rows that could not be stored at the flush that did not come off."""
-        self._dirty, self._fold = False, RowFold(view, generation, {})
+        self._dirty, self._fold = False, LiveFold(view, generation, {})
         self.reread()
 
     def reread(self) -> None:
-        """Forgets everything and reads the marks again: after a conflict, or when the store went back in time.
+        """Forgets everything and reads the checkpoints again: after a conflict, or when the store went back in time.
 
         Raises:
-            ViewNotBuilt: a mark is missing, so this generation is lost.
+            ViewNotBuilt: a checkpoint is missing, so this generation is lost.
         """
-        found = self._store.marks(self.generation)
+        found = self._store.checkpoints(self.generation)
         missing = sorted(set(range(self.generation.buckets)) - set(found))
-        self._begin_at({bucket: mark for bucket, mark in found.items() if bucket in self.buckets})
+        self._begin_at({bucket: checkpoint for bucket, checkpoint in found.items() if bucket in self.buckets})
         if missing:
             raise ViewNotBuilt(
                 f"generation {self.generation.id} of view {self.view.name} lost the marks of buckets {missing[:5]}; "
@@ -69,21 +78,24 @@ class Follower:
     def rewind(self) -> None:
         """Forgets what has not landed; the log is to be read again from `position()`."""
         if self._dirty or self._flying is not None:
-            self._begin_at(self.marks)
-        self._fold.pass_over(self.marks)
+            self._begin_at(self.checkpoints)
+        self._fold.skip(self.checkpoints)
 
     def is_confirmed(self) -> bool:
-        """Whether the store still has the marks that were written last, by their tokens."""
-        found = self._store.marks(self.generation)
-        return all(bucket in found and found[bucket].token == mark.token for bucket, mark in self.marks.items())
+        """Whether the store still has the checkpoints that were written last, by their tokens."""
+        found = self._store.checkpoints(self.generation)
+        return all(
+            bucket in found and found[bucket].token == checkpoint.token
+            for bucket, checkpoint in self.checkpoints.items()
+        )
 
     def position(self) -> Position:
-        """Where reading must start so that no bucket misses an event: per partition the least of the marks."""
-        return covered(self.generation, self.marks)
+        """Where reading must start so that no bucket misses an event: per partition the least of the checkpoints."""
+        return covered(self.generation, self.checkpoints)
 
     def checksum(self) -> int:
         """The sum of its buckets' checksums."""
-        return sum(mark.checksum for mark in self.marks.values()) % CHECKSUM_MODULUS
+        return sum(checkpoint.checksum for checkpoint in self.checkpoints.values()) % CHECKSUM_MODULUS
 
     def unsent(self) -> int:
         """How many rows the next flush holds."""
@@ -93,12 +105,12 @@ class Follower:
         """`look`, `enter`, `begin` and `landed` at once."""
         try:
             self._sent(records, reached)
-        except Unstorable:
+        except RowEncodingError:
             self.rewind()
             self._sent(records, reached)
         return self.landed()
 
-    def look(self, records: Sequence[Any]) -> list[Place]:
+    def look(self, records: Sequence[Any]) -> list[RowAddress]:
         """Folds the next records; names the rows, by bucket and key, that `enter` must be given first."""
         self._dirty = self._dirty or bool(records)
         missing = self._take(records)
@@ -110,10 +122,11 @@ class Follower:
         self._fold.enter(read)
 
     def begin(self, reached: Position) -> None:
-        """Sends one flush of everything folded; every bucket's mark moves to `reached`, touched or not.
+        """Sends one flush of everything folded; every bucket's checkpoint moves to `reached`, touched or not.
 
         Raises:
-            Unstorable: some rows cannot be encoded. After a `rewind` these are looked at after each event, which says
+            RowEncodingError: some rows cannot be encoded. After a `rewind` these are looked at after each event, which
+            says
                 where to park them if they cannot be stored then either.
         """
         self._fold.settle()
@@ -122,16 +135,16 @@ class Follower:
         moved = self._moved(reached)
         try:
             changes = self._fold.changes()
-        except Unstorable as error:
+        except RowEncodingError as error:
             if error.rows <= self._unstorable:
                 self.stopped = f"a row could be stored before and cannot now; mend its type and rebuild: {error}"
                 return
             self._unstorable |= error.rows
             raise
         self._unstorable = frozenset()
-        flushes = [self._flush(number, moved[number], changes[number]) for number in self.marks]
+        flushes = [self._flush(number, moved[number], changes[number]) for number in self.checkpoints]
         sent = self._store.begin_flush(flushes) if flushes else NOTHING_TO_FLUSH
-        self._flying, self._dirty = (sent, {flush.bucket: flush.mark for flush in flushes}), False
+        self._flying, self._dirty = (sent, {flush.bucket: flush.checkpoint for flush in flushes}), False
 
     def landed(self) -> bool:
         """Waits for the flush; True when there is nothing left to do for the records before it.
@@ -140,12 +153,12 @@ class Follower:
         """
         if self._flying is None:
             return True
-        flush, marks = self._flying
+        flush, checkpoints = self._flying
         if not flush.landed():
             return False
-        self._flying, self.marks = None, marks
-        for number, mark in marks.items():
-            if not mark.rows:
+        self._flying, self.checkpoints = None, checkpoints
+        for number, checkpoint in checkpoints.items():
+            if not checkpoint.rows:
                 self._fold.buckets[number].is_whole = True
         self._fold.evict(self._most)
         return True
@@ -160,11 +173,11 @@ class Follower:
             self.stopped = f"more than {self._max_parked} keys are parked; mend the fold and rebuild"
         return not self.stopped
 
-    def _begin_at(self, marks: dict[int, Mark]) -> None:
-        self.marks, self._flying, self._dirty = marks, None, False
-        self._fold = RowFold(self.view, self.generation, marks, self._unstorable)
+    def _begin_at(self, checkpoints: dict[int, Checkpoint]) -> None:
+        self.checkpoints, self._flying, self._dirty = checkpoints, None, False
+        self._fold = LiveFold(self.view, self.generation, checkpoints, self._unstorable)
 
-    def _take(self, records: Sequence[Any]) -> list[Place]:
+    def _take(self, records: Sequence[Any]) -> list[RowAddress]:
         return self._fold.take(records)
 
     def _sent(self, records: Sequence[Any], reached: Position) -> None:
@@ -173,12 +186,12 @@ class Follower:
             self.enter(self._read(missing))
         self.begin(reached)
 
-    def _read(self, places: Sequence[Place]) -> Snapshot:
+    def _read(self, places: Sequence[RowAddress]) -> Snapshot:
         return self._store.read(self.generation, places)
 
     def _flush(self, number: int, position: Position, changes: Sequence[RowChange]) -> BucketFlush:
-        bucket, before, rows = self._fold.buckets[number], self.marks[number], self.view.rows
-        moved = Mark(
+        bucket, before, rows = self._fold.buckets[number], self.checkpoints[number], self.view.rows
+        moved = Checkpoint(
             position,
             bucket.checksum % CHECKSUM_MODULUS,
             self._token(),
@@ -190,16 +203,16 @@ class Follower:
         return BucketFlush(self.generation, number, before.token, moved, rows.columns, rows.indexes, tuple(changes))
 
     def _moved(self, reached: Position) -> dict[int, Position]:
-        """Where each bucket's mark moves to; buckets that are at one place share one Position, and its JSON."""
+        """Where each bucket's checkpoint moves to; buckets that are at one place share one Position, and its JSON."""
         topics, keyed = self.generation.topics, self.generation.stream_keyed
         here = Position() if keyed else reached.only(topics)
         merged: dict[Any, Position] = {}
         moved, ahead = {}, False
-        for number, mark in self.marks.items():
-            place = number if keyed else id(mark.position)
+        for number, checkpoint in self.checkpoints.items():
+            place = number if keyed else id(checkpoint.position)
             if place not in merged:
                 mine = reached.only(topics, number) if keyed else here
-                both = mark.position | mine
+                both = checkpoint.position | mine
                 merged[place] = mine if both == mine else both
                 ahead = ahead or both != mine
             moved[number] = merged[place]

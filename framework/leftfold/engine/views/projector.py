@@ -34,16 +34,16 @@ from leftfold.engine.views.generations import (
     other_log,
     topics_of,
 )
-from leftfold.engine.views.projection_writer import MAX_PARKED, Follower
-from leftfold.engine.views.subscription import Group
-from leftfold.errors import LeftfoldError, LogHole, ViewNotBuilt
+from leftfold.engine.views.projection_writer import MAX_PARKED, ProjectionWriter
+from leftfold.engine.views.subscription import SharedSubscription
+from leftfold.errors import LeftfoldError, LogGap, ViewNotBuilt
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation, Phase, Registry, covered
 from leftfold.ports.protocols import LogReader, ViewStore
 
-__all__ = ["Tail", "shares_of"]
+__all__ = ["Projector", "shares_of"]
 
 
 def shares_of(members: Sequence[str], generation: Generation) -> dict[str, frozenset[int]]:
@@ -72,28 +72,28 @@ Report = Callable[[str, dict[str, Any]], None]
 _Name: TypeAlias = tuple[str, str]
 
 
-class Tail:
+class Projector:
     """Follows the generations of some views; catching up and following are the same loop.
 
-    Several tails of a view share its buckets; one with nothing to fold stands by, and takes over within seconds what
-    a dead one leaves. A follower that is new, or that lost its place to another writer or to a store that went back in
-    time, reads in a group of its own and joins the main group when it has caught up with it. A view whose first events
-    are gone from the log waits for a rebuild; the others go on.
+    Several projectors of a view share its buckets; one with nothing to fold stands by, and takes over within seconds
+    what a dead one leaves. A projection writer that is new, or that lost its place to another writer or to a store that
+    went back in time, reads in a group of its own and joins the main group when it has caught up with it. A view whose
+    first events are gone from the log waits for a rebuild; the others go on.
 
     Args:
         open_log: makes a reader; one per group.
         batch, growth: how many events are read at a time, and how many times that one flush holds at most.
         buckets: of generations that it begins, unless the view is stream-keyed.
-        look: seconds between looks at generations and other tails.
-        lease: seconds after which the others take a silent tail for dead.
-        member: this tail's name among them.
+        look: seconds between looks at generations and other projectors.
+        lease: seconds after which the others take a silent projector for dead.
+        member: this projector's name among them.
         max_parked: how many keys of a view may be parked in its buckets before it stops.
         folds: says by view which code folds. A generation is folded by the code that claimed it last: a rebuild, or a
-            tail that starts with code unknown so far. Tails of other code stand by for it.
+            projector that starts with code unknown so far. Tails of other code stand by for it.
         takes_back: at its start it claims what readers see also if its code was superseded before: for a developer who
-            edits to and fro, and runs no other tail.
-        absence: seconds without any tail of the code that folds a generation until code that waits claims it.
-        started: the views at which this process has looked before, shared by the tails that it makes in turn:
+            edits to and fro, and runs no other projector.
+        absence: seconds without any projector of the code that folds a generation until code that waits claims it.
+        started: the views at which this process has looked before, shared by the projectors that it makes in turn:
             only its first look counts as a start.
         report: told what an operator should know: (what, details).
     """
@@ -124,16 +124,16 @@ class Tail:
         self._folds = dict(folds or {}) if all((folds or {}).get(view.name) for view in self.views) else {}
         self._takes_back = takes_back
         self._called = member_of(self.member) if self._folds else self.member
-        self._groups: list[Group] = []
+        self._groups: list[SharedSubscription] = []
         self._targets: dict[_Name, Position] = {}
-        self._known: dict[_Name, Follower] = {}
+        self._known: dict[_Name, ProjectionWriter] = {}
         self._parked: dict[_Name, set[str]] = {}
         self._holes: set[str] = set()
         self._started = set[str]() if started is None else started
         self._absence, self._missed = absence, dict[tuple[str, str], float]()
         self._idle: set[tuple[str, str, str]] = set()
         self._looked = float("-inf")
-        self._waiting: list[tuple[float, Follower]] = []
+        self._waiting: list[tuple[float, ProjectionWriter]] = []
         self._admin = open_log()
         self._ids = Identities(self._admin)
         self._foreign: set[_Name] = set()
@@ -143,7 +143,7 @@ class Tail:
         now = time.monotonic()
         if now - self._looked >= self._look:
             if now - self._looked > self._lease:
-                # A tail that stood still has seen nothing of the others, and they nothing of it.
+                # A projector that stood still has seen nothing of the others, and they nothing of it.
                 self._missed.clear()
             self._looked = now
             self._look_around()
@@ -161,14 +161,16 @@ class Tail:
         return count
 
     def caught_up(self) -> bool:
-        """Whether every view of this code has a live generation and every follower that goes on is in one group."""
+        """Whether every view of this code has a live generation and every projection writer that goes on is in one
+        group.
+        """
         return (
             len(self._groups) <= 1
             and not self._waiting
             and all(self._store.registry(view.name).live_of(view.hash) for view in self.views)
         )
 
-    def followers(self) -> list[Follower]:
+    def writers(self) -> list[ProjectionWriter]:
         """Everything that is followed now."""
         return list(self._known.values())
 
@@ -183,10 +185,10 @@ class Tail:
         self._admin.close()
 
     def _attend(self, seconds: float) -> dict[str, Attendance]:
-        """Tells the other tails of the same schema that this one lives, and its code; the members by view."""
+        """Tells the other projectors of the same schema that this one lives, and its code; the members by view."""
         groups = {view.name: names.tails(view.name, view.hash) for view in self.views}
         codes = {v.name: names.coders(v.name, v.hash, self._folds[v.name]) for v in self.views if self._folds}
-        found = self._store.attend([*groups.values(), *codes.values()], self._called, seconds) if groups else {}
+        found = self._store.heartbeat([*groups.values(), *codes.values()], self._called, seconds) if groups else {}
         return {
             view: Attendance(found[group], {self._folds[view]: found[codes[view]]} if codes else {})
             for view, group in groups.items()
@@ -211,8 +213,8 @@ class Tail:
                 if known is None or known.buckets != share:
                     self._adopt(view, generation, share)
             self._tell_idle(view, registry)
-        for follower in self._known.values():
-            self._tell_parked(follower)
+        for writer in self._known.values():
+            self._tell_parked(writer)
 
     def _of_this_log(self, found: Mapping[str, Generation]) -> dict[str, Generation]:
         """Those that were folded from the topics that are there now; tells once of each other one."""
@@ -227,10 +229,11 @@ class Tail:
         return mine
 
     def _claim(self, view: View[Any, Any], registry: Registry) -> Registry:
-        """Claims what this code may fold, at once if it is new, else when no tail of the code that folds it is left.
+        """Claims what this code may fold, at once if it is new, else when no projector of the code that folds it is
+        left.
 
-        The flush that follows changes every token. So a tail of the code before writes no more, unless it reads the
-        marks again, and then it looks at the registry behind that.
+        The flush that follows changes every token. So a projector of the code before writes no more, unless it reads
+        the checkpoints again, and then it looks at the registry behind that.
         """
         fold, name = self._folds.get(view.name, ""), view.name
         is_first = name not in self._started
@@ -245,17 +248,17 @@ class Tail:
         return registry
 
     def _is_missed(self, view: View[Any, Any], code: str) -> bool:
-        """Whether no tail of a code has shown itself for as long as a restart or an outage may take."""
+        """Whether no projector of a code has shown itself for as long as a restart or an outage may take."""
         if attendance(self._store, view.name, view.hash, [code]).of(code):
             self._missed.pop((view.name, code), None)
             return False
         now = time.monotonic()
         return now - self._missed.setdefault((view.name, code), now) >= self._absence
 
-    def _is_mine(self, follower: Follower) -> bool:
-        """Whether a generation is there and still for this code; asked behind each look at its marks."""
-        view = follower.view
-        return follower.generation.id in followed(self._store.registry(view.name), view, self._folds.get(view.name, ""))
+    def _is_mine(self, writer: ProjectionWriter) -> bool:
+        """Whether a generation is there and still for this code; asked behind each look at its checkpoints."""
+        view = writer.view
+        return writer.generation.id in followed(self._store.registry(view.name), view, self._folds.get(view.name, ""))
 
     def _tell_idle(self, view: View[Any, Any], registry: Registry) -> None:
         """Tells once of each generation that another code folds."""
@@ -267,9 +270,9 @@ class Tail:
                 details = {"view": view.name, "generation": generation.id, "folded by": generation.fold}
                 self._report("standing by", {**details, "do": way_back(generation, self._folds.get(view.name, ""))})
 
-    def _tell_parked(self, follower: Follower) -> None:
-        name, id_ = follower.view.name, follower.generation.id
-        parked = {key: why for mark in follower.marks.values() for key, why in mark.parked.items()}
+    def _tell_parked(self, writer: ProjectionWriter) -> None:
+        name, id_ = writer.view.name, writer.generation.id
+        parked = {key: why for checkpoint in writer.checkpoints.values() for key, why in checkpoint.parked.items()}
         told = self._parked.get((name, id_), set())
         for key in parked.keys() - told:
             why, place = parked[key], f"{parked[key].topic}[{parked[key].partition}]@{parked[key].offset}"
@@ -283,7 +286,7 @@ class Tail:
         topics = topics_of(view, self._admin.partitions)
         try:
             self._admin.check(beginning(topics))
-        except LogHole as error:
+        except LogGap as error:
             self._holes.add(view.name)
             self._report("view stopped", {"view": view.name, "why": str(error)})
             return {}
@@ -302,11 +305,11 @@ class Tail:
         name = view.name, generation.id
         self._forget(name)
         try:
-            follower = Follower(view, generation, self._store, buckets=share, max_parked=self._max_parked)
+            writer = ProjectionWriter(view, generation, self._store, buckets=share, max_parked=self._max_parked)
         except ViewNotBuilt as error:
             self._discard(generation, error)
             return
-        if not self._is_mine(follower):
+        if not self._is_mine(writer):
             return
         self._tell_changed(view, generation)
         if not generation.ids and (ids := self._ids.of(generation.topics)):
@@ -314,9 +317,9 @@ class Tail:
         if self._store.registry(view.name).live_of(view.hash) is None:
             self._targets.setdefault(name, self._admin.ends(generation.topics))
         if share:
-            follower.fold((), follower.position())
-            self._groups.append(Group(self._open, [follower], self._store, self._growth))
-        self._known[name] = follower
+            writer.fold((), writer.position())
+            self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
+        self._known[name] = writer
 
     def _tell_changed(self, view: View[Any, Any], generation: Generation) -> None:
         """Tells when rows were folded by other code of the same version: they stay as they are, new ones do not."""
@@ -333,38 +336,40 @@ class Tail:
     def _forget(self, name: _Name) -> None:
         """Stops following; what is on its way lands first."""
         gone = self._known.pop(name, None)
-        for group in [group for group in self._groups if gone in group.followers]:
+        for group in [group for group in self._groups if gone in group.writers]:
             self._step_aside(group.land())
-            group.followers = [follower for follower in group.followers if follower is not gone]
-        self._waiting = [(at, follower) for at, follower in self._waiting if follower is not gone]
+            group.writers = [writer for writer in group.writers if writer is not gone]
+        self._waiting = [(at, writer) for at, writer in self._waiting if writer is not gone]
 
-    def _step_aside(self, left: Iterable[Follower]) -> None:
-        """Lets followers that met another writer wait for a moment, each another one, before they read their marks."""
-        for follower in left:
-            self._report("out of step", {"view": follower.view.name, "generation": follower.generation.id})
-            self._waiting.append((time.monotonic() + random.uniform(0.0, 0.2), follower))
+    def _step_aside(self, left: Iterable[ProjectionWriter]) -> None:
+        """Lets projection writers that met another writer wait for a moment, each another one, before they read their
+        checkpoints.
+        """
+        for writer in left:
+            self._report("out of step", {"view": writer.view.name, "generation": writer.generation.id})
+            self._waiting.append((time.monotonic() + random.uniform(0.0, 0.2), writer))
 
     def _return_waiting(self, now: float) -> None:
         for waiting in [w for w in self._waiting if w[0] <= now]:
-            follower = waiting[1]
+            writer = waiting[1]
             try:
-                follower.reread()  # may raise that the store is not there: then it goes on waiting
+                writer.reread()  # may raise that the store is not there: then it goes on waiting
             except ViewNotBuilt as error:
-                self._known.pop((follower.view.name, follower.generation.id), None)
-                self._discard(follower.generation, error)
+                self._known.pop((writer.view.name, writer.generation.id), None)
+                self._discard(writer.generation, error)
             else:
-                if self._is_mine(follower):
-                    self._groups.append(Group(self._open, [follower], self._store, self._growth))
+                if self._is_mine(writer):
+                    self._groups.append(SharedSubscription(self._open, [writer], self._store, self._growth))
                 else:
-                    self._known.pop((follower.view.name, follower.generation.id), None)
+                    self._known.pop((writer.view.name, writer.generation.id), None)
             self._waiting.remove(waiting)
 
     def _settle(self) -> None:
         """Points at generations that reached their target, stops stopped ones and joins groups that caught up."""
         for group in self._groups:
-            for follower in [f for f in group.followers if f.stopped]:
-                group.followers.remove(follower)
-                self._report("view stopped", {"view": follower.view.name, "why": follower.stopped})
+            for writer in [f for f in group.writers if f.stopped]:
+                group.writers.remove(writer)
+                self._report("view stopped", {"view": writer.view.name, "why": writer.stopped})
         for name, target in list(self._targets.items()):
             known = self._known.get(name)
             if known is None:
@@ -372,21 +377,23 @@ class Tail:
             elif self._is_past(known, target):
                 del self._targets[name]
                 self._point(known)
-        for group in [g for g in self._groups if not g.followers]:
+        for group in [g for g in self._groups if not g.writers]:
             group.close()
             self._groups.remove(group)
         self._join()
 
-    def _is_past(self, known: Follower, target: Position) -> bool:
-        """Whether the whole generation is past a position, the shares of other tails included."""
+    def _is_past(self, known: ProjectionWriter, target: Position) -> bool:
+        """Whether the whole generation is past a position, the shares of other projectors included."""
         generation = known.generation
         if known.buckets and not at_least(known.position(), target):
             return False
-        marks = known.marks if len(known.buckets) == generation.buckets else self._store.marks(generation)
-        return len(marks) == generation.buckets and covered(generation, marks).covers(target)
+        checkpoints = (
+            known.checkpoints if len(known.buckets) == generation.buckets else self._store.checkpoints(generation)
+        )
+        return len(checkpoints) == generation.buckets and covered(generation, checkpoints).covers(target)
 
-    def _point(self, follower: Follower) -> None:
-        generation = follower.generation
+    def _point(self, writer: ProjectionWriter) -> None:
+        generation = writer.generation
         change(
             self._store,
             generation.view,
@@ -406,11 +413,11 @@ class Tail:
             return
         for group in (main, *ready):
             self._step_aside(group.land())
-        followers = [follower for group in (main, *ready) for follower in group.followers]
+        writers = [writer for group in (main, *ready) for writer in group.writers]
         for group in ready:
             group.close()
             self._groups.remove(group)
-        main.seek(followers)
+        main.seek(writers)
 
 
 def at_least(position: Position, other: Position) -> bool:

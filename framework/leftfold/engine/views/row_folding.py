@@ -11,16 +11,16 @@ from urllib.parse import unquote
 from leftfold.errors import ContractError
 from leftfold.model.keys import partition_of
 from leftfold.model.view import FoldView, View
-from leftfold.ports.flush import Generation, Mark, Parked, RowChange
+from leftfold.ports.flush import Checkpoint, Generation, Parked, RowChange
 from leftfold.safety import shown
 
 __all__ = [
     "NO_KEY",
     "FoldedBucket",
     "FoldedRow",
-    "Place",
-    "Tracked",
-    "Unstorable",
+    "RowAddress",
+    "RowEncodingError",
+    "StepwiseFold",
     "bucket_of",
     "check_storable",
     "evolver",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-class Unstorable(Exception):
+class RowEncodingError(Exception):
     """Rows cannot be encoded where they must be stored; folding these again step by step finds the events that made
     them so.
 
@@ -62,7 +62,7 @@ class FoldedBucket:
     """One bucket: `checksum` and `rows` as sent last, `parked` and `time` with every event folded in since.
 
     `is_whole` says whether all of its rows are in memory, so that none needs reading: it was empty, and none has been
-    forgotten since. Whoever has put some there meanwhile has changed the mark's token.
+    forgotten since. Whoever has put some there meanwhile has changed the checkpoint's token.
     """
 
     checksum: int
@@ -74,9 +74,9 @@ class FoldedBucket:
     """The rows that were parked since the last flush, whose digests are still in the checksum."""
 
     @classmethod
-    def of(cls, mark: Mark) -> FoldedBucket:
-        """The bucket as its mark tells it."""
-        return cls(mark.checksum, mark.rows, dict(mark.parked), mark.time, not mark.rows)
+    def of(cls, checkpoint: Checkpoint) -> FoldedBucket:
+        """The bucket as its checkpoint tells it."""
+        return cls(checkpoint.checksum, checkpoint.rows, dict(checkpoint.parked), checkpoint.time, not checkpoint.rows)
 
     def settle(self) -> None:
         """Takes rows that are parked out of the checksum."""
@@ -133,7 +133,7 @@ def stored_row(view: View[Any, Any], bucket: FoldedBucket, key: str, fields: Any
         return FoldedRow(bucket, key, error, there=True)
 
 
-Place: TypeAlias = tuple[int, str]
+RowAddress: TypeAlias = tuple[int, str]
 """A bucket and an encoded row key in it."""
 NO_KEY = "\0"
 """Stands in for the key of a record that has none, so that it has a row to park."""
@@ -146,7 +146,7 @@ def bucket_of(generation: Generation, key: str, partition: int) -> int:
     return partition if generation.stream_keyed else _hashed(key, generation.buckets)
 
 
-def place_of(generation: Generation, key: str) -> Place:
+def place_of(generation: Generation, key: str) -> RowAddress:
     """The bucket and the key of a row: of a stream-keyed view the partition of its stream, else murmur2 of the key."""
     return _hashed(unquote(key) if generation.stream_keyed else key, generation.buckets), key
 
@@ -159,7 +159,7 @@ def _hashed(key: str, buckets: int) -> int:
 At = TypeVar("At")
 
 
-class Tracked(Generic[At]):
+class StepwiseFold(Generic[At]):
     """A row in the making, which must be storable in the end: what is not so on the way parks nothing.
 
     `row` is what was folded so far and `good` the last of it that can be stored, behind the event `good_at` (None =

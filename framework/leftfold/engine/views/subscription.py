@@ -9,31 +9,31 @@ from typing import TypeVar
 
 from leftfold.engine.views.decoding import Decoded, EventDecoder, whole_decisions
 from leftfold.engine.views.generations import birth
-from leftfold.engine.views.projection_writer import Follower
-from leftfold.engine.views.row_folding import Unstorable
+from leftfold.engine.views.projection_writer import ProjectionWriter
+from leftfold.engine.views.row_folding import RowEncodingError
 from leftfold.errors import LeftfoldError
 from leftfold.model.position import Position
 from leftfold.ports.protocols import LogReader, ViewStore
 
-__all__ = ["Group"]
+__all__ = ["SharedSubscription"]
 
 T = TypeVar("T")
 
 IDLE_SECONDS = 0.1
-"""How often marks move when only transaction markers went by."""
+"""How often checkpoints move when only transaction markers went by."""
 CONFIRM_SECONDS = 1.0
 """How often a group without anything to flush sees whether what it flushed is still there."""
 FLUSH_SECONDS = 1.0
-"""How long a tail folds events before it sends the rows, while more events are waiting."""
+"""How long a projector folds events before it sends the rows, while more events are waiting."""
 FLUSH_ROWS = 25_000
-"""How many rows a tail sends at once, more or less; a store answers nobody else meanwhile."""
+"""How many rows a projector sends at once, more or less; a store answers nobody else meanwhile."""
 FLUSH_EVENTS = 128
 """How many events the first flush after a quiet moment holds; while more wait, each next one has twice as many."""
 _AT_ONCE = 250
 
 
-class Group:
-    """One reader of the log and the followers it feeds, all of which have seen everything up to `position`.
+class SharedSubscription:
+    """One reader of the log and the projection writers it feeds, all of which have seen everything up to `position`.
 
     The next events are read and folded while the store works on the flushes of those before. What comes after a quiet
     moment is sent in parts that grow, so that the first of a burst are not kept waiting for the last.
@@ -43,44 +43,44 @@ class Group:
     """
 
     def __init__(
-        self, open_log: Callable[[], LogReader], followers: Sequence[Follower], store: ViewStore, growth: int = 64
+        self, open_log: Callable[[], LogReader], writers: Sequence[ProjectionWriter], store: ViewStore, growth: int = 64
     ) -> None:
         self.log, self._store = open_log(), store
-        self.followers: list[Follower] = []
-        self._early: list[Follower] = []
-        self._left: list[Follower] = []
+        self.writers: list[ProjectionWriter] = []
+        self._early: list[ProjectionWriter] = []
+        self._left: list[ProjectionWriter] = []
         self._rest: list[Decoded] = []
         self._flushed, self._flying, self._at = Position(), False, 0.0
         self._growth, self._folded, self._again, self._lost = growth, 0, False, False
         self._part = FLUSH_EVENTS
         self._confirmed = time.monotonic()
-        self.seek(followers)
+        self.seek(writers)
 
-    def seek(self, followers: Sequence[Follower]) -> None:
-        """Starts over with these followers at the least of their positions.
+    def seek(self, writers: Sequence[ProjectionWriter]) -> None:
+        """Starts over with these projection writers at the least of their positions.
 
         Of one view the newest generation comes first: the next to go live is never behind the one that is live.
         """
         self._lost = True
-        self.followers = sorted(followers, key=lambda follower: birth(follower.generation), reverse=True)
-        for follower in self.followers:
-            follower.rewind()
-        self._decoder = EventDecoder([f.view for f in self.followers])
+        self.writers = sorted(writers, key=lambda writer: birth(writer.generation), reverse=True)
+        for writer in self.writers:
+            writer.rewind()
+        self._decoder = EventDecoder([f.view for f in self.writers])
         self._rest, self._flying, self._folded = [], False, 0
         start = Position()
-        for follower in self.followers:
-            start = _least(start, follower.position())
+        for writer in self.writers:
+            start = _least(start, writer.position())
         self._flushed = self._target = start
         self.log.seek(start)
         self._lost = False
 
     def position(self) -> Position:
-        """Everything below is folded and flushed by every follower."""
+        """Everything below is folded and flushed by every projection writer."""
         return self._flushed
 
-    def step(self, batch: int, timeout: float, share: float = 1.0) -> tuple[int, list[Follower]]:
-        """Reads and folds what is there and sends it; returns how many events, and the followers that are out of step
-        and left.
+    def step(self, batch: int, timeout: float, share: float = 1.0) -> tuple[int, list[ProjectionWriter]]:
+        """Reads and folds what is there and sends it; returns how many events, and the projection writers that are out
+        of step and left.
 
         What it sends to the store lands at the next step, or at `land`.
 
@@ -89,7 +89,7 @@ class Group:
             share: of the time and the rows that a step may take, where several groups take turns.
         """
         if self._lost:
-            self.seek(self.followers)
+            self.seek(self.writers)
         self._fold(batch, timeout, share)
         self._land()
         reached, now, count = self._reached(), time.monotonic(), self._folded
@@ -101,7 +101,7 @@ class Group:
         self._folded = 0
         if self._again:
             self._land()
-            self.seek(self.followers)
+            self.seek(self.writers)
         return count, self._gone()
 
     def _fold(self, batch: int, timeout: float, share: float) -> None:
@@ -120,18 +120,18 @@ class Group:
             if not full:
                 self._part = FLUSH_EVENTS
                 return
-            rows = sum(follower.unsent() for follower in self.followers)
+            rows = sum(writer.unsent() for writer in self.writers)
             if rows >= FLUSH_ROWS * share or time.monotonic() >= until:
                 return
         self._part *= 2
 
     def _take(self, whole: list[Decoded]) -> None:
-        going = [follower for follower in self.followers if not follower.stopped]
-        asked = [(follower, missing) for follower in going if (missing := follower.look(whole))]
+        going = [writer for writer in self.writers if not writer.stopped]
+        asked = [(writer, missing) for writer in going if (missing := writer.look(whole))]
         if asked:
-            found = self._store.read_all([(follower.generation, missing) for follower, missing in asked])
-            for (follower, _), read in zip(asked, found, strict=True):
-                follower.enter(read)
+            found = self._store.read_all([(writer.generation, missing) for writer, missing in asked])
+            for (writer, _), read in zip(asked, found, strict=True):
+                writer.enter(read)
 
     def _reread_if_it_fails(self, work: Callable[[T], None], what: T) -> None:
         """Does something with records that are out of the log and not in the store: if it fails, they are read again,
@@ -142,10 +142,10 @@ class Group:
         except Exception:
             with suppress(LeftfoldError):
                 self._land()
-            self.seek(self.followers)
+            self.seek(self.writers)
             raise
         except BaseException:
-            self.seek(self.followers)
+            self.seek(self.writers)
             raise
 
     def _read(self, limit: int, timeout: float) -> bool:
@@ -162,12 +162,12 @@ class Group:
             read += len(records)
         return True
 
-    def land(self) -> list[Follower]:
-        """Waits for what is on its way to the store; returns the followers that are out of step and left."""
+    def land(self) -> list[ProjectionWriter]:
+        """Waits for what is on its way to the store; returns the projection writers that are out of step and left."""
         self._land()
         return self._gone()
 
-    def _gone(self) -> list[Follower]:
+    def _gone(self) -> list[ProjectionWriter]:
         """Those that left and that nobody has been told of."""
         left, self._left = self._left, []
         return left
@@ -177,43 +177,43 @@ class Group:
             return
         self._flying = False
         try:
-            left = [f for f in self.followers if not f.landed() or f in self._early]
+            left = [f for f in self.writers if not f.landed() or f in self._early]
         except BaseException:
-            self.seek(self.followers)
+            self.seek(self.writers)
             raise
         self._leave(left)
         self._flushed = self._target
 
-    def _leave(self, left: Sequence[Follower]) -> None:
-        self.followers = [follower for follower in self.followers if follower not in left]
+    def _leave(self, left: Sequence[ProjectionWriter]) -> None:
+        self.writers = [writer for writer in self.writers if writer not in left]
         self._left += left
 
     def _send(self, reached: Position) -> None:
         self._early, self._again = [], False
         self._target, self._flying = reached, True
-        going = [follower for follower in self.followers if not follower.stopped]
-        unsent: list[Follower] = []
-        for number, follower in enumerate(going):
+        going = [writer for writer in self.writers if not writer.stopped]
+        unsent: list[ProjectionWriter] = []
+        for number, writer in enumerate(going):
             # The newer generation of a view lands first: the one that is live must not be ahead of the next.
-            newer = [f for f in going[:number] if f.view is follower.view]
+            newer = [f for f in going[:number] if f.view is writer.view]
             self._early += [f for f in newer if not f.landed()]
             if any(f in unsent for f in newer):
                 continue
             try:
-                follower.begin(reached)
-            except Unstorable:
-                unsent.append(follower)
+                writer.begin(reached)
+            except RowEncodingError:
+                unsent.append(writer)
         self._again = bool(unsent)
 
     def _leave_unconfirmed(self, now: float) -> None:
-        """Lets followers leave whose marks are not those they wrote any more.
+        """Lets projection writers leave whose checkpoints are not those they wrote any more.
 
         Who flushes finds that out by flushing. A store that went back in time while nothing happens would otherwise
         keep its older rows until the next event.
         """
         if now - self._confirmed >= CONFIRM_SECONDS:
             self._confirmed = now
-            self._leave([f for f in self.followers if not f.stopped and not f.is_confirmed()])
+            self._leave([f for f in self.writers if not f.stopped and not f.is_confirmed()])
 
     def _reached(self) -> Position:
         """Where the log goes on, or the first record held back where a decision is not whole yet."""

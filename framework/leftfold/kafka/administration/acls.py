@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 )
 
 from leftfold.errors import ConfigurationError, LeftfoldError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import kafka_error
 from leftfold.model.rights import Right
 
@@ -30,7 +30,7 @@ _KINDS = {
 }
 
 
-class Acls(Cluster):
+class Acls(ClusterAdmin):
     """Reads and changes the ACLs of a cluster.
 
     Raises:

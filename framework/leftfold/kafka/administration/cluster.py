@@ -29,7 +29,7 @@ from leftfold.kafka.reachability import trouble
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.position import Position
 
-__all__ = ["Cluster"]
+__all__ = ["ClusterAdmin"]
 
 T = TypeVar("T")
 # librdkafka keeps to its own deadlines; this one is for when it does not.
@@ -49,7 +49,7 @@ _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 _ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
-class Cluster:
+class ClusterAdmin:
     """Asks the brokers, on behalf of any thread; nothing is remembered between two questions.
 
     Every method raises InfrastructureError when no broker answers within `settings.request_timeout`.

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.errors import ContractError, LeftfoldError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topic_configs import STATE
 from leftfold.kafka.administration.topics import Topic, make
 from leftfold.kafka.errors import QuietLog, translated
@@ -27,10 +27,10 @@ from leftfold.ports.outgoing import (
     SENT,
     Letter,
     Outgoing,
+    handled_marker,
     letters_in,
-    mark,
-    passed_over,
     sent_again,
+    skip_marker,
 )
 from leftfold.ports.protocols import RawRecord
 
@@ -136,26 +136,26 @@ class DeadLetters:
         if header(original.headers, "origin") and not header(original.headers, "reply_to"):
             begun = letter.begun
             if begun is None:
-                begun = write_record(self._settings, self._topic, mark(letter, SENDING, why))
+                begun = write_record(self._settings, self._topic, handled_marker(letter, SENDING, why))
             origin = f"{self._topic}/{letter.record.partition}/{begun}/0"
         topic = names.commands(self._category)
-        with Cluster(self._settings) as cluster:
+        with ClusterAdmin(self._settings) as cluster:
             home = partition_of(original.key or b"", cluster.partitions(topic))
         offset = write_record(self._settings, topic, sent_again(original, home, id_=id_, origin=origin))
-        write_record(self._settings, self._topic, mark(letter, SENT, why))
+        write_record(self._settings, self._topic, handled_marker(letter, SENT, why))
         return offset, id_ or header(original.headers, "ce_id").decode(errors="replace")
 
     def discard(self, letter: Letter, why: str) -> None:
         """Says that nothing is to be done with a letter."""
-        write_record(self._settings, self._topic, mark(letter, DISCARDED, why))
+        write_record(self._settings, self._topic, handled_marker(letter, DISCARDED, why))
 
-    def pass_over(self, letter: Letter, why: str) -> None:
+    def skip(self, letter: Letter, why: str) -> None:
         """Has restores pass over the event at which a worker stands still, as a letter of its says.
 
         Letters leave one day, and their marks with them; that of an event stays for as long as the event.
         """
-        told, topic = passed_over(letter, why), names.skipped(self._category)
-        with Cluster(self._settings) as cluster:
+        told, topic = skip_marker(letter, why), names.skipped(self._category)
+        with ClusterAdmin(self._settings) as cluster:
             if not cluster.partition_counts([topic]):
                 count = cluster.partitions(self._topic)
                 make(cluster, self._settings, [Topic(topic, count, STATE)])
@@ -163,7 +163,7 @@ class DeadLetters:
         write_record(self._settings, self._topic, told)
 
     def _records(self) -> Iterator[RawRecord]:
-        with Cluster(self._settings) as cluster:
+        with ClusterAdmin(self._settings) as cluster:
             starts, ends = cluster.starts([self._topic]), cluster.ends([self._topic])
         log = KafkaLogReader(self._settings)
         try:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog
 from leftfold.model import keys as names
 from leftfold.model.position import Position
@@ -36,8 +36,8 @@ class StreamGroups(NamedTuple):
         return sum(self.current.values())
 
 
-class Groups(Cluster):
-    """A Cluster that knows groups, too; it raises what a Cluster raises."""
+class Groups(ClusterAdmin):
+    """A ClusterAdmin that knows groups, too; it raises what a ClusterAdmin raises."""
 
     def committed(self, group: str, topics: Iterable[str]) -> Position:
         """What a group has committed in these topics; a partition in which it has not is left out.

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from leftfold.engine.processing.recovery import Duty, duty_of
-from leftfold.engine.processing.stream_state import StateMark
+from leftfold.engine.processing.recovery import TaskSpec, task_for
+from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.administration.groups import Groups
 from leftfold.kafka.administration.topics import ensure
@@ -41,16 +41,16 @@ def forget_states(
 
     Raises:
         ConfigurationError: workers are at work, or where they were is beyond the end of the commands.
-        LogHole: the log has lost its beginning, and no archive has it. InfrastructureError: no broker answers.
+        LogGap: the log has lost its beginning, and no archive has it. InfrastructureError: no broker answers.
     """
-    duty = duty_of(app, name)
+    task = task_for(app, name)
     group, commands = names.group(app.name, name), names.commands(name)
     with Groups(settings) as groups:
         if at_work := groups.owners(name).get(group, 0):
             raise ConfigurationError(f"{name} has {at_work} workers at work; stop what runs them, then say it again")
-        _check_whole(open_log, duty.log, groups.partitions(duty.log))
+        _check_whole(open_log, task.log, groups.partitions(task.log))
         offsets = {
-            "kept": lambda: _kept(groups, group, duty, settings),
+            "kept": lambda: _kept(groups, group, task, settings),
             "start": lambda: groups.starts([commands]),
             "end": lambda: groups.ends([commands]),
         }[where]()
@@ -80,8 +80,10 @@ def costs(settings: KafkaSettings, topic: str, partitions: int) -> tuple[int, in
     Raises:
         InfrastructureError: no broker answers.
     """
-    marks = _marks(settings, topic, partitions).values()
-    return max((mark.per_command for mark in marks), default=0), sum(mark.answers_dropped for mark in marks)
+    checkpoints = _marks(settings, topic, partitions).values()
+    return max((checkpoint.per_command for checkpoint in checkpoints), default=0), sum(
+        checkpoint.answers_dropped for checkpoint in checkpoints
+    )
 
 
 def folded(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, int]:
@@ -90,10 +92,10 @@ def folded(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, in
     Raises:
         InfrastructureError: no broker answers.
     """
-    return {partition: mark.events for partition, mark in _marks(settings, topic, partitions).items()}
+    return {partition: checkpoint.events for partition, checkpoint in _marks(settings, topic, partitions).items()}
 
 
-def _marks(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, StateMark]:
+def _marks(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, ChangelogCheckpoint]:
     if not partitions:
         return {}
     try:
@@ -101,7 +103,7 @@ def _marks(settings: KafkaSettings, topic: str, partitions: int) -> dict[int, St
             raw = {p: last_mark(consumer, TopicPartition(topic, p)) for p in range(partitions)}
     except KafkaException as error:
         raise translated(error, doing=f"reading {topic}") from error
-    return {partition: StateMark.decode(mark) for partition, mark in raw.items() if mark}
+    return {partition: ChangelogCheckpoint.decode(checkpoint) for partition, checkpoint in raw.items() if checkpoint}
 
 
 @contextmanager
@@ -122,25 +124,25 @@ def _stable(settings: KafkaSettings) -> Iterator[Consumer]:
         consumer.close()
 
 
-def _kept(groups: Groups, group: str, duty: Duty, settings: KafkaSettings) -> Position:
+def _kept(groups: Groups, group: str, task: TaskSpec, settings: KafkaSettings) -> Position:
     """Where workers would go on: what is committed, or what the states know of this same topic."""
-    commands = names.commands(duty.name)
+    commands = names.commands(task.name)
     ids = groups.identities([commands])
     committed, ends = groups.committed(group, [commands]), groups.ends([commands]).offsets[commands]
-    states = _states(groups, duty.name)
+    states = _states(groups, task.name)
     found: dict[int, int] = {}
     with _stable(settings) as consumer:
         for partition, end in ends.items():
             raw = [last_mark(consumer, TopicPartition(topic, partition)) for topic in states]
-            marks = [StateMark.decode(mark) for mark in raw if mark]
-            here = [mark.commands for mark in marks if mark.is_of(commands, ids)]
-            if marks and not here and not duty.adopts:
+            checkpoints = [ChangelogCheckpoint.decode(checkpoint) for checkpoint in raw if checkpoint]
+            here = [checkpoint.commands for checkpoint in checkpoints if checkpoint.is_of(commands, ids)]
+            if checkpoints and not here and not task.adopts:
                 raise ConfigurationError(
-                    f"the {commands} that is there is not the one that {duty.name} took its inputs from; say whether "
+                    f"the {commands} that is there is not the one that {task.name} took its inputs from; say whether "
                     f"it takes them again or only folds them: --commands start or --commands end"
                 )
-            at = committed.next_offset(commands, partition) if here or not marks else 0
+            at = committed.next_offset(commands, partition) if here or not checkpoints else 0
             found[partition] = max([at, *here])
             if found[partition] > end:
-                raise cut_commands(duty.name, partition, found[partition], end)
+                raise cut_commands(task.name, partition, found[partition], end)
     return Position({commands: found})

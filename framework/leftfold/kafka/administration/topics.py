@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from leftfold.errors import ConfigurationError, InfrastructureError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.topic_configs import (
     COMMANDS,
     DEAD,
@@ -80,7 +80,7 @@ def ensure(app: App, settings: KafkaSettings, *, timeout: float = 30.0) -> dict[
     """
     wanted = topics_of(app)
     read = [names.events(category) for category in sorted(_read_only(app))]
-    with Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         there = cluster.partition_counts([topic.name for topic in wanted] + read)
         missing = [topic for topic in wanted if topic.name not in there]
         if missing:
@@ -101,7 +101,7 @@ def _read_only(app: App) -> set[str]:
     return views.union(*(reaction.categories for reaction in app.reactions)) - owned
 
 
-def make(cluster: Cluster, settings: KafkaSettings, missing: Iterable[Topic]) -> None:
+def make(cluster: ClusterAdmin, settings: KafkaSettings, missing: Iterable[Topic]) -> None:
     """Makes topics, with as many replicas as the settings say or the cluster has, three at most."""
     replication = settings.replication_factor or min(_REPLICAS, cluster.brokers())
     # With three replicas one may be away; a write is known to two before it is answered.
@@ -110,7 +110,7 @@ def make(cluster: Cluster, settings: KafkaSettings, missing: Iterable[Topic]) ->
         cluster.create(topic.name, topic.partitions, replication, {**topic.config, **safety})
 
 
-def _date(cluster: Cluster, topics: list[str]) -> None:
+def _date(cluster: ClusterAdmin, topics: list[str]) -> None:
     """Sets the broker's time on topics that earlier versions made with the sender's; their records stay as they are."""
     for topic, config in cluster.configs(topics).items():
         if config[_DATED] != COMMANDS[_DATED]:
@@ -123,7 +123,7 @@ def _date(cluster: Cluster, topics: list[str]) -> None:
                 ) from error
 
 
-def _wait_made(cluster: Cluster, topics: list[str], timeout: float) -> dict[str, int]:
+def _wait_made(cluster: ClusterAdmin, topics: list[str], timeout: float) -> dict[str, int]:
     deadline = time.monotonic() + timeout
     while True:
         there = cluster.partition_counts(topics)

@@ -27,7 +27,7 @@ from leftfold.model import keys as names
 from leftfold.model.messages import Command
 from leftfold.ports.codec import utc_text
 
-__all__ = ["Outbox", "Parcel", "no_room"]
+__all__ = ["CommandProducer", "EncodedCommand", "no_room"]
 
 _FULL_WAIT = 0.05
 _DEFINITE = frozenset(
@@ -42,7 +42,7 @@ _DEFINITE = frozenset(
 )
 
 
-class Parcel(NamedTuple):
+class EncodedCommand(NamedTuple):
     """A command ready to be written."""
 
     topic: str
@@ -53,15 +53,15 @@ class Parcel(NamedTuple):
     body: tuple[object, ...]
 
 
-def no_room(parcel: Parcel, seconds: float) -> InfrastructureError:
+def no_room(encoded: EncodedCommand, seconds: float) -> InfrastructureError:
     """What is raised when the queue of unsent commands stayed full."""
     return InfrastructureError(
-        f"command {parcel.id.decode()} was not sent: for {seconds:g} s there was no room for it behind the ones "
+        f"command {encoded.id.decode()} was not sent: for {seconds:g} s there was no room for it behind the ones "
         f"before it; is the broker there? leftfold doctor"
     )
 
 
-class Outbox:
+class CommandProducer:
     """An idempotent producer of commands.
 
     Args:
@@ -90,7 +90,7 @@ class Outbox:
         expected_version: int | None,
         at: datetime | None,
         reply_to: bytes,
-    ) -> Parcel:
+    ) -> EncodedCommand:
         """The command as it will be written.
 
         Raises:
@@ -110,16 +110,16 @@ class Outbox:
             expected_version=expected_version,
             reply_to=reply_to,
         )
-        return Parcel(topic, id_.encode(), key.encode(), value, headers, (type_, value, expected_version))
+        return EncodedCommand(topic, id_.encode(), key.encode(), value, headers, (type_, value, expected_version))
 
-    def put(self, parcel: Parcel) -> bool:
+    def put(self, encoded: EncodedCommand) -> bool:
         """Hands it to the network thread; False when its queue is full and must drain first.
 
         Raises:
             ContractError: it is larger than records may be.
             InfrastructureError: the producer cannot take it; nothing was sent.
         """
-        topic, id_, key, value, headers, _ = parcel
+        topic, id_, key, value, headers, _ = encoded
         headers = [*headers, deadline_header(time.time(), self._delivery)]
         try:
             self._producer.produce(topic, value, key, on_delivery=partial(self._lost, id_), headers=headers)
@@ -132,9 +132,9 @@ class Outbox:
             raise self._translated(error, f"sending command {id_.decode()}") from error
         return True
 
-    def put_by(self, parcel: Parcel, deadline: float) -> bool:
+    def put_by(self, encoded: EncodedCommand, deadline: float) -> bool:
         """`put`, waiting for room until a point of `time.monotonic()`; False when there was none."""
-        while not self.put(parcel):
+        while not self.put(encoded):
             if time.monotonic() > deadline:
                 return False
             self._heard(self._producer.poll, _FULL_WAIT)

@@ -14,32 +14,32 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from leftfold.errors import ContractError, LeftfoldError, OutcomeUnknown
-from leftfold.kafka.administration.cluster import Cluster
-from leftfold.kafka.client.command_producer import Outbox, Parcel, no_room
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.client.command_producer import CommandProducer, EncodedCommand, no_room
 from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, translated
 from leftfold.kafka.records import KafkaMessage, is_packed, raw, read_behind, stand_in
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 
-__all__ = ["Answer", "Answers", "Burst", "Pending", "Silence"]
+__all__ = ["Answers", "CommandAnswer", "PendingAnswers", "PipelinedSender", "TimeoutDiagnosis"]
 
 
-Answer: TypeAlias = bytes | LeftfoldError
+CommandAnswer: TypeAlias = bytes | LeftfoldError
 
 
-class Waiter(Protocol):
+class AnswerWaiter(Protocol):
     """Somebody who waits for an answer."""
 
-    def resolve(self, answer: Answer) -> None:
+    def resolve(self, answer: CommandAnswer) -> None:
         """Takes the answer, in the thread that has read it; it must not block."""
 
 
 class _Waiting(NamedTuple):
     body: tuple[object, ...]
-    waiter: Waiter
+    waiter: AnswerWaiter
 
 
-class Pending:
+class PendingAnswers:
     """Who waits for the answer to which command id; any thread may use it."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Pending:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, id_: bytes, body: tuple[object, ...], waiter: Waiter) -> None:
+    def add(self, id_: bytes, body: tuple[object, ...], waiter: AnswerWaiter) -> None:
         """Waits for an answer; several may wait for the answer to one command that is sent again.
 
         Raises:
@@ -67,14 +67,14 @@ class Pending:
                     f"every command needs an id of its own"
                 )
 
-    def remove(self, id_: bytes, waiter: Waiter) -> None:
+    def remove(self, id_: bytes, waiter: AnswerWaiter) -> None:
         """Stops waiting, if it has not been resolved already."""
         with self._lock:
             left = [waiting for waiting in self._waiting.pop(id_, ()) if waiting.waiter is not waiter]
             if left:
                 self._waiting[id_] = left
 
-    def resolve(self, id_: bytes, answer: Answer) -> None:
+    def resolve(self, id_: bytes, answer: CommandAnswer) -> None:
         """Hands an answer to everyone who waits for it; one that nobody waits for is ignored."""
         with self._lock:
             waiting = self._waiting.pop(id_, ())
@@ -102,7 +102,7 @@ class Answers:
     """
 
     def __init__(
-        self, settings: KafkaSettings, topic: str, partitions: int, pending: Pending, tick: Callable[[], None]
+        self, settings: KafkaSettings, topic: str, partitions: int, pending: PendingAnswers, tick: Callable[[], None]
     ) -> None:
         self.refusal = ""
         """Why the brokers give it no answers."""
@@ -190,11 +190,11 @@ class _Flight:
 
     __slots__ = ("answer", "burst", "deadline", "id", "topic")
 
-    def __init__(self, burst: Burst, topic: str, id_: bytes, deadline: float) -> None:
+    def __init__(self, burst: PipelinedSender, topic: str, id_: bytes, deadline: float) -> None:
         self.burst, self.topic, self.id, self.deadline = burst, topic, id_, deadline
-        self.answer: Answer | None = None
+        self.answer: CommandAnswer | None = None
 
-    def resolve(self, answer: Answer) -> None:
+    def resolve(self, answer: CommandAnswer) -> None:
         """Lands it. The answer is set before the look at who waits: a waiter looks the other way round."""
         self.answer = answer
         if self.burst.awaited is self:
@@ -202,7 +202,7 @@ class _Flight:
                 self.burst.changed.notify()
 
 
-class Burst:
+class PipelinedSender:
     """Sends parcels one behind the other and collects their answers in order.
 
     Args:
@@ -211,7 +211,7 @@ class Burst:
     """
 
     def __init__(
-        self, outbox: Outbox, pending: Pending, why: Callable[[str], str], *, timeout: float, most: int
+        self, outbox: CommandProducer, pending: PendingAnswers, why: Callable[[str], str], *, timeout: float, most: int
     ) -> None:
         self._outbox, self._pending, self._why = outbox, pending, why
         self._timeout, self._most = timeout, most
@@ -219,12 +219,12 @@ class Burst:
         self.changed = threading.Condition()
         self.awaited: _Flight | None = None
 
-    def run(self, parcels: Iterable[Parcel | LeftfoldError]) -> Iterator[Answer]:
+    def run(self, parcels: Iterable[EncodedCommand | LeftfoldError]) -> Iterator[CommandAnswer]:
         """The answers to all parcels, in their order; an error instead of a parcel is its own answer."""
         flights = self._flights
         try:
-            for parcel in parcels:
-                self._launch(parcel)
+            for encoded in parcels:
+                self._launch(encoded)
                 while flights and (len(flights) >= self._most or flights[0].answer is not None):
                     yield self._landed()
             while flights:
@@ -233,24 +233,24 @@ class Burst:
             for flight in flights:
                 self._pending.remove(flight.id, flight)
 
-    def _launch(self, parcel: Parcel | LeftfoldError) -> None:
+    def _launch(self, encoded: EncodedCommand | LeftfoldError) -> None:
         deadline = time.monotonic() + self._timeout
-        if isinstance(parcel, LeftfoldError):
+        if isinstance(encoded, LeftfoldError):
             flight = _Flight(self, "", b"", deadline)
-            flight.answer = parcel
+            flight.answer = encoded
             self._flights.append(flight)
             return
-        flight = _Flight(self, parcel.topic, parcel.id, deadline)
+        flight = _Flight(self, encoded.topic, encoded.id, deadline)
         self._flights.append(flight)
         try:
-            self._pending.add(parcel.id, parcel.body, flight)
-            if not self._outbox.put_by(parcel, deadline):
-                raise no_room(parcel, self._timeout)
+            self._pending.add(encoded.id, encoded.body, flight)
+            if not self._outbox.put_by(encoded, deadline):
+                raise no_room(encoded, self._timeout)
         except LeftfoldError as error:
-            self._pending.remove(parcel.id, flight)
+            self._pending.remove(encoded.id, flight)
             flight.answer = error
 
-    def _landed(self) -> Answer:
+    def _landed(self) -> CommandAnswer:
         """The answer to the oldest one, waited for until its deadline."""
         flight = self._flights[0]
         if flight.answer is None:
@@ -262,7 +262,7 @@ class Burst:
         self._flights.popleft()
         return answer
 
-    def _overdue(self, flight: _Flight) -> Answer:
+    def _overdue(self, flight: _Flight) -> CommandAnswer:
         why = self._why(flight.topic)
         self._pending.remove(flight.id, flight)
         # It may have come while the reason was looked for.
@@ -273,10 +273,10 @@ _ASK_SECONDS = 1.0
 _KEEP_SECONDS = 5.0
 
 
-class Silence:
+class TimeoutDiagnosis:
     """Asks who decides a category; thousands of commands that time out together ask once."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterAdmin) -> None:
         self._cluster = cluster
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, str]] = {}

@@ -15,9 +15,9 @@ from typing import Self
 from leftfold.client.commands import Asked, asked
 from leftfold.engine.processing.command_wire import DELIVERY_SECONDS, read_reply
 from leftfold.errors import ContractError, InfrastructureError, LeftfoldError, OutcomeUnknown
-from leftfold.kafka.administration.cluster import Cluster
-from leftfold.kafka.client.command_producer import Outbox, Parcel, no_room
-from leftfold.kafka.client.in_flight import Answer, Answers, Burst, Pending, Silence
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.client.command_producer import CommandProducer, EncodedCommand, no_room
+from leftfold.kafka.client.in_flight import Answers, CommandAnswer, PendingAnswers, PipelinedSender, TimeoutDiagnosis
 from leftfold.kafka.reachability import check_reachable
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
@@ -44,12 +44,12 @@ class KafkaClient:
         self, app: str, settings: KafkaSettings, *, most: int = 10_000, delivery: float = DELIVERY_SECONDS
     ) -> None:
         self._settings, self._most = settings, most
-        self._pending, self._topics = Pending(), dict[str, int]()
+        self._pending, self._topics = PendingAnswers(), dict[str, int]()
         check_reachable(settings)
-        self._cluster = Cluster(settings)
-        self._silence = Silence(self._cluster)
+        self._cluster = ClusterAdmin(settings)
+        self._silence = TimeoutDiagnosis(self._cluster)
         partitions = self._cluster.partitions(names.replies(app))
-        self._outbox = Outbox(settings, app, self._pending.resolve, delivery)
+        self._outbox = CommandProducer(settings, app, self._pending.resolve, delivery)
         self._answers = Answers(settings, names.replies(app), partitions, self._pending, self._outbox.poll)
         self._closed = False
         atexit.register(self.close)
@@ -71,9 +71,9 @@ class KafkaClient:
         timeout: float = 10.0,
     ) -> Receipt:
         """Sends one command and waits for its answer, see `Client`; `at` is its `ce_time`, by default now."""
-        parcel = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
-        self._check_topic(parcel.topic)
-        (answer,) = self._burst(timeout, self._most).run([parcel])
+        encoded = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
+        self._check_topic(encoded.topic)
+        (answer,) = self._burst(timeout, self._most).run([encoded])
         return self._receipt(answer, command)
 
     async def asend(
@@ -87,15 +87,15 @@ class KafkaClient:
         timeout: float = 10.0,
     ) -> Receipt:
         """`send` for asyncio; a cancelled one stops waiting, but the command may happen."""
-        parcel = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
-        if parcel.topic not in self._topics:
-            await asyncio.to_thread(self._check_topic, parcel.topic)
+        encoded = self._outbox.pack(command, id, expected_version, at, self._answers.reply_to)
+        if encoded.topic not in self._topics:
+            await asyncio.to_thread(self._check_topic, encoded.topic)
         waiter = _Task(asyncio.get_running_loop())
-        self._pending.add(parcel.id, parcel.body, waiter)
+        self._pending.add(encoded.id, encoded.body, waiter)
         try:
-            return self._receipt(await self._awaited(parcel, waiter, timeout), command)
+            return self._receipt(await self._awaited(encoded, waiter, timeout), command)
         finally:
-            self._pending.remove(parcel.id, waiter)
+            self._pending.remove(encoded.id, waiter)
 
     def send_many(
         self,
@@ -137,37 +137,37 @@ class KafkaClient:
         self._pending.give_up("the client was closed")
         self._cluster.close()
 
-    async def _awaited(self, parcel: Parcel, waiter: _Task, timeout: float) -> Answer:
+    async def _awaited(self, encoded: EncodedCommand, waiter: _Task, timeout: float) -> CommandAnswer:
         deadline = time.monotonic() + timeout
-        while not self._outbox.put(parcel):
+        while not self._outbox.put(encoded):
             if time.monotonic() > deadline:
-                raise no_room(parcel, timeout)
+                raise no_room(encoded, timeout)
             await asyncio.sleep(_NAP)
         await waiter.wait(deadline - time.monotonic())
         if waiter.answer is None:
-            why = await asyncio.to_thread(self._why, parcel.topic)
+            why = await asyncio.to_thread(self._why, encoded.topic)
             # It may have come while the reason was looked for.
-            return waiter.answer or OutcomeUnknown(parcel.id.decode(), why)
+            return waiter.answer or OutcomeUnknown(encoded.id.decode(), why)
         return waiter.answer
 
-    def _burst(self, timeout: float, most: int) -> Burst:
-        return Burst(self._outbox, self._pending, self._why, timeout=timeout, most=most)
+    def _burst(self, timeout: float, most: int) -> PipelinedSender:
+        return PipelinedSender(self._outbox, self._pending, self._why, timeout=timeout, most=most)
 
     def _sent(self, rows: Iterable[Asked], timeout: float, most: int) -> Iterator[Receipt | LeftfoldError]:
         classes: deque[type[Command]] = deque()
         for answer in self._burst(timeout, most).run(self._packed(rows, classes)):
             yield self._outcome(answer, classes.popleft())
 
-    def _packed(self, rows: Iterable[Asked], classes: deque[type[Command]]) -> Iterator[Parcel | LeftfoldError]:
+    def _packed(self, rows: Iterable[Asked], classes: deque[type[Command]]) -> Iterator[EncodedCommand | LeftfoldError]:
         for row in rows:
             classes.append(type(row.command))
             try:
-                parcel = self._outbox.pack(*row, self._answers.reply_to)
+                encoded = self._outbox.pack(*row, self._answers.reply_to)
             except ContractError as error:
                 yield error
                 continue
-            self._check_topic(parcel.topic)
-            yield parcel
+            self._check_topic(encoded.topic)
+            yield encoded
 
     def _check_topic(self, topic: str) -> None:
         """Sending to a topic that is not there would only be noticed half a minute later."""
@@ -176,7 +176,7 @@ class KafkaClient:
         if topic not in self._topics:
             self._topics[topic] = self._cluster.partitions(topic)
 
-    def _outcome(self, answer: Answer, command: type[Command]) -> Receipt | LeftfoldError:
+    def _outcome(self, answer: CommandAnswer, command: type[Command]) -> Receipt | LeftfoldError:
         if isinstance(answer, LeftfoldError):
             return answer
         try:
@@ -184,7 +184,7 @@ class KafkaClient:
         except ContractError as error:
             return error
 
-    def _receipt(self, answer: Answer, command: Command) -> Receipt:
+    def _receipt(self, answer: CommandAnswer, command: Command) -> Receipt:
         outcome = self._outcome(answer, type(command))
         if isinstance(outcome, LeftfoldError):
             raise outcome
@@ -199,7 +199,7 @@ class _Task:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._woken = loop, loop.create_future()
-        self.answer: Answer | None = None
+        self.answer: CommandAnswer | None = None
 
     async def wait(self, seconds: float) -> None:
         """Returns when the answer is there or the time is up."""
@@ -209,12 +209,12 @@ class _Task:
         finally:
             timer.cancel()
 
-    def resolve(self, answer: Answer) -> None:
+    def resolve(self, answer: CommandAnswer) -> None:
         """Hands the answer over to the loop, unless it is closed by now."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._take, answer)
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: CommandAnswer) -> None:
         self.answer = answer
         self._wake()
 

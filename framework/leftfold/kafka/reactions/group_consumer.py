@@ -13,9 +13,9 @@ from leftfold.kafka.records import KafkaMessage, is_packed, raw, split, unpacked
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["Fetched", "SharedLog", "member_config"]
+__all__ = ["FetchedRecords", "SharedLog", "member_config"]
 
-Place: TypeAlias = tuple[str, int]
+PartitionId: TypeAlias = tuple[str, int]
 _HOLE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _NOT_OURS = frozenset(
     {KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.REBALANCE_IN_PROGRESS,
@@ -23,11 +23,11 @@ _NOT_OURS = frozenset(
 )  # fmt: skip
 
 
-class Fetched(NamedTuple):
+class FetchedRecords(NamedTuple):
     """Committed records, and the offsets behind which partitions hold nothing more for now."""
 
     records: list[RawRecord]
-    ends: dict[Place, int]
+    ends: dict[PartitionId, int]
 
 
 def member_config(settings: KafkaSettings, group: str) -> dict[str, Any]:
@@ -63,13 +63,13 @@ class SharedLog:
         group: str,
         topics: Iterable[str],
         *,
-        begin: Callable[[Consumer, Collection[Place]], Mapping[Place, int]],
-        leave: Callable[[Collection[Place], bool], None],
+        begin: Callable[[Consumer, Collection[PartitionId]], Mapping[PartitionId, int]],
+        leave: Callable[[Collection[PartitionId], bool], None],
     ) -> None:
         self._begin, self._leave, self._settings, self._group = begin, leave, settings, group
-        self._new: dict[Place, int] = {}
-        self._held: set[Place] = set()
-        self._touched: set[Place] = set()
+        self._new: dict[PartitionId, int] = {}
+        self._held: set[PartitionId] = set()
+        self._touched: set[PartitionId] = set()
         self.trouble = ""
         self.is_unsure = False
         """A commit that was on its way has failed."""
@@ -78,11 +78,11 @@ class SharedLog:
         self._consumer.subscribe(list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     @property
-    def held(self) -> frozenset[Place]:
+    def held(self) -> frozenset[PartitionId]:
         """The partitions that are read here."""
         return frozenset(self._held)
 
-    def fetch(self, limit: int, wait: float) -> Fetched:
+    def fetch(self, limit: int, wait: float) -> FetchedRecords:
         """Waits for the first record, then takes what is there, of partitions that were held all the while.
 
         Raises:
@@ -92,7 +92,7 @@ class SharedLog:
         self._touched.clear()
         first = self._consumer.poll(wait)
         if first is None:
-            return Fetched([], {})
+            return FetchedRecords([], {})
         rest = self._consumer.consume(limit - 1, 0) if limit > 1 else []
         usable = self._held - self._touched - self._new.keys()
         records, others = split([first, *rest])
@@ -101,20 +101,20 @@ class SharedLog:
         ends = {place: offset for message in others for place, offset in self._end_of(message)}
         if records or ends:
             self.trouble = ""
-        return Fetched(
+        return FetchedRecords(
             [record for record in records if (record.topic, record.partition) in usable],
             {place: offset for place, offset in ends.items() if place in usable},
         )
 
-    def pause(self, places: Collection[Place]) -> None:
+    def pause(self, places: Collection[PartitionId]) -> None:
         """Stops reading these partitions for now."""
         self._consumer.pause([TopicPartition(*place) for place in places])
 
-    def resume(self, places: Collection[Place]) -> None:
+    def resume(self, places: Collection[PartitionId]) -> None:
         """Reads on."""
         self._consumer.resume([TopicPartition(*place) for place in places])
 
-    def commit(self, offsets: Mapping[Place, tuple[int, str]], *, wait: bool) -> bool:
+    def commit(self, offsets: Mapping[PartitionId, tuple[int, str]], *, wait: bool) -> bool:
         """Says how far partitions are done; False when they are not ours any more, or no broker answers.
 
         Args:
@@ -150,7 +150,7 @@ class SharedLog:
             del self._new[topic, partition]
             self._consumer.resume([TopicPartition(topic, partition)])
 
-    def _end_of(self, message: KafkaMessage) -> list[tuple[Place, int]]:
+    def _end_of(self, message: KafkaMessage) -> list[tuple[PartitionId, int]]:
         error = message.error()
         place = _place_of(message)
         if error is None:
@@ -206,5 +206,5 @@ class SharedLog:
             self.trouble = f"committing what is done: {error.str()} ({error.name()})"
 
 
-def _place_of(message: KafkaMessage) -> Place:
+def _place_of(message: KafkaMessage) -> PartitionId:
     return message.topic() or "", message.partition() or 0

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from leftfold.engine.processing.command_wire import origin_of
-from leftfold.engine.reactions.delivery import DEAD_HEADERS, Pending, parked
+from leftfold.engine.reactions.delivery import DEAD_HEADERS, PendingDelivery, parked
 from leftfold.engine.reactions.executor import CLEAN
-from leftfold.engine.reactions.processor import Acting, Left
+from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
 from leftfold.errors import ContractError, InfrastructureError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.administration.dead_letters import record_at
 from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.kafka.reactions.start_offsets import Place, RecordedPlaces
+from leftfold.kafka.reactions.start_offsets import PartitionId, RecordedPlaces
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
@@ -27,7 +27,7 @@ from leftfold.ports.codec import header
 from leftfold.ports.outgoing import reason_of
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["ParkedEvents", "Parking", "Retry"]
+__all__ = ["ParkedEvents", "Parking", "ReactionRetry"]
 
 
 class ParkedEvents:
@@ -56,7 +56,7 @@ class ParkedEvents:
         finally:
             log.close()
 
-    def passed(self, offsets: Mapping[Place, int]) -> None:
+    def passed(self, offsets: Mapping[PartitionId, int]) -> None:
         """These have been tried again, up to some offsets."""
         self._places.write(offsets)
 
@@ -79,7 +79,7 @@ class ParkedEvents:
         return RawRecord(topic, int(partition), offset, parked.key, parked.value, headers, parked.time)
 
     def _range(self) -> tuple[Position, Position]:
-        with Cluster(self._settings) as cluster:
+        with ClusterAdmin(self._settings) as cluster:
             end, held = cluster.ends([self._topic]), cluster.starts([self._topic])
         tried = {p: offset for (topic, p), offset in self._places.read().items() if topic == self._topic}
         return held | Position({self._topic: tried}), end
@@ -99,7 +99,7 @@ class Parking:
             logger=QuietLog("reaction"),
         )
 
-    def park(self, pending: Pending, error: BaseException) -> None:
+    def park(self, pending: PendingDelivery, error: BaseException) -> None:
         """Writes the event and why, and waits until that is written; too heavy a copy is left out.
 
         Raises:
@@ -111,7 +111,7 @@ class Parking:
         if code is not None:
             raise translated(KafkaException(code), doing=f"parking an event in {self._topic}")
 
-    def _write(self, pending: Pending, error: BaseException, *, whole: bool) -> KafkaError | None:
+    def _write(self, pending: PendingDelivery, error: BaseException, *, whole: bool) -> KafkaError | None:
         out = parked(pending, error, partition_of(pending.record.key or b"", self._partitions), whole=whole)
         failures: list[KafkaError] = []
 
@@ -140,7 +140,7 @@ class Tried(NamedTuple):
     parked: dict[str, str]
 
 
-class Retry:
+class ReactionRetry:
     """One try for each event that is parked now, with the keys that they always had.
 
     Streams are tried `at_once`, as the reaction itself does, and the events of one in their order. What fails is parked
@@ -151,9 +151,9 @@ class Retry:
         once = copy(app.reaction(name))
         once.attempts = 1
         self._events = ParkedEvents(name, settings)
-        with Cluster(settings) as cluster:
+        with ClusterAdmin(settings) as cluster:
             parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._acting = Acting(once, parking.park, told=self._failed)
+        self._acting = ReactionProcessor(once, parking.park, told=self._failed)
         self._taken = self._passed = 0
         self._parked: dict[str, str] = {}
 
@@ -175,7 +175,7 @@ class Retry:
     def _take(self, record: RawRecord) -> None:
         place = record.topic, record.partition
         if not self._acting.frontier.holds(place):
-            self._acting.hold(place, Left(record.offset, CLEAN))
+            self._acting.hold(place, Handoff(record.offset, CLEAN))
         self._acting.take(self._events.original(record), (place, record.offset))
         self._taken += 1
 
@@ -189,6 +189,6 @@ class Retry:
         tell(tried)
         return busy
 
-    def _failed(self, pending: Pending, error: BaseException, is_parked: bool) -> None:
+    def _failed(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
         at = f"{pending.record.topic}[{pending.record.partition}]@{pending.record.offset}"
         self._parked[at] = reason_of(error)

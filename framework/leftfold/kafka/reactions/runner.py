@@ -9,25 +9,25 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
-from leftfold.engine.reactions.delivery import Pending, Place
-from leftfold.engine.reactions.processor import Acting, Left
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.engine.reactions.delivery import PartitionId, PendingDelivery
+from leftfold.engine.reactions.processor import Handoff, ReactionProcessor
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.reactions.group_consumer import SharedLog
 from leftfold.kafka.reactions.parked import Parking
-from leftfold.kafka.reactions.start_offsets import Beginnings
+from leftfold.kafka.reactions.start_offsets import StartOffsets
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.ports.outgoing import reason_of
 
-__all__ = ["Reacting"]
+__all__ = ["ReactionRunner"]
 
 Report = Callable[[str, Mapping[str, Any]], None]
 _LIMIT, _COMMIT_SECONDS, _IDLE, _BUSY = 500, 0.5, 0.2, 0.02
 _LEAVE_SECONDS = 10.0
 
 
-class Reacting:
+class ReactionRunner:
     """Acts for a reaction until `stop` is set; several processes share the partitions.
 
     An offset is committed when everything before it is done or parked. So whoever is killed at any point loses
@@ -36,12 +36,12 @@ class Reacting:
 
     def __init__(self, app: App, name: str, settings: KafkaSettings, *, stop: threading.Event, report: Report) -> None:
         self._reaction, self._stop, self._report = app.reaction(name), stop, report
-        with Cluster(settings) as cluster:
+        with ClusterAdmin(settings) as cluster:
             parking = Parking(name, settings, cluster.partitions(names.dead(name)))
-        self._acting = Acting(self._reaction, parking.park, note=self._noted, told=self._told)
-        self._beginnings = Beginnings(app, self._reaction, settings)
-        self._committed: dict[Place, Left] = {}
-        self._paused: set[Place] = set()
+        self._acting = ReactionProcessor(self._reaction, parking.park, note=self._noted, told=self._told)
+        self._beginnings = StartOffsets(app, self._reaction, settings)
+        self._committed: dict[PartitionId, Handoff] = {}
+        self._paused: set[PartitionId] = set()
         self._due, self._is_settled = 0.0, False
         topics = [names.events(category) for category in self._reaction.categories]
         self._log = SharedLog(settings, names.reacting(app.name, name), topics, begin=self._begin, leave=self._leave)
@@ -52,7 +52,7 @@ class Reacting:
         return self._log.trouble
 
     @property
-    def held(self) -> frozenset[Place]:
+    def held(self) -> frozenset[PartitionId]:
         """The partitions that this process acts for."""
         return self._log.held
 
@@ -113,10 +113,10 @@ class Reacting:
         self._committed |= moved
         return True
 
-    def _moved(self) -> dict[Place, Left]:
+    def _moved(self) -> dict[PartitionId, Handoff]:
         return {place: left for place, left in self._acting.left().items() if left != self._committed.get(place)}
 
-    def _begin(self, consumer: Consumer, places: Collection[Place]) -> Mapping[Place, int]:
+    def _begin(self, consumer: Consumer, places: Collection[PartitionId]) -> Mapping[PartitionId, int]:
         stands = self._beginnings.stands(consumer, places)
         for place, left in stands.items():
             self._acting.hold(place, left)
@@ -125,17 +125,17 @@ class Reacting:
         self._report("reacting", {"reaction": self._reaction.name, "partitions": len(self._log.held | held.keys())})
         return held
 
-    def _leave(self, places: Collection[Place], ours: bool) -> None:
+    def _leave(self, places: Collection[PartitionId], ours: bool) -> None:
         if ours:
             if not self._is_settled:
                 self._acting.settle(places, min(_LEAVE_SECONDS, self._reaction.timeout))
-            self._log.commit(self._acting.farewell(places), wait=True)
+            self._log.commit(self._acting.handoff_metadata(places), wait=True)
         self._acting.drop(places)
         self._paused.difference_update(places)
         for place in places:
             self._committed.pop(place, None)
 
-    def _told(self, pending: Pending, error: BaseException, is_parked: bool) -> None:
+    def _told(self, pending: PendingDelivery, error: BaseException, is_parked: bool) -> None:
         record = pending.record
         what = "parked" if is_parked else "trying again"
         self._report(

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from leftfold.engine.archive.gaps import place_at
+from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.processing.command_wire import now_text
 from leftfold.engine.reactions.executor import CLEAN
-from leftfold.engine.reactions.processor import Left
+from leftfold.engine.reactions.processor import Handoff
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, kafka_error, translated
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.reactions.group_consumer import member_config
@@ -25,10 +25,10 @@ from leftfold.model.app import App
 from leftfold.model.position import Position
 from leftfold.model.reaction import Reaction, Since
 
-__all__ = ["Beginnings", "Place", "RecordedPlaces"]
+__all__ = ["PartitionId", "RecordedPlaces", "StartOffsets"]
 
 
-Place: TypeAlias = tuple[str, int]
+PartitionId: TypeAlias = tuple[str, int]
 _SECONDS = 20.0
 
 
@@ -40,16 +40,16 @@ class RecordedPlaces:
 
     def __init__(self, topic: str, settings: KafkaSettings) -> None:
         self._topic, self._settings = topic, settings
-        self.ids: dict[Place, str] = {}
+        self.ids: dict[PartitionId, str] = {}
         """The ids of the topics of what was read; older records have none."""
 
-    def read(self) -> dict[Place, int]:
+    def read(self) -> dict[PartitionId, int]:
         """Everything that was written, the last of each partition.
 
         Raises:
             ContractError: somebody else has written there. InfrastructureError: no broker answers.
         """
-        log, found = KafkaLogReader(self._settings), dict[Place, int]()
+        log, found = KafkaLogReader(self._settings), dict[PartitionId, int]()
         try:
             ends = log.ends([self._topic])
             log.seek(log.starts([self._topic]))
@@ -67,7 +67,7 @@ class RecordedPlaces:
             log.close()
         return found
 
-    def write(self, offsets: Mapping[Place, int], ids: Mapping[str, str] | None = None) -> None:
+    def write(self, offsets: Mapping[PartitionId, int], ids: Mapping[str, str] | None = None) -> None:
         """Writes these, with the ids of their topics where they are known, and waits for it.
 
         Raises:
@@ -109,15 +109,15 @@ _OCCUPIED = frozenset(
 )  # fmt: skip
 
 
-class Beginnings:
+class StartOffsets:
     """Says where each partition of a reaction goes on: at its group's offset, which is set once, and recorded."""
 
     def __init__(self, app: App, reaction: Reaction[Any], settings: KafkaSettings) -> None:
         self._app, self._reaction, self._settings = app, reaction, settings
         self._places = RecordedPlaces(names.begun(reaction.name), settings)
-        self._known: dict[Place, int] = {}
+        self._known: dict[PartitionId, int] = {}
 
-    def stands(self, consumer: Consumer, places: Collection[Place]) -> dict[Place, Left]:
+    def stands(self, consumer: Consumer, places: Collection[PartitionId]) -> dict[PartitionId, Handoff]:
         """Where to go on, and what was left there; a partition that nobody has read yet begins where the reaction says.
 
         Raises:
@@ -132,7 +132,9 @@ class Beginnings:
         for tp in committed:
             if tp.error is not None:
                 raise translated(tp.error, doing=doing)
-        found = {(tp.topic, tp.partition): Left(tp.offset, tp.metadata or CLEAN) for tp in committed if tp.offset >= 0}
+        found = {
+            (tp.topic, tp.partition): Handoff(tp.offset, tp.metadata or CLEAN) for tp in committed if tp.offset >= 0
+        }
         is_known = set(places) <= found.keys() & self._known.keys()
         if not is_known:
             self._known |= self._places.read()
@@ -145,15 +147,15 @@ class Beginnings:
         starts = self.starts(consumer, missing, self._reaction.since)
         if starts:
             self._commit(consumer, starts)
-        found |= {place: Left(offset, CLEAN) for place, offset in starts.items()}
+        found |= {place: Handoff(offset, CLEAN) for place, offset in starts.items()}
         self.record({place: left.offset for place, left in found.items() if place not in self._known})
         return found
 
-    def starts(self, consumer: Consumer, places: Iterable[Place], since: Since) -> dict[Place, int]:
+    def starts(self, consumer: Consumer, places: Iterable[PartitionId], since: Since) -> dict[PartitionId, int]:
         """Where partitions begin: behind what is committed now, at 0, or behind what was appended before a time.
 
         Raises:
-            LogHole: the topic has lost what would tell. InfrastructureError: no broker answers.
+            LogGap: the topic has lost what would tell. InfrastructureError: no broker answers.
         """
         places = list(places)
         if since == "start":
@@ -161,11 +163,11 @@ class Beginnings:
         if not isinstance(since, datetime):
             return {place: self._end(consumer, place) for place in places}
         moment, topics = int(since.timestamp() * 1000), sorted({topic for topic, _ in places})
-        with Cluster(self._settings) as cluster:
-            position = Position.union(place_at(cluster, topic, moment) for topic in topics)
+        with ClusterAdmin(self._settings) as cluster:
+            position = Position.union(offsets_for_time(cluster, topic, moment) for topic in topics)
         return {(topic, partition): position.next_offset(topic, partition) for topic, partition in places}
 
-    def record(self, offsets: Mapping[Place, int]) -> None:
+    def record(self, offsets: Mapping[PartitionId, int]) -> None:
         """Writes down that these partitions have begun, before anything is done in them.
 
         Raises:
@@ -174,11 +176,11 @@ class Beginnings:
         self._places.write(offsets, self._identities(offsets))
         self._known |= offsets
 
-    def again(self, since: Since) -> dict[Place, int]:
+    def again(self, since: Since) -> dict[PartitionId, int]:
         """Has the reaction go on elsewhere, whatever it has done; nobody may be acting.
 
         Raises:
-            ConfigurationError: somebody is. LogHole: the topic has lost what would tell where that is.
+            ConfigurationError: somebody is. LogGap: the topic has lost what would tell where that is.
         """
         with self._bystander() as consumer:
             starts = self.starts(consumer, self.everywhere(), since)
@@ -208,9 +210,9 @@ class Beginnings:
                 if not is_occupied(error):
                     raise
 
-    def everywhere(self) -> list[Place]:
+    def everywhere(self) -> list[PartitionId]:
         """Every partition that it reads."""
-        with Cluster(self._settings) as cluster:
+        with ClusterAdmin(self._settings) as cluster:
             counts = cluster.partition_counts(names.events(category) for category in self._reaction.categories)
         return [(topic, partition) for topic, count in counts.items() for partition in range(count)]
 
@@ -224,7 +226,9 @@ class Beginnings:
         finally:
             consumer.close()
 
-    def _check_same(self, consumer: Consumer, places: Collection[Place], found: Mapping[Place, Left]) -> None:
+    def _check_same(
+        self, consumer: Consumer, places: Collection[PartitionId], found: Mapping[PartitionId, Handoff]
+    ) -> None:
         """Checks that these are the topics that were read, and reach to where they were; offsets mean nothing else.
 
         Ids that are not recorded yet are.
@@ -250,18 +254,18 @@ class Beginnings:
         if older and any(ids.get(topic) for topic, _ in older):
             self._places.write(older, ids)
 
-    def _identities(self, places: Iterable[Place]) -> dict[str, str]:
-        with Cluster(self._settings) as cluster:
+    def _identities(self, places: Iterable[PartitionId]) -> dict[str, str]:
+        with ClusterAdmin(self._settings) as cluster:
             return cluster.identities(topic for topic, _ in places)
 
-    def _end(self, consumer: Consumer, place: Place) -> int:
+    def _end(self, consumer: Consumer, place: PartitionId) -> int:
         """The last stable offset: what is in a transaction that is still open happens after the beginning."""
         try:
             return int(consumer.get_watermark_offsets(TopicPartition(*place), timeout=_SECONDS)[1])
         except KafkaException as error:
             raise translated(error, doing=f"asking for the end of {place[0]}[{place[1]}]") from error
 
-    def _commit(self, consumer: Consumer, starts: Mapping[Place, int]) -> None:
+    def _commit(self, consumer: Consumer, starts: Mapping[PartitionId, int]) -> None:
         doing = f"beginning reaction {self._reaction.name} on {', '.join(sorted({topic for topic, _ in starts}))}"
         try:
             done = consumer.commit(
@@ -273,7 +277,7 @@ class Beginnings:
             if tp.error is not None:
                 raise translated(KafkaException(tp.error), doing=doing) from KafkaException(tp.error)
 
-    def _is_lost(self, place: Place) -> str:
+    def _is_lost(self, place: PartitionId) -> str:
         name = self._reaction.name
         return (
             f"reaction {name} has begun, but its group {names.reacting(self._app.name, name)} has no offset for "

@@ -7,19 +7,19 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import ClassVar
 
-from leftfold.engine.processing.recovery import duty_of
-from leftfold.engine.processing.stream_state import StateMark
+from leftfold.engine.processing.recovery import task_for
+from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import LeftfoldError
 from leftfold.kafka.administration.dead_letters import write_record
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored, Stopped
-from leftfold.kafka.worker.membership import CLEAN, Left, Member
+from leftfold.kafka.worker.membership import CLEAN, Member, OffsetMetadata
 from leftfold.kafka.worker.state_restore import Report, Restoration
 from leftfold.model.app import App
-from leftfold.model.position import Place
+from leftfold.model.position import RecordAddress
 from leftfold.ports.outgoing import dead_letter
 
-__all__ = ["Restorations", "Served"]
+__all__ = ["AssignedPartition", "Restorations"]
 
 
 _PAUSE, _LONGEST_PAUSE, _OVERHEAD = 5.0, 60.0, 4096
@@ -31,8 +31,8 @@ class Restorations:
     One that stopped at an event which cannot be folded is tried again from time to time, and told of each time.
     """
 
-    def __init__(self, app: App, name: str, workshop: Workshop, member: Member, report: Report) -> None:
-        self._app, self._name, self._shop, self._member, self._report = app, name, workshop, member, report
+    def __init__(self, app: App, name: str, supplier: KafkaClientSupplier, member: Member, report: Report) -> None:
+        self._app, self._name, self._shop, self._member, self._report = app, name, supplier, member, report
         self._going: list[Restoration] = []
         self._complete: dict[int, Restored] = {}
         self._stopped: dict[int, tuple[float, float]] = {}
@@ -72,14 +72,14 @@ class Restorations:
         _, pause = self._stopped.get(partition, (0.0, _PAUSE))
         until = time.monotonic() + max(pause, 2 * stopped.seconds)
         self._stopped[partition] = until, min(_LONGEST_PAUSE, 2 * pause)
-        record, duty = stopped.record, duty_of(self._app, self._name)
-        place = Place(record.topic, record.partition, record.offset)
+        record, task = stopped.record, task_for(self._app, self._name)
+        place = RecordAddress(record.topic, record.partition, record.offset)
         way_out = f"leftfold log skip {self._name} '{place}' --reason WHY"
         self._report("a partition stands still", {"at": str(place), "why": stopped.why, "do": way_out})
         if not stopped.is_noted:
-            letter = dead_letter(record, stopped.why, partition, self._shop.room(duty) - _OVERHEAD)
+            letter = dead_letter(record, stopped.why, partition, self._shop.room(task) - _OVERHEAD)
             try:
-                write_record(self._shop.settings, duty.refusals, letter)
+                write_record(self._shop.settings, task.refusals, letter)
             except LeftfoldError as error:
                 self._report("not noted", {"at": str(place), "why": str(error)})
 
@@ -92,7 +92,7 @@ class Restorations:
         return bool(self._going or self._complete)
 
 
-class Served:
+class AssignedPartition:
     """The next command of a partition, the metadata committed last, and how careful its next commands are decided.
 
     After an unclean death batches stay small for a while, so that a command that kills the process is found within
@@ -109,12 +109,14 @@ class Served:
     _SHARE: ClassVar[float] = 0.1
     _FOR: ClassVar[int] = 2000
 
-    def __init__(self, next_offset: int, left: Left, *, state_start: int = 0, known: StateMark | None = None) -> None:
+    def __init__(
+        self, next_offset: int, left: OffsetMetadata, *, state_start: int = 0, known: ChangelogCheckpoint | None = None
+    ) -> None:
         self.next, self.metadata, self.attempts, self.state_start = next_offset, left.token, left.attempts, state_start
-        self._known = known or StateMark()
+        self._known = known or ChangelogCheckpoint()
         self._per_command, self._dropped = float(self._known.per_command), self._known.answers_dropped
         self.begun, self.refused = False, ""
-        self.lonely = self.SMALL if left.suspect else 0
+        self.isolated_remaining = self.SMALL if left.suspect else 0
         self.small = 0 if left.token in ("", CLEAN) else self._FOR
 
     def begin(self, metadata: str) -> None:
@@ -126,7 +128,7 @@ class Served:
         self.next, self.metadata, self.attempts, self.begun, self.refused = next_offset, metadata, 0, True, ""
 
     @property
-    def known(self) -> StateMark:
+    def known(self) -> ChangelogCheckpoint:
         """What the next `@` goes on with: ids of topics, and what commands have cost in the last ten transactions."""
         return replace(self._known, per_command=round(self._per_command), answers_dropped=self._dropped)
 
@@ -137,11 +139,11 @@ class Served:
 
     def suspect(self) -> None:
         """One of the next commands outlived a transaction, or what it makes is refused: they are decided one by one."""
-        self.lonely = self.SMALL
+        self.isolated_remaining = self.SMALL
 
     def spend(self) -> None:
         """One command less to be decided alone."""
-        self.lonely = max(0, self.lonely - 1)
+        self.isolated_remaining = max(0, self.isolated_remaining - 1)
 
     def calm(self, decided: int) -> None:
         """The process has survived some commands, of whatever partition: a quiet one must not keep batches small."""

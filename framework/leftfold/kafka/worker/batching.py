@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from leftfold.engine.processing.partition_processor import BatchLane, HeavyState
+from leftfold.engine.processing.partition_processor import PartitionProcessor, StateTooLarge
 from leftfold.ports.outgoing import Batch
 from leftfold.ports.protocols import RawRecord
 
-__all__ = ["CHUNK", "Deciding", "OutOfTime", "Pace"]
+__all__ = ["CHUNK", "BatchDecider", "OutOfTime", "Pace"]
 
 
 FIRST = 250
@@ -59,7 +59,7 @@ class Pace:
         return self._last - self._began > self._share
 
     def begin(self) -> None:
-        """Deciding for a transaction begins."""
+        """BatchDecider for a transaction begins."""
         self._began = self._last = self._clock()
         self._count, self._deciding = 0, 0.0
 
@@ -96,7 +96,7 @@ M = TypeVar("M")
 
 
 class OutOfTime(Exception):
-    """Deciding used up its share of the time while a transaction was open."""
+    """BatchDecider used up its share of the time while a transaction was open."""
 
 
 class Decided(NamedTuple):
@@ -107,8 +107,8 @@ class Decided(NamedTuple):
     slow: RawRecord | None = None
 
 
-class Deciding(Generic[M]):
-    """Decides a lane's commands before a transaction opens, or while it is open where they are known to be cheap.
+class BatchDecider(Generic[M]):
+    """Decides a processor's commands before a transaction opens, or while it is open where they are known to be cheap.
 
     Args:
         longest: seconds that a transaction may last.
@@ -118,13 +118,13 @@ class Deciding(Generic[M]):
 
     def __init__(
         self,
-        lane: BatchLane[Any],
+        processor: PartitionProcessor[Any],
         pace: Pace,
         longest: float,
         read: Callable[[M], RawRecord],
         guard: Callable[[float], AbstractContextManager[None]],
     ) -> None:
-        self._lane, self._pace, self._longest, self._read = lane, pace, longest, read
+        self._lane, self._pace, self._longest, self._read = processor, pace, longest, read
         self._guard = guard
 
     def before(self, messages: Sequence[M]) -> Decided:
@@ -140,7 +140,7 @@ class Deciding(Generic[M]):
                 records.append(record)
             try:
                 self._lane.finish(batch)
-            except HeavyState:
+            except StateTooLarge:
                 return self._weighed(records)
         return Decided(batch, len(records))
 

@@ -12,12 +12,12 @@ from uuid import uuid4
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.archive.archived_log import ArchivedReader
-from leftfold.engine.processing.event_time import TimeMark
-from leftfold.engine.processing.partition_processor import BatchLane
-from leftfold.engine.processing.recovery import Duty, duty_of
+from leftfold.engine.processing.event_time import Watermark
+from leftfold.engine.processing.partition_processor import PartitionProcessor
+from leftfold.engine.processing.recovery import TaskSpec, task_for
 from leftfold.engine.processing.stream_state import MemoryStates
 from leftfold.errors import ConfigurationError, ContractError, Fenced, InfrastructureError, refused
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.errors import QuietLog, translated
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
@@ -30,11 +30,11 @@ from leftfold.model.app import App
 from leftfold.ports.bulk import OpenArchive
 from leftfold.ports.protocols import LogReader, RawRecord, StateStore
 
-__all__ = ["Workshop"]
+__all__ = ["KafkaClientSupplier"]
 
 
-class TimeMarks:
-    """The marks in `{process}.time` from now on; without that topic nobody knows what time it is.
+class WatermarkReader:
+    """The checkpoints in `{process}.time` from now on; without that topic nobody knows what time it is.
 
     Args:
         partitions: how many partitions a topic has, 0 = it does not exist.
@@ -44,7 +44,7 @@ class TimeMarks:
         self._topic, self._open, self._partitions = topic, open_log, partitions
         self._log: LogReader | None = None
 
-    def poll(self) -> list[TimeMark]:
+    def poll(self) -> list[Watermark]:
         """What was told since."""
         if self._log is None:
             if not self._partitions(self._topic):
@@ -52,7 +52,7 @@ class TimeMarks:
             self._log = self._open()
             # Marks of the past are worth nothing, and the topic forgets them.
             self._log.seek(self._log.ends([self._topic]))
-        return [mark for record in self._log.poll(1000, 0.0) if (mark := _mark(record)) is not None]
+        return [checkpoint for record in self._log.poll(1000, 0.0) if (checkpoint := _mark(record)) is not None]
 
     def close(self) -> None:
         """Lets go of the reader."""
@@ -60,10 +60,12 @@ class TimeMarks:
             self._log.close()
 
 
-def _mark(record: RawRecord) -> TimeMark | None:
-    """The mark; None when it is one of newer code: the next one may be readable, and until then time stands still."""
+def _mark(record: RawRecord) -> Watermark | None:
+    """The checkpoint; None when it is one of newer code: the next one may be readable, and until then time stands
+    still.
+    """
     try:
-        return TimeMark.of(record)
+        return Watermark.of(record)
     except ContractError:
         return None
 
@@ -71,11 +73,11 @@ def _mark(record: RawRecord) -> TimeMark | None:
 CHECK_SECONDS = 10.0
 
 
-class Workshop:
-    """The making of a lane's clients. One per lane; its process id part makes transactional ids unique.
+class KafkaClientSupplier:
+    """The making of a processor's clients. One per processor; its process id part makes transactional ids unique.
 
     Args:
-        process: a uuid of this process start. lane: the lane's number in it.
+        process: a uuid of this process start. processor: the processor's number in it.
         new_store: makes the state store of one partition.
         max_bytes: what a record may weigh, headers included, where the topics allow it.
         check_seconds: how often partition counts are compared with the App's.
@@ -87,7 +89,7 @@ class Workshop:
         settings: KafkaSettings,
         *,
         process: str = "",
-        lane: int = 0,
+        processor: int = 0,
         new_store: Callable[[], StateStore] = MemoryStates,
         max_bytes: int = 1_000_000,
         check_seconds: float = CHECK_SECONDS,
@@ -96,32 +98,32 @@ class Workshop:
         self._archive = archive
         self.settings, self.new_store, self._max_bytes = settings, new_store, max_bytes
         self._check_seconds = check_seconds
-        self._suffix = f"{process or uuid4().hex}.{lane}"
+        self._suffix = f"{process or uuid4().hex}.{processor}"
         self._config: dict[str, Any] = {**settings.librdkafka()}
         self._watchdog = Watchdog()
         self._checked = float("-inf")
         self._rooms: dict[str, int] = {}
         self._counts: dict[str, tuple[int, float]] = {}
         self._watching: list[Consumer] = []
-        self._marks: TimeMarks | None = None
-        self._cluster: Cluster | None = None
+        self._marks: WatermarkReader | None = None
+        self._cluster: ClusterAdmin | None = None
         self.ids: Mapping[str, str] = {}
         """The ids of the topics that are worked at, by name."""
 
-    def lane(self, app: App, duty: Duty) -> BatchLane[Any]:
-        """The lane of a category or a process."""
-        return duty.lane(app, self.partitions, self.end, self.room(duty), time.time)
+    def processor(self, app: App, task: TaskSpec) -> PartitionProcessor[Any]:
+        """The processor of a category or a process."""
+        return task.processor(app, self.partitions, self.end, self.room(task), time.time)
 
-    def times(self, duty: Duty) -> TimeMarks | None:
+    def times(self, task: TaskSpec) -> WatermarkReader | None:
         """What says what time it is, where somebody must know."""
-        if duty.time:
-            self._marks = TimeMarks(duty.time, lambda: KafkaLogReader(self.settings), self.partitions)
+        if task.time:
+            self._marks = WatermarkReader(task.time, lambda: KafkaLogReader(self.settings), self.partitions)
         return self._marks
 
-    def transactions(self, app: App, duty: Duty) -> Transactions:
-        """Transactions under this process's own id, `{app}.{category}.{uuid of this process start}.{lane}`."""
-        config = {**self._config, "batch.size": self.room(duty)}
-        return Transactions(config, f"{app.name}.{duty.name}.{self._suffix}", self._watchdog)
+    def transactions(self, app: App, task: TaskSpec) -> Transactions:
+        """Transactions under this process's own id, `{app}.{category}.{uuid of this process start}.{processor}`."""
+        config = {**self._config, "batch.size": self.room(task)}
+        return Transactions(config, f"{app.name}.{task.name}.{self._suffix}", self._watchdog)
 
     def within(self, seconds: float, what: str) -> AbstractContextManager[None]:
         """A block that must end within `seconds`, or this process ends."""
@@ -138,7 +140,7 @@ class Workshop:
         """
         topics = list(topics)
         try:
-            with Cluster(self.settings) as cluster:
+            with ClusterAdmin(self.settings) as cluster:
                 lacking = cluster.unwritable(topics) or topics
         except InfrastructureError:
             lacking = topics
@@ -175,15 +177,15 @@ class Workshop:
             self.identities,
         )
 
-    def identities(self, duty: Duty) -> Mapping[str, str]:
+    def identities(self, task: TaskSpec) -> Mapping[str, str]:
         """The ids of the topics that a worker reads and writes, as the brokers say now.
 
         Raises:
             InfrastructureError: one was made again since it is worked at; or no broker answers.
         """
         if self._cluster is None:
-            self._cluster = Cluster(self.settings)
-        topics = (names.commands(duty.name), names.state(duty.name, duty.version), *duty.rests)
+            self._cluster = ClusterAdmin(self.settings)
+        topics = (names.commands(task.name), names.state(task.name, task.version), *task.rests)
         try:
             found = self._cluster.identities(topics)
         except ConfigurationError:
@@ -233,8 +235,8 @@ class Workshop:
         """
         if time.monotonic() - self._checked < self._check_seconds:
             return
-        duty = duty_of(app, category)
-        for topic in (names.commands(category), *duty.writes, names.state(category, duty.version)):
+        task = task_for(app, category)
+        for topic in (names.commands(category), *task.writes, names.state(category, task.version)):
             count = self._partitions(topic)
             if count and count != app.partitions:
                 raise ConfigurationError(
@@ -243,12 +245,12 @@ class Workshop:
                     f"moving streams to another count is a migration, which this version does not have"
                 )
         if self.ids:
-            self._check_same(duty)
+            self._check_same(task)
         self._checked = time.monotonic()
 
-    def _check_same(self, duty: Duty) -> None:
+    def _check_same(self, task: TaskSpec) -> None:
         try:
-            self.identities(duty)
+            self.identities(task)
         except InfrastructureError as error:
             # A broker that does not answer says nothing about topics.
             if error.__cause__ is None:
@@ -304,17 +306,17 @@ class Workshop:
         found = self._uncommitted.list_topics(topic, timeout=5.0).topics[topic]
         return 0 if found.error else len(found.partitions)
 
-    def room(self, duty: Duty) -> int:
+    def room(self, task: TaskSpec) -> int:
         """What a batch of records may weigh: a broker that refuses one aborts the transaction, again and again."""
-        if self._rooms.get(duty.name) is None:
-            topics = (*duty.writes, names.state(duty.name, duty.version))
+        if self._rooms.get(task.name) is None:
+            topics = (*task.writes, names.state(task.name, task.version))
             try:
-                with Cluster(self.settings) as cluster:
-                    self._rooms[duty.name] = min(self._max_bytes, cluster.max_batch_bytes(topics))
+                with ClusterAdmin(self.settings) as cluster:
+                    self._rooms[task.name] = min(self._max_bytes, cluster.max_batch_bytes(topics))
             except ConfigurationError:
                 # Not allowed to ask; what brokers allow by default is more than this.
-                self._rooms[duty.name] = self._max_bytes
-        return self._rooms[duty.name]
+                self._rooms[task.name] = self._max_bytes
+        return self._rooms[task.name]
 
     def _answers(self, wanted: list[TopicPartition]) -> bool:
         try:

@@ -13,13 +13,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from leftfold.engine.processing.process_wire import NO_INPUT
-from leftfold.engine.processing.stream_state import MARK, SETTLED, StateMark
+from leftfold.engine.processing.stream_state import MARK, SETTLED, ChangelogCheckpoint
 from leftfold.errors import Fenced, InfrastructureError, LeftfoldError
 from leftfold.kafka.errors import UNREACHABLE, translated
 from leftfold.kafka.records import KafkaMessage
 from leftfold.kafka.worker.membership import new_token
 
-__all__ = ["Hanging", "Outcome", "last_mark", "outcomes_of"]
+__all__ = ["Hanging", "TransactionOutcome", "last_mark", "outcomes_of"]
 
 
 _FIRST_STEP = 200
@@ -59,11 +59,11 @@ def _end(consumer: Consumer, place: TopicPartition) -> int:
 
 
 def _marks(consumer: Consumer, place: TopicPartition, start: int, end: int, *, first: bool) -> list[bytes]:
-    """The marks between two offsets, or only the first one."""
+    """The checkpoints between two offsets, or only the first one."""
     found: list[bytes] = []
     with closing(_records(consumer, place, start, end)) as records:
         for message in records:
-            if message.key() == MARK and (value := message.value()) and StateMark.read(value) is not None:
+            if message.key() == MARK and (value := message.value()) and ChangelogCheckpoint.read(value) is not None:
                 found.append(value)
                 if first:
                     break
@@ -99,20 +99,20 @@ _OUTCOME_SECONDS = 20.0
 _KEY_HEAD, _STATUS, _PARTITIONS = 4, 16, 17
 
 
-class Outcome(IntEnum):
+class TransactionOutcome(IntEnum):
     """How a transaction was decided to end."""
 
     COMMIT = 0
     ABORT = 1
 
 
-_PREPARED = {2: Outcome.COMMIT, 3: Outcome.ABORT}
-_COMPLETE = {4: Outcome.COMMIT, 5: Outcome.ABORT}
+_PREPARED = {2: TransactionOutcome.COMMIT, 3: TransactionOutcome.ABORT}
+_COMPLETE = {4: TransactionOutcome.COMMIT, 5: TransactionOutcome.ABORT}
 
 
 def outcomes_of(
     consumer: Consumer, transactional_id: str, places: Collection[tuple[str, int]]
-) -> dict[tuple[str, int], Outcome]:
+) -> dict[tuple[str, int], TransactionOutcome]:
     """How the last transaction of this id that wrote to each of these partitions was decided to end.
 
     A later transaction of the same id says nothing of partitions that it did not touch. Where the log has been
@@ -124,8 +124,8 @@ def outcomes_of(
     Raises:
         KafkaException: the broker does not answer, or does not let us read its transaction log.
     """
-    last: Outcome | None = None
-    found: dict[tuple[str, int], Outcome] = {}
+    last: TransactionOutcome | None = None
+    found: dict[tuple[str, int], TransactionOutcome] = {}
     for value in _log(consumer, transactional_id):
         status = value[_STATUS]
         last = _PREPARED.get(status, _COMPLETE.get(status, last))
@@ -213,7 +213,7 @@ class _Hung:
     """One writer's open ends: where, and the `@` of each partition concerned."""
 
     places: list[TopicPartition] = field(default_factory=list)
-    marks: dict[int, bytes] = field(default_factory=dict)
+    checkpoints: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class Hanging:
         try:
             for writer in sorted(self._hung(mine, overdue=overdue)):
                 hung = self._whole(writer, mine)
-                if hung.marks and (alone or min(hung.marks) in mine):
+                if hung.checkpoints and (alone or min(hung.checkpoints) in mine):
                     self._end(writer, hung)
                     ended.append(writer)
         except KafkaException as error:
@@ -292,14 +292,14 @@ class Hanging:
         producer = self.new_producer(writer)
         producer.init_transactions(_SECONDS)
         deadline = time.monotonic() + _GRACE
-        while self.holds(hung.marks):
+        while self.holds(hung.checkpoints):
             if time.monotonic() > deadline:
-                self._settle(producer, writer, self._whole(writer, hung.marks))
+                self._settle(producer, writer, self._whole(writer, hung.checkpoints))
                 return
             time.sleep(0.05)
 
     def _settle(self, producer: Producer, writer: str, hung: _Hung) -> None:
-        if not hung.marks:
+        if not hung.checkpoints:
             return
         places = [*hung.places, *self._sent()]
         outcomes = self._outcomes(writer, hung, places)
@@ -307,24 +307,29 @@ class Hanging:
             self._decide(producer, writer, hung, [p for p in places if outcomes[_key(p)] is outcome], outcome)
 
     def _decide(
-        self, producer: Producer, writer: str, hung: _Hung, places: Iterable[TopicPartition], outcome: Outcome
+        self,
+        producer: Producer,
+        writer: str,
+        hung: _Hung,
+        places: Iterable[TopicPartition],
+        outcome: TransactionOutcome,
     ) -> None:
         """One more transaction of the same producer, which ends what is open at these places in the same way."""
         producer.begin_transaction()
         # First what may fail, then what shows.
         offsets = [
-            TopicPartition(self.commands, p, StateMark.decode(mark).commands, new_token())
-            for p, mark in hung.marks.items()
+            TopicPartition(self.commands, p, ChangelogCheckpoint.decode(checkpoint).commands, new_token())
+            for p, checkpoint in hung.checkpoints.items()
         ]
         producer.send_offsets_to_transaction(offsets, self.uncommitted.consumer_group_metadata(), _SECONDS)
         for place in places:
             told: Any = SETTLED if place.topic in self.others else NO_INPUT
             is_state = place.topic in self.states
-            value, headers = (hung.marks[place.partition], None) if is_state else (b"{}", told)
+            value, headers = (hung.checkpoints[place.partition], None) if is_state else (b"{}", told)
             producer.produce(place.topic, value, MARK, place.partition, headers=headers)
         if producer.flush(_SECONDS):
             raise InfrastructureError(f"what ends a transaction of {writer} was not delivered within {_SECONDS:.0f} s")
-        if outcome is Outcome.COMMIT:
+        if outcome is TransactionOutcome.COMMIT:
             producer.commit_transaction(_SECONDS)
         else:
             producer.abort_transaction(_SECONDS)
@@ -341,10 +346,12 @@ class Hanging:
                 found.append(place)
         return found
 
-    def _outcomes(self, writer: str, hung: _Hung, places: Iterable[TopicPartition]) -> dict[tuple[str, int], Outcome]:
+    def _outcomes(
+        self, writer: str, hung: _Hung, places: Iterable[TopicPartition]
+    ) -> dict[tuple[str, int], TransactionOutcome]:
         """How it was decided to end at each place; where only offsets are open, at the events that go with them."""
-        wanted = [*map(_key, places)] or [(self.others[0], p) for p in hung.marks]
-        what = f"a transaction of {writer} hangs on partitions {sorted(hung.marks)} of {self.commands}"
+        wanted = [*map(_key, places)] or [(self.others[0], p) for p in hung.checkpoints]
+        what = f"a transaction of {writer} hangs on partitions {sorted(hung.checkpoints)} of {self.commands}"
         try:
             outcomes = outcomes_of(self.uncommitted, writer, wanted)
         except KafkaException as error:
@@ -363,11 +370,11 @@ class Hanging:
             places = self._open(partition)
             if not places and (not overdue or self._is_stable([partition])):
                 continue
-            mark = self._mark(partition, places)
-            if mark:
-                hung = found.setdefault(StateMark.decode(mark).writer, _Hung())
+            checkpoint = self._mark(partition, places)
+            if checkpoint:
+                hung = found.setdefault(ChangelogCheckpoint.decode(checkpoint).writer, _Hung())
                 hung.places += places
-                hung.marks[partition] = mark
+                hung.checkpoints[partition] = checkpoint
         return found
 
     def _whole(self, writer: str, known: Collection[int]) -> _Hung:
@@ -375,21 +382,25 @@ class Hanging:
         found = self._hung(known).get(writer, _Hung())
         for partition in set(range(self.partitions)) - set(known):
             places = self._open(partition)
-            mark = self._mark(partition, places) if any(p.topic in self.states for p in places) else b""
-            if mark and StateMark.decode(mark).writer == writer:
+            checkpoint = self._mark(partition, places) if any(p.topic in self.states for p in places) else b""
+            if checkpoint and ChangelogCheckpoint.decode(checkpoint).writer == writer:
                 found.places += places
-                found.marks[partition] = mark
+                found.checkpoints[partition] = checkpoint
         return found
 
     def _mark(self, partition: int, places: Iterable[TopicPartition]) -> bytes:
         """The `@` at the hang or, where no state partition hangs, the last one that is committed."""
         for place in places:
             if place.topic in self.states and (
-                mark := mark_at(self.uncommitted, place, self._end_of(place, stable=True))
+                checkpoint := mark_at(self.uncommitted, place, self._end_of(place, stable=True))
             ):
-                return mark
-        marks = [last_mark(self.stable, TopicPartition(topic, partition)) for topic in self.states]
-        return max(filter(None, marks), key=lambda mark: StateMark.decode(mark).commands, default=b"")
+                return checkpoint
+        checkpoints = [last_mark(self.stable, TopicPartition(topic, partition)) for topic in self.states]
+        return max(
+            filter(None, checkpoints),
+            key=lambda checkpoint: ChangelogCheckpoint.decode(checkpoint).commands,
+            default=b"",
+        )
 
     def _open(self, partition: int) -> list[TopicPartition]:
         places = [TopicPartition(topic, partition) for topic in (*self.states, *self.others)]

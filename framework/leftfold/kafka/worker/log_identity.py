@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from leftfold.engine.processing.recovery import Duty, Refolding
-from leftfold.engine.processing.stream_state import StateMark
+from leftfold.engine.processing.recovery import Refolding, TaskSpec
+from leftfold.engine.processing.stream_state import ChangelogCheckpoint
 from leftfold.errors import ConfigurationError
-from leftfold.kafka.worker.membership import Left, read_metadata
+from leftfold.kafka.worker.membership import OffsetMetadata, read_metadata
 from leftfold.model import keys as names
 from leftfold.ports.protocols import RawRecord
 
@@ -26,9 +26,9 @@ class KnownLogs:
         ids: of the topics that are there now, by name.
     """
 
-    duty: Duty
+    task: TaskSpec
     partition: int
-    mark: StateMark
+    checkpoint: ChangelogCheckpoint
     ids: Mapping[str, str]
 
     def check_same(self, end: int) -> None:
@@ -37,12 +37,12 @@ class KnownLogs:
         Raises:
             ConfigurationError: one is another topic of the same name.
         """
-        name = self.duty.name
-        for topic in self.duty.rests:
-            if self.mark.is_of(topic, self.ids):
+        name = self.task.name
+        for topic in self.task.rests:
+            if self.checkpoint.is_of(topic, self.ids):
                 continue
-            known, now = self.mark.topics[topic], self.ids[topic]
-            if topic != self.duty.log:
+            known, now = self.checkpoint.topics[topic], self.ids[topic]
+            if topic != self.task.log:
                 raise ConfigurationError(
                     f"process {name} has taken events of a topic {topic} with id {known}, and the one that is there "
                     f"has id {now}: its events would count as those that were taken. Bring the former topic back, or "
@@ -60,16 +60,16 @@ class KnownLogs:
         Raises:
             ConfigurationError: it ends before.
         """
-        if self.mark.events > end:
+        if self.checkpoint.events > end:
             raise ConfigurationError(
-                f"{self.duty.log}[{self.partition}] ends at {end}, but the states of {self.duty.name} know it up to "
-                f"offset {self.mark.events}: it was cut, copied or restored, and deciding on would write versions "
-                f"twice. To fold the states from what is there: leftfold state rebuild {self.duty.name}"
+                f"{self.task.log}[{self.partition}] ends at {end}, but the states of {self.task.name} know it up to "
+                f"offset {self.checkpoint.events}: it was cut, copied or restored, and deciding would write versions "
+                f"twice. To fold the states from what is there: leftfold state rebuild {self.task.name}"
             )
 
     @property
     def _known(self) -> int:
-        return max(self.mark.events, self.mark.commands) if self.duty.time else self.mark.events
+        return max(self.checkpoint.events, self.checkpoint.commands) if self.task.time else self.checkpoint.events
 
 
 def cut_commands(name: str, partition: int, start: int, end: int) -> ConfigurationError:
@@ -88,8 +88,8 @@ class Restored:
     partition: int
     refold: Refolding
     committed: int = 0
-    left: Left = field(default_factory=lambda: read_metadata(None))
-    mark: StateMark | None = None
+    left: OffsetMetadata = field(default_factory=lambda: read_metadata(None))
+    checkpoint: ChangelogCheckpoint | None = None
     overwritten: set[str] = field(default_factory=set)
     state_start: int = 0
     state_end: int = 0
@@ -98,9 +98,9 @@ class Restored:
     commands: tuple[int, int] = (0, 0)
 
     @property
-    def known(self) -> StateMark:
+    def known(self) -> ChangelogCheckpoint:
         """What `@` knows."""
-        return self.mark or StateMark()
+        return self.checkpoint or ChangelogCheckpoint()
 
     @property
     def start(self) -> int:

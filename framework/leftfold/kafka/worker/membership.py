@@ -16,7 +16,7 @@ from leftfold.kafka.errors import NOT_ALLOWED, QuietLog, translated
 from leftfold.kafka.records import KafkaMessage, is_packed, place, unpacked
 from leftfold.model.encoding import number_in
 
-__all__ = ["CLEAN", "Left", "Member", "attempt", "new_token", "read_metadata", "started"]
+__all__ = ["CLEAN", "Member", "OffsetMetadata", "attempt", "new_token", "read_metadata", "started"]
 
 
 _NEVER = 1 << 63
@@ -247,7 +247,7 @@ CLEAN = "clean"
 
 
 @dataclass(frozen=True)
-class Left:
+class OffsetMetadata:
     """How the last owner left a partition.
 
     `suspect`: it took the partition and died before committing anything, so one of the next commands may have
@@ -274,11 +274,11 @@ def attempt(number: int) -> str:
     return f"a:{number}"
 
 
-def read_metadata(metadata: str | None) -> Left:
+def read_metadata(metadata: str | None) -> OffsetMetadata:
     """What the metadata says; an unknown one counts as a plain batch end."""
     text = metadata or ""
     if text == started():
-        return Left(text, suspect=True, attempts=0)
+        return OffsetMetadata(text, suspect=True, attempts=0)
     if text.startswith("a:") and (attempts := number_in(text[2:])) is not None:
-        return Left(text, suspect=True, attempts=attempts)
-    return Left(text, suspect=False, attempts=0)
+        return OffsetMetadata(text, suspect=True, attempts=attempts)
+    return OffsetMetadata(text, suspect=False, attempts=0)

@@ -9,15 +9,15 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from leftfold.engine.processing.recovery import Duty, duty_of
-from leftfold.engine.processing.stream_state import MARK, StateMark, is_state, state_key
+from leftfold.engine.processing.recovery import TaskSpec, task_for
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint, is_state, state_key
 from leftfold.errors import ContractError, InfrastructureError
 from leftfold.kafka.worker.hanging_transactions import Hanging, last_mark
 from leftfold.kafka.worker.log_identity import KnownLogs, Restored, Stopped, cut_commands
 from leftfold.kafka.worker.membership import read_metadata
 from leftfold.model import keys as names
 from leftfold.model.app import App
-from leftfold.model.position import Place, Position
+from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.protocols import LogReader, RawRecord, StateStore
 
 __all__ = ["TRANSACTION_SECONDS", "Report", "Restoration", "RestorePorts"]
@@ -39,12 +39,12 @@ class RestorePorts:
     open_log: Callable[[], LogReader]
     topics: Callable[[], Mapping[str, int]]
     producer: Callable[[str], Producer]
-    identities: Callable[[Duty], Mapping[str, str]]
+    identities: Callable[[TaskSpec], Mapping[str, str]]
 
-    def hanging(self, app: App, duty: Duty) -> Hanging:
+    def hanging(self, app: App, task: TaskSpec) -> Hanging:
         """What looks after open transactions on the topics of a category."""
-        name, topics = duty.name, self.topics()
-        mine = names.state(name, duty.version)
+        name, topics = task.name, self.topics()
+        mine = names.state(name, task.version)
         states = (mine, *(t for t in topics if t != mine and t.startswith(f"{name}.state.v")))
         return Hanging(
             self.stable,
@@ -52,7 +52,7 @@ class RestorePorts:
             self.producer,
             names.commands(name),
             states,
-            duty.writes,
+            task.writes,
             app.partitions,
             {topic: count for topic, count in topics.items() if topic.endswith(".commands")},
             f"/{app.name}/{name}".encode(),
@@ -89,7 +89,7 @@ class Restoration:
         report: Report = lambda what, details: None,
     ) -> None:
         self._app, self._ports = app, ports
-        self._duty = duty_of(app, category)
+        self._duty = task_for(app, category)
         self._commands, self._log_of = names.commands(category), self._duty.log
         self._state = names.state(category, self._duty.version)
         self.found = {p: Restored(p, self._duty.refold(new_store())) for p in partitions}
@@ -101,7 +101,7 @@ class Restoration:
         self._versions: list[str] = []
         self._version = ""
         self._version_ends: dict[int, int] = {}
-        self._theirs: dict[int, StateMark] = {}
+        self._theirs: dict[int, ChangelogCheckpoint] = {}
         self._letters: dict[str, dict[int, tuple[int, int]]] | None = None
         self.stopped: dict[int, Stopped] = {}
         self._phase: Callable[[], bool] = self._committed
@@ -162,8 +162,15 @@ class Restoration:
     def _taken(self, partition: int) -> int:
         """The next record to take as other versions know it: brokers forget the offsets of a group that nobody uses."""
         places = [TopicPartition(topic, partition) for topic in self._others()]
-        marks = [StateMark.decode(mark) for place in places if (mark := last_mark(self._ports.stable, place))]
-        return max((mark.commands for mark in marks if mark.is_of(self._commands, self._ids)), default=0)
+        checkpoints = [
+            ChangelogCheckpoint.decode(checkpoint)
+            for place in places
+            if (checkpoint := last_mark(self._ports.stable, place))
+        ]
+        return max(
+            (checkpoint.commands for checkpoint in checkpoints if checkpoint.is_of(self._commands, self._ids)),
+            default=0,
+        )
 
     def _others(self) -> list[str]:
         """The state topics of other versions."""
@@ -224,10 +231,10 @@ class Restoration:
     def _learn(self, restored: Restored, key: bytes, record: RawRecord) -> None:
         """Takes a record of the states, in which anything may stand: whoever may write to the topic wrote it."""
         value = record.value or b""
-        if key == MARK and (mark := StateMark.read(value)) is not None:
-            restored.mark = mark
+        if key == MARK and (checkpoint := ChangelogCheckpoint.read(value)) is not None:
+            restored.checkpoint = checkpoint
         elif not (name := state_key(key)):
-            self._report("foreign state", {"at": str(Place(record.topic, record.partition, record.offset))})
+            self._report("foreign state", {"at": str(RecordAddress(record.topic, record.partition, record.offset))})
         elif is_state(value):
             restored.refold.store.put([(name, value)])
             restored.overwritten.discard(name)
@@ -236,14 +243,16 @@ class Restoration:
 
     def _span(self, restored: Restored) -> tuple[int, int]:
         """Which records of the log the states lack."""
-        mark = restored.mark
+        checkpoint = restored.checkpoint
         if restored.overwritten:
             streams = sorted(restored.overwritten)[:_SHOWN]
             self._report("foreign state", {"topic": self._state, "partition": restored.partition, "of": streams})
-        is_short = mark and (mark.start < restored.state_start or not mark.is_of(self._state, self._ids))
+        is_short = checkpoint and (
+            checkpoint.start < restored.state_start or not checkpoint.is_of(self._state, self._ids)
+        )
         # Its first records were deleted, which compaction never does, it is a copy, or somebody wrote over them: only
         # the whole log makes up for what it may lack.
-        known = StateMark() if is_short or restored.overwritten else restored.known
+        known = ChangelogCheckpoint() if is_short or restored.overwritten else restored.known
         return self._duty.span(known, restored.start, restored.events_end)
 
     def _look_for_refusals(self, log: LogReader) -> None:
@@ -259,17 +268,17 @@ class Restoration:
         Raises:
             ConfigurationError: the topics are not those that the state was made from, or shorter.
         """
-        mark, partition = restored.known, restored.partition
-        known = KnownLogs(self._duty, partition, mark, self._ids)
+        checkpoint, partition = restored.known, restored.partition
+        known = KnownLogs(self._duty, partition, checkpoint, self._ids)
         known.check_same(restored.events_end)
-        if mark.events > restored.events_end:
-            # The mark may be younger than the end that was asked for before it was read.
+        if checkpoint.events > restored.events_end:
+            # The checkpoint may be younger than the end that was asked for before it was read.
             known.check_events(self._ends(self._log_of, partition)[1])
-        if not mark.is_of(self._commands, self._ids):
+        if not checkpoint.is_of(self._commands, self._ids):
             self._report(
-                "commands begin again", {"topic": self._commands, "partition": partition, "was at": mark.commands}
+                "commands begin again", {"topic": self._commands, "partition": partition, "was at": checkpoint.commands}
             )
-            restored.committed, restored.mark = 0, replace(mark, commands=0)
+            restored.committed, restored.checkpoint = 0, replace(checkpoint, commands=0)
         self._check_commands(restored)
 
     def _check_commands(self, restored: Restored) -> None:
@@ -294,7 +303,7 @@ class Restoration:
         records = self._read(log)
         for record in records:
             if restored := self.found.get(record.partition):
-                restored.refold.pass_over(record)
+                restored.refold.skip(record)
         if not any(self._short(log, topic, {p: s[p][1] for p in self.found}) for topic, s in letters.items()):
             self._fold(log)
         elif not records:
@@ -346,7 +355,11 @@ class Restoration:
         """
         while self._versions:
             self._version, self._moved = self._versions.pop(), time.monotonic()
-            self._theirs = {p: mark for p, mark in self._marks_of(self._version).items() if self._is_ahead(p, mark)}
+            self._theirs = {
+                p: checkpoint
+                for p, checkpoint in self._marks_of(self._version).items()
+                if self._is_ahead(p, checkpoint)
+            }
             if self._theirs:
                 spans = {p: self._ends(self._version, p) for p in self._theirs}
                 self._version_ends = {p: high for p, (_, high) in spans.items()}
@@ -363,8 +376,8 @@ class Restoration:
             restored = self.found.get(record.partition)
             if restored is None or record.key is None or record.value is None:
                 continue
-            if record.key == MARK and (mark := StateMark.read(record.value)) is not None:
-                self._theirs[record.partition] = mark
+            if record.key == MARK and (checkpoint := ChangelogCheckpoint.read(record.value)) is not None:
+                self._theirs[record.partition] = checkpoint
             elif key := state_key(record.key):
                 restored.refold.adopt(key, record.value)
         if self._short(log, self._version, {p: end for p, end in self._version_ends.items() if p in self.found}):
@@ -374,18 +387,18 @@ class Restoration:
         for partition in self._theirs.keys() & self.found.keys():
             restored, theirs = self.found[partition], self._theirs[partition]
             if theirs.is_of(self._commands, self._ids) and self._is_ahead(partition, theirs):
-                restored.mark = replace(restored.known, commands=theirs.commands)
+                restored.checkpoint = replace(restored.known, commands=theirs.commands)
                 self._check_commands(restored)
                 self._pass_over_lost(restored)
         return self._next_version()
 
-    def _is_ahead(self, partition: int, theirs: StateMark) -> bool:
+    def _is_ahead(self, partition: int, theirs: ChangelogCheckpoint) -> bool:
         return theirs.commands > self.found[partition].known.commands
 
-    def _marks_of(self, topic: str) -> dict[int, StateMark]:
-        """The last mark of each partition in another version's topic."""
-        marks = {p: last_mark(self._ports.stable, TopicPartition(topic, p)) for p in self.found}
-        return {p: StateMark.decode(mark) for p, mark in marks.items() if mark}
+    def _marks_of(self, topic: str) -> dict[int, ChangelogCheckpoint]:
+        """The last checkpoint of each partition in another version's topic."""
+        checkpoints = {p: last_mark(self._ports.stable, TopicPartition(topic, p)) for p in self.found}
+        return {p: ChangelogCheckpoint.decode(checkpoint) for p, checkpoint in checkpoints.items() if checkpoint}
 
     def _short(self, log: LogReader, topic: str, ends: Mapping[int, int]) -> bool:
         position = log.position()

@@ -1,4 +1,6 @@
-"""The worker of one category: a lane around its consumer, its transactions and its state, exactly once (design §4)."""
+"""The worker of one category: a processor around its consumer, its transactions and its state, exactly once (design
+§4).
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from leftfold.engine.processing.partition_processor import STATE_HEADERS, HeavyState
-from leftfold.engine.processing.recovery import duty_of
-from leftfold.engine.processing.stream_state import MARK, StateMark
+from leftfold.engine.processing.partition_processor import STATE_HEADERS, StateTooLarge
+from leftfold.engine.processing.recovery import task_for
+from leftfold.engine.processing.stream_state import MARK, ChangelogCheckpoint
 from leftfold.engine.progress import Seldom
 from leftfold.kafka.errors import translated
 from leftfold.kafka.records import KafkaMessage, nexts_of, raw
-from leftfold.kafka.worker.assignment import Restorations, Served
-from leftfold.kafka.worker.batching import CHUNK, Deciding, OutOfTime, Pace
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.assignment import AssignedPartition, Restorations
+from leftfold.kafka.worker.batching import CHUNK, BatchDecider, OutOfTime, Pace
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.log_identity import Restored
 from leftfold.kafka.worker.membership import CLEAN, attempt, new_token, started
 from leftfold.kafka.worker.state_restore import Report
@@ -39,7 +41,7 @@ class Worker:
     """Decides one category's commands until `stop` is set; more workers share its partitions.
 
     Args:
-        workshop: makes the clients it works with. batch: commands per transaction at most.
+        client supplier: makes the clients it works with. batch: commands per transaction at most.
         report: told what an operator should know: (what, details).
     """
 
@@ -47,31 +49,31 @@ class Worker:
         self,
         app: App,
         category: str,
-        workshop: Workshop,
+        supplier: KafkaClientSupplier,
         *,
         stop: threading.Event,
         batch: int = 16_000,
         report: Report = lambda what, details: None,
     ) -> None:
-        self._app, self._category, self._shop, self._stop, self._report = app, category, workshop, stop, report
+        self._app, self._category, self._shop, self._stop, self._report = app, category, supplier, stop, report
         self.counts = Counter[str]()
-        self._duty = duty = duty_of(app, category)
+        self._duty = task = task_for(app, category)
         self._commands, self._events = names.commands(category), names.events(category)
-        self._state, self._dead = names.state(category, duty.version), names.dead(category)
-        self._served, self._touched = dict[int, Served](), set[int]()
+        self._state, self._dead = names.state(category, task.version), names.dead(category)
+        self._served, self._touched = dict[int, AssignedPartition](), set[int]()
         self._settled, self._orderly, self._careful, self._refused = 0, True, False, ""
-        self._lane = workshop.lane(app, duty)
-        self._transactions = workshop.transactions(app, duty)
+        self._lane = supplier.processor(app, task)
+        self._transactions = supplier.transactions(app, task)
         longest = self._transactions.longest
         self._pace = Pace(batch, SHARE * longest)
-        self._deciding = Deciding[KafkaMessage](
-            self._lane, self._pace, longest, raw, lambda seconds: workshop.within(seconds, f"deciding {self._commands}")
+        self._deciding = BatchDecider[KafkaMessage](
+            self._lane, self._pace, longest, raw, lambda seconds: supplier.within(seconds, f"deciding {self._commands}")
         )
-        self._replies = workshop.replies(app, self.counts, report)
+        self._replies = supplier.replies(app, self.counts, report)
         self._seldom = Seldom(report, time.monotonic)
-        self._times = workshop.times(duty)
-        self._member = workshop.member(names.group(app.name, category), self._commands, self._leave)
-        self._restorations = Restorations(app, category, workshop, self._member, report)
+        self._times = supplier.times(task)
+        self._member = supplier.member(names.group(app.name, category), self._commands, self._leave)
+        self._restorations = Restorations(app, category, supplier, self._member, report)
 
     def run(self) -> None:
         """Works until told to stop, then leaves every partition clean; not after an error, which a command may cause.
@@ -98,7 +100,7 @@ class Worker:
         self._shop.check_counts(self._app, self._category)
         self._replies.check()
         small = any(served.small > 0 for served in self._served.values())
-        limit = min(self._pace.limit, Served.SMALL) if small else self._pace.limit
+        limit = min(self._pace.limit, AssignedPartition.SMALL) if small else self._pace.limit
         messages = self._member.fetch(limit, 0.0 if self._restorations else wait)
         count, nexts = 0, nexts_of(messages)
         if messages:
@@ -126,8 +128,8 @@ class Worker:
 
     def _fire(self) -> None:
         """Writes that timers are due, in a transaction that takes nothing."""
-        for mark in self._times.poll() if self._times else ():
-            self._lane.tell(mark)
+        for checkpoint in self._times.poll() if self._times else ():
+            self._lane.tell(checkpoint)
         # A commit without progress would forget how often the next input has killed a worker; that one comes first.
         batch = self._lane.due({p: served.next for p, served in self._served.items() if not served.attempts})
         nexts = {out.partition: self._served[out.partition].next for sent in batch.sent.values() for out in sent}
@@ -142,9 +144,9 @@ class Worker:
             records = [Outgoing(partition, k.encode(), v, STATE_HEADERS) for k, v in refold.take(REFOLDED)]
             known = self._duty.partly(restored.span[0], restored.start)
             commands, events = known if refold.changed else (restored.start, restored.events_end)
-            mark = self._mark(partition, commands, events, restored.state_start, restored.known)
+            checkpoint = self._mark(partition, commands, events, restored.state_start, restored.known)
             offset = TopicPartition(self._commands, partition, restored.start, restored.left.token or started())
-            result = self._run([(self._state, [mark, *records])], [offset])
+            result = self._run([(self._state, [checkpoint, *records])], [offset])
             if not isinstance(result, Committed):
                 self._restorations.drop([partition])
                 self._check_rights(result.why, result.code, [self._state])
@@ -152,16 +154,16 @@ class Worker:
         if is_served := self._member.serve(partition, restored.start):
             self._restorations.drop([partition])
             self._lane.hold(partition, refold.store, end=restored.events_end)
-            self._served[partition] = Served(
+            self._served[partition] = AssignedPartition(
                 restored.start, restored.left, state_start=restored.state_start, known=restored.known
             )
         return is_served
 
     def _decide(self, messages: list[KafkaMessage]) -> int:
         """Decides what there is time for, and puts the rest back; returns how many were taken."""
-        lonely = {p for p, served in self._served.items() if served.lonely > 0}
-        alone = [m for m in messages if m.partition() in lonely] if lonely else []
-        together = [m for m in messages if m.partition() not in lonely] if lonely else messages
+        isolated_remaining = {p for p, served in self._served.items() if served.isolated_remaining > 0}
+        alone = [m for m in messages if m.partition() in isolated_remaining] if isolated_remaining else []
+        together = [m for m in messages if m.partition() not in isolated_remaining] if isolated_remaining else messages
         count = 0
         if together:
             self._begin(nexts_of(together))
@@ -196,7 +198,7 @@ class Worker:
             else:
                 self._commit(nexts, batch, self._as_decided(batch, messages))
             self._careful = False
-        except (HeavyState, OutOfTime) as error:
+        except (StateTooLarge, OutOfTime) as error:
             self._careful = True
             # Ends the open transaction before anything is polled: a revoke must not leave it behind.
             self._transactions.refresh()
@@ -246,11 +248,11 @@ class Worker:
         """One transaction: `@` first in every state partition, then what `writes` yields, then the offsets."""
         token = new_token()
         of = self._served
-        marks = [
+        checkpoints = [
             self._mark(p, offset, self._lane.held[p].end, of[p].state_start, of[p].known) for p, offset in nexts.items()
         ]
         offsets = [TopicPartition(self._commands, p, offset, token) for p, offset in nexts.items()]
-        match self._run(chain([(self._state, marks)], writes), offsets):
+        match self._run(chain([(self._state, checkpoints)], writes), offsets):
             case Committed(ends=ends):
                 self._apply(batch, nexts, token, ends)
             case Aborted(why=why, code=code):
@@ -276,13 +278,15 @@ class Worker:
         hanging.await_none(self._served, self._touched - self._served.keys(), self._transactions.id, SETTLED_SECONDS)
         self._settled = self._transactions.rotations
 
-    def _mark(self, partition: int, commands: int, events: int, state_start: int, known: StateMark) -> Outgoing:
+    def _mark(
+        self, partition: int, commands: int, events: int, state_start: int, known: ChangelogCheckpoint
+    ) -> Outgoing:
         # What an earlier worker knew stays known where this one may not ask for ids.
         topics = {**known.topics, **{topic: id_ for topic, id_ in self._shop.ids.items() if id_}}
-        mark = StateMark(
+        checkpoint = ChangelogCheckpoint(
             commands, events, self._transactions.id, state_start, topics, known.per_command, known.answers_dropped
         )
-        return Outgoing(partition, MARK, mark.encode(), STATE_HEADERS)
+        return Outgoing(partition, MARK, checkpoint.encode(), STATE_HEADERS)
 
     def _apply(self, batch: Batch, nexts: Mapping[int, int], token: str, ends: Mapping[int, int]) -> None:
         self._pace.committed()

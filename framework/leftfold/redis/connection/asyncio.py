@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import hiredis
 
 from leftfold.redis.connection.errors import refuse_errors, unreachable
-from leftfold.redis.connection.protocol import Command, Wording, greeting, packed
+from leftfold.redis.connection.protocol import Command, RedisQuery, greeting, packed
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import ROLE, Topology, topology_of, why_no_master
 
@@ -212,7 +212,7 @@ class Multiplexer:
         self._line: Line | None = None
         self._opening: asyncio.Task[Line] | None = None
 
-    async def ask(self, wording: Wording[A]) -> A:
+    async def ask(self, query: RedisQuery[A]) -> A:
         """The answer to a question.
 
         Raises:
@@ -221,16 +221,16 @@ class Multiplexer:
         """
         try:
             try:
-                replies = await self.exchange(wording.commands)
+                replies = await self.exchange(query.commands)
             except OSError as error:
                 if not await self._met(error):
                     raise
-                replies = await self.exchange(wording.commands)
+                replies = await self.exchange(query.commands)
         except OSError as error:
             await self._met(error)
             raise unreachable(self._settings, error) from error
-        refuse_errors(self._settings, replies, wording.commands)
-        return wording.answer(replies)
+        refuse_errors(self._settings, replies, query.commands)
+        return query.answer(replies)
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
         """Sends commands and returns their replies, errors of commands among them.

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import redis
 
 from leftfold.redis.connection.asyncio import Multiplexer
-from leftfold.redis.connection.errors import Client, translated
-from leftfold.redis.connection.protocol import Asker, Wording
+from leftfold.redis.connection.errors import RedisClient, translated
+from leftfold.redis.connection.protocol import Asker, RedisQuery
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.sync import (
     PAUSE,
@@ -44,7 +44,7 @@ class RoutedAsyncClient:
         self.topology = topology
         self._pools: dict[str, Any] = {}
 
-    async def ask(self, wording: Wording[A]) -> A:
+    async def ask(self, query: RedisQuery[A]) -> A:
         """The answer to a question.
 
         Raises:
@@ -52,7 +52,7 @@ class RoutedAsyncClient:
             ConfigurationError: the user may not ask that.
         """
         with translated(self.topology.settings):
-            return wording.answer(await self.execute(wording.commands))
+            return query.answer(await self.execute(query.commands))
 
     async def execute(self, commands: Sequence[Command]) -> list[Any]:
         """Sends everything at once and returns the replies; raises the first that is an error."""
@@ -127,7 +127,7 @@ class RoutedAsyncClient:
                 server = await self._server(key_of(command))
 
 
-def open_client(settings: RedisSettings, topology: Topology | None = None) -> Client:
+def open_client(settings: RedisSettings, topology: Topology | None = None) -> RedisClient:
     """A client for threads; more readers than connections wait for one.
 
     Args:

@@ -14,7 +14,17 @@ import redis
 from leftfold.errors import ConfigurationError, ContractError, InfrastructureError, LeftfoldError
 from leftfold.redis.connection.settings import RedisSettings
 
-__all__ = ["Client", "Elsewhere", "Part", "Pipeline", "executed", "refuse_errors", "translated", "unreachable", "what"]
+__all__ = [
+    "Elsewhere",
+    "Part",
+    "Pipeline",
+    "RedisClient",
+    "executed",
+    "refuse_errors",
+    "translated",
+    "unreachable",
+    "what",
+]
 
 
 Part: TypeAlias = bytes | str | int
@@ -47,7 +57,7 @@ class Pipeline(_Commands, Protocol):
     ) -> None: ...
 
 
-class Client(_Commands, Protocol):
+class RedisClient(_Commands, Protocol):
     """A pooled client."""
 
     def close(self) -> None:
@@ -55,7 +65,7 @@ class Client(_Commands, Protocol):
 
 
 _ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN")
-_DENIED = ("NOPERM ", "NOAUTH ", "WRONGPASS ", "ERR AUTH ", "ERR Client sent AUTH", "ERR invalid password")
+_DENIED = ("NOPERM ", "NOAUTH ", "WRONGPASS ", "ERR AUTH ", "ERR RedisClient sent AUTH", "ERR invalid password")
 """How errors begin that say that a login, or a right of it, is missing."""
 _OURS = re.compile(r"v:\{[^}]*\}[@#~!]?|view:[^\s:]*|members:[^\s:]*(:[^\s:]*)?")
 """What is shown of a key or a channel: whose it is, but not the row."""

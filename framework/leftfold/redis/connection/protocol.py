@@ -30,10 +30,10 @@ __all__ = [
     "BucketKeys",
     "Command",
     "Dial",
+    "RedisQuery",
     "RowPacker",
     "SortedSets",
     "Wire",
-    "Wording",
     "ask_live",
     "bucket_of",
     "channel",
@@ -54,12 +54,12 @@ __all__ = [
 # Within an ordered value a NUL is followed by a DEL, which sorts behind every row key: a NUL alone ends the value.
 ESCAPED_NUL = b"\0\x7f"
 OF_BUCKETS = b"v:{*}[@#~]"
-"""A pattern for SCAN that finds at least one key of every bucket that holds anything: mark, row list or changes."""
+"""A pattern for SCAN that finds at least one key of every bucket: checkpoint, row list or changes."""
 _OF_BUCKET = re.compile(rb"v:\{([^:{}]+):([^:{}]+):(\d+)\}[@#~]")
 REGISTRIES = b"view:*"
 """A pattern for SCAN that finds the registry of every view."""
 FINISHED = b"finished"
-"""The field of a bulk bucket's mark that says what is in it once it is whole."""
+"""The field of a bulk bucket's checkpoint that says what is in it once it is whole."""
 
 
 def registry_key(view: str) -> bytes:
@@ -81,11 +81,11 @@ def members_key(group: str) -> bytes:
 class BucketKeys:
     """The keys of one bucket; they share a hash tag, so a cluster keeps them in one slot."""
 
-    __slots__ = ("changes", "listed", "mark", "rows")
+    __slots__ = ("changes", "checkpoint", "listed", "rows")
 
     def __init__(self, generation: Generation, bucket: int) -> None:
         base = f"v:{{{generation.view}:{generation.id}:{bucket}}}".encode()
-        self.mark, self.listed, self.rows, self.changes = base + b"@", base + b"#", base + b":", base + b"~"
+        self.checkpoint, self.listed, self.rows, self.changes = base + b"@", base + b"#", base + b":", base + b"~"
 
     def row(self, key: str) -> bytes:
         """The hash of a row, by its encoded key."""
@@ -335,7 +335,7 @@ A_co = TypeVar("A_co", covariant=True)
 Command: TypeAlias = tuple[Part, ...]
 
 
-class Wording(Protocol[A_co]):
+class RedisQuery(Protocol[A_co]):
     """Commands whose second word is the one key that each touches, sent together in any client, threaded or not."""
 
     @property
@@ -349,7 +349,7 @@ class Wording(Protocol[A_co]):
 class Asker(Protocol):
     """Asks questions for the coroutines of one event loop."""
 
-    async def ask(self, wording: Wording[A]) -> A:
+    async def ask(self, query: RedisQuery[A]) -> A:
         """The answer to a question; raises InfrastructureError when a server cannot be reached or refuses."""
 
     async def aclose(self) -> None:

@@ -17,7 +17,7 @@ from redis.crc import key_slot
 from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
-from leftfold.redis.connection.errors import Client, Part, Pipeline, what
+from leftfold.redis.connection.errors import Part, Pipeline, RedisClient, what
 from leftfold.redis.connection.settings import RedisSettings
 from leftfold.redis.connection.topology import Topology, why_no_master
 
@@ -105,7 +105,7 @@ _DRIVER = DriverInfo()
 """What CLIENT LIST shows of a connection; redis-py would read its own package's metadata for each one."""
 
 
-def open_server(settings: RedisSettings, *, leads: bool = False) -> Client:
+def open_server(settings: RedisSettings, *, leads: bool = False) -> RedisClient:
     """A client of one server for threads; more readers than connections wait for one.
 
     Args:
@@ -121,7 +121,7 @@ def open_server(settings: RedisSettings, *, leads: bool = False) -> Client:
     pool: Any = redis.BlockingConnectionPool.from_url(
         settings.url, retry=Retry(NoBackoff(), 0), **_connection(settings, connected if leads else None)
     )
-    client: Client = _Server.from_pool(pool)
+    client: RedisClient = _Server.from_pool(pool)
     return client
 
 

@@ -10,28 +10,28 @@ from typing import Any
 
 from leftfold.engine.processing.process_wire import MAX_BYTES
 from leftfold.errors import ConfigurationError, Fenced, InfrastructureError
-from leftfold.kafka.administration.cluster import Cluster
-from leftfold.kafka.reactions.runner import Reacting
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.reactions.runner import ReactionRunner
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.runtime.connect import open_archive
-from leftfold.runtime.lifecycle import Trouble
+from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import Report
-from leftfold.runtime.toolbox import passed_over
+from leftfold.runtime.toolbox import skipped_letters
 
-__all__ = ["act", "decide", "route_events"]
+__all__ = ["decide", "route_events", "run_reaction"]
 
 
-def act(app: App, name: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
+def run_reaction(app: App, name: str, settings: KafkaSettings, stop: threading.Event, report: Report) -> None:
     """Acts for a reaction until `stop` is set.
 
     Raises:
         Fenced: this process must end and be started again. ContractError: an event is newer than this code.
     """
-    trouble = Trouble(report, stop)
+    trouble = Outage(report, stop)
 
     def told(what: str, details: Mapping[str, Any]) -> None:
         if what == "reacting":
@@ -40,7 +40,7 @@ def act(app: App, name: str, settings: KafkaSettings, stop: threading.Event, rep
 
     while not stop.is_set():
         try:
-            Reacting(app, name, settings, stop=stop, report=told).run(trouble.told)
+            ReactionRunner(app, name, settings, stop=stop, report=told).run(trouble.told)
         except Fenced:
             raise
         except InfrastructureError as error:
@@ -58,7 +58,7 @@ def decide(
     Raises:
         Fenced: this process must end and be started again. ConfigurationError: starting again would not help.
     """
-    trouble = Trouble(report, stop)
+    trouble = Outage(report, stop)
 
     served = False
 
@@ -74,8 +74,8 @@ def decide(
     while not stop.is_set():
         served = False
         try:
-            with closing(Workshop(settings, archive=past)) as workshop:
-                Worker(app, category, workshop, stop=stop, report=told).run()
+            with closing(KafkaClientSupplier(settings, archive=past)) as supplier:
+                Worker(app, category, supplier, stop=stop, report=told).run()
         except Fenced:
             raise
         except InfrastructureError as error:
@@ -93,7 +93,7 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
     except ModuleNotFoundError as error:
         why = f"processes need Faust, which routes their events ({error}): pip install 'leftfold[faust]'"
         raise ConfigurationError(why) from error
-    trouble = Trouble(report, stop)
+    trouble = Outage(report, stop)
 
     def told(what: str, details: Mapping[str, Any]) -> None:
         if what == "routing":
@@ -102,7 +102,7 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
 
     while not stop.is_set():
         try:
-            with Cluster(settings) as cluster:
+            with ClusterAdmin(settings) as cluster:
                 count, most = cluster.partitions(names.commands(process)), _most(cluster, process)
             route(
                 app,
@@ -111,14 +111,14 @@ def route_events(app: App, process: str, settings: KafkaSettings, stop: threadin
                 count,
                 stop,
                 told,
-                passed_over=partial(passed_over, settings, process),
+                passed_over=partial(skipped_letters, settings, process),
                 max_bytes=most,
             )
         except InfrastructureError as error:
             trouble.met(error)
 
 
-def _most(cluster: Cluster, process: str) -> int:
+def _most(cluster: ClusterAdmin, process: str) -> int:
     """What a batch of records may weigh where the router writes."""
     try:
         return cluster.max_batch_bytes([names.commands(process), names.dead(process)])

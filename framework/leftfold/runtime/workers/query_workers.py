@@ -13,12 +13,12 @@ from typing import Any
 
 from leftfold.engine.rebuild.rebuilder import RebuildOptions
 from leftfold.engine.rebuild.refresh import Refresh
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogHole
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LeftfoldError, LogGap
 from leftfold.model.computed_views import QueryView, TableView
 from leftfold.model.view import View
 from leftfold.ports.protocols import ViewStore
 from leftfold.runtime.connect import kafka_settings, open_bulk, redis_settings, ring
-from leftfold.runtime.lifecycle import Trouble
+from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import Report
 from leftfold.runtime.project import local_settings
 from leftfold.runtime.rebuilding import Rebuilding, cores_of, spark_settings
@@ -32,7 +32,7 @@ _LOOK_SECONDS = 5.0
 """How often a stream looks whether its view was rebuilt from the topics that are there."""
 
 
-class ViewStream(threading.Thread):
+class QueryViewThread(threading.Thread):
     """Keeps one view until `stop` is set.
 
     `error` is a definition that is wrong, which ends the process. `hole` is what an archive has and a stream cannot
@@ -53,9 +53,9 @@ class ViewStream(threading.Thread):
         super().__init__(name=view.name, daemon=True)
         self._session, self.view, self._shuffles, self._keep = session, view, shuffles, keep
         self._archive, self._stop_, self._report = archive, stop, report
-        self._trouble, self._foreign = Trouble(report, stop), ""
+        self._trouble, self._foreign = Outage(report, stop), ""
         self.error: ConfigurationError | None = None
-        self.hole: LogHole | None = None
+        self.hole: LogGap | None = None
 
     def run(self) -> None:
         """Runs the stream again and again."""
@@ -67,7 +67,7 @@ class ViewStream(threading.Thread):
                 self._stand_by()
             except ConfigurationError as error:
                 self.error = error
-            except LogHole as error:
+            except LogGap as error:
                 if self._archive:
                     self.hole = error
                     return
@@ -115,7 +115,7 @@ class ViewStream(threading.Thread):
                 live = store.registry(self.view.name).live_of(self.view.hash)
                 if live is None:
                     return
-                tokens = {bucket: mark.token for bucket, mark in store.marks(live).items()}
+                tokens = {bucket: mark.token for bucket, mark in store.checkpoints(live).items()}
                 if tokens != seen:
                     seen, since = tokens, time.monotonic()
         except LeftfoldError:
@@ -171,9 +171,9 @@ class _Keeping:
         self._cores, self._keep = cores_of("spark", None), max(_KEEP, every)
         self._work = Rebuilding(None, None, RebuildOptions(keep=self._keep, cores=self._cores), archive)
         self._work.use(session, lambda told: report("events passed over", {"why": told}))
-        self._streams: list[ViewStream] = []
+        self._streams: list[QueryViewThread] = []
         self._views: list[TableView[Any, Any]] = []
-        self._trouble, self._files = Trouble(report, stop), dict[str, object]()
+        self._trouble, self._files = Outage(report, stop), dict[str, object]()
         self._foreign = dict[str, str]()
 
     def add(self, view: View[Any, Any]) -> None:
@@ -189,7 +189,7 @@ class _Keeping:
                 "archive": self._archive,
                 "stop": self._stop,
             }
-            self._streams.append(ViewStream(self._session, view, **options, report=self._report))
+            self._streams.append(QueryViewThread(self._session, view, **options, report=self._report))
         else:
             self._views.append(view)
 

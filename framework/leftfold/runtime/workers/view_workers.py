@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from leftfold.engine.archive.archived_log import ArchivedReader
-from leftfold.engine.views.projector import Tail
-from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LogHole
-from leftfold.kafka.administration.cluster import Cluster
+from leftfold.engine.views.projector import Projector
+from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, LogGap
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
@@ -19,7 +19,7 @@ from leftfold.ports.bulk import OpenArchive
 from leftfold.ports.protocols import LogReader
 from leftfold.redis import RedisSettings, RedisViewStore, refuse_eviction
 from leftfold.runtime.connect import open_archive, open_bulk, open_reader, redis_settings, ring
-from leftfold.runtime.lifecycle import Trouble
+from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import Report
 from leftfold.runtime.rebuilding import spark_settings
 
@@ -41,7 +41,7 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
         from leftfold.faust.streams import streams_of
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"streams need Faust ({error}): pip install 'leftfold[faust]'") from error
-    stream, trouble = app.stream(name), Trouble(report, stop)
+    stream, trouble = app.stream(name), Outage(report, stop)
     redis = redis_settings() if stream.views else None
 
     def told(what: str, details: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
         try:
             if redis:
                 ring("leftfold.redis").refuse_eviction(redis)
-            with Cluster(settings) as cluster:
+            with ClusterAdmin(settings) as cluster:
                 streams = streams_of(app, stream, settings.aiokafka(), store, cluster.partitions, report=told)
             streams.run(stop)
         except Fenced:
@@ -79,7 +79,8 @@ def follow(
     """Keeps views at the end of the log until `stop` is set.
 
     Args:
-        options: of the Tail. Its member's name must be the same after a restart, or the buckets of its own ghost would
+        options: of the Projector. Its member's name must be the same after a restart, or the buckets of its own ghost
+        would
             stand still until that is taken for dead.
         archive: where events are that the topic has lost; '' = nowhere.
 
@@ -87,7 +88,7 @@ def follow(
         Fenced: this process must end and be started again.
         ConfigurationError: Redis evicts keys.
     """
-    trouble, started = Trouble(report, stop), set[str]()
+    trouble, started = Outage(report, stop), set[str]()
     while not stop.is_set():
         try:
             _follow(views, kafka, redis, stop, trouble, open_archive(archive), {**options, "started": started})
@@ -102,7 +103,7 @@ def _follow(
     kafka: KafkaSettings,
     redis: RedisSettings,
     stop: threading.Event,
-    trouble: Trouble,
+    trouble: Outage,
     past: OpenArchive | None,
     options: Mapping[str, Any],
 ) -> None:
@@ -115,7 +116,7 @@ def _follow(
     refuse_eviction(redis)
     store = RedisViewStore(redis)
     try:
-        tail = Tail(views, open_log, store, report=trouble.report, **options)
+        tail = Projector(views, open_log, store, report=trouble.report, **options)
         told = False
         while not stop.is_set():
             tail.step()
@@ -153,7 +154,7 @@ def stream(
     session, streaming = ring("leftfold.spark.core.session"), ring("leftfold.spark.streaming.projection")
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
     with session.spark_session(_settings()) as spark:
-        ports, trouble = _ports(kafka, redis, archive), Trouble(report, stop)
+        ports, trouble = _ports(kafka, redis, archive), Outage(report, stop)
         told = {name: value for name, value in options.items() if name != "folds"}
         folds, started = options.get("folds", {}), set[str]()
 
@@ -175,7 +176,7 @@ def _follow_on_spark(
     made: Callable[[View[Any, Any]], ViewStream],
     views: Sequence[View[Any, Any]],
     stop: threading.Event,
-    trouble: Trouble,
+    trouble: Outage,
 ) -> None:
     streams: list[ViewStream] = []
     holes: dict[str, str] = {}
@@ -194,7 +195,7 @@ def _step(one: ViewStream, holes: dict[str, str], report: Report) -> None:
     """One step; a view that needs what is gone from its topics stands still, and the others go on."""
     try:
         one.step(0.1)
-    except LogHole as error:
+    except LogGap as error:
         # Told once, and again when it is another hole.
         if holes.get(one.view.name) != str(error):
             report("view stopped", {"view": one.view.name, "why": str(error)})

@@ -15,15 +15,15 @@ from pyspark.sql import SparkSession
 
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import PassRunner
-from leftfold.engine.rebuild.sorted_fold import Item
-from leftfold.engine.rebuild.tasks import BulkJob, BulkPass, Passed, Tell, tuned_gc
+from leftfold.engine.rebuild.sorted_fold import KeyedUpdate
+from leftfold.engine.rebuild.tasks import BulkJob, BulkPass, PassResult, ProgressCallback, tuned_gc
 from leftfold.errors import LeftfoldError
 from leftfold.ports.bulk import BucketResult
 from leftfold.spark.core.task_io import (
     ITEM,
     Address,
     Batches,
-    Teller,
+    ProgressReporter,
     cause_of,
     item_batch,
     items_in,
@@ -64,7 +64,7 @@ def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address:
         tuned_gc()
         numbers = [int(n) for batch in batches for n in batch.column(0).to_pylist() if n is not None]
         parts = [part for number in numbers for part in tasks[number]]
-        with closing(Teller(address)) as tell:
+        with closing(ProgressReporter(address)) as tell:
             rows = chain.from_iterable(_rows(passed, count) for passed in whole.read(parts, tell))
             while chunk := list(islice(rows, _MANY)):
                 columns = zip(zip(*chunk, strict=True), _SCHEMA, strict=True)
@@ -87,7 +87,7 @@ def pass_lines(spark: SparkSession, whole: BulkPass, plan: RebuildPlan, address:
     return [row.line for row in folded.collect()]
 
 
-def _rows(passed: Passed, slots: int) -> Sequence[tuple[Any, ...]]:
+def _rows(passed: PassResult, slots: int) -> Sequence[tuple[Any, ...]]:
     """Items on their way to the tasks that fold their buckets, or a line that is only carried along."""
     job = passed.job
     if passed.result is not None:
@@ -103,7 +103,7 @@ def _folded(whole: BulkPass, rows: Iterator[tuple[Any, ...]]) -> Iterator[str]:
             yield f"{job} {first[3]}"
             first = next(items, None)  # type: ignore[arg-type]  # the end
         if first is not None:
-            found = (Item._make(row[2:]) for row in _chained(first, items))
+            found = (KeyedUpdate._make(row[2:]) for row in _chained(first, items))
             yield from (f"{job} {line}" for line in lines_of(lambda found=found, job=job: whole.fold(job, found)))  # type: ignore[misc]
 
 
@@ -115,10 +115,10 @@ def _chained(first: tuple[Any, ...], rest: Iterator[tuple[Any, ...]]) -> Iterato
 """About how many events one task sorts and folds, where there are enough buckets."""
 
 
-def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]:
+def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]:
     """A Runner on a session; the master decides where tasks run."""
 
-    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         tasks = _streams if plan.stream_keyed else _sorted
         with listening(spark, tell) as address, tagged(spark.sparkContext):
             try:
@@ -134,7 +134,7 @@ def spark_runner(spark: SparkSession) -> Callable[[BulkJob, RebuildPlan, Tell], 
 def spark_pass_runner(spark: SparkSession) -> PassRunner:
     """A PassRunner on a session."""
 
-    def run(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: Tell) -> list[list[BucketResult]]:
+    def run(jobs: Sequence[BulkJob], plan: RebuildPlan, tell: ProgressCallback) -> list[list[BucketResult]]:
         with listening(spark, tell) as address, tagged(spark.sparkContext):
             try:
                 return results_of_pass(pass_lines(spark, BulkPass(tuple(jobs)), plan, address), len(jobs))
@@ -169,7 +169,7 @@ def _streams(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addr
     def fold(numbers: Iterable[int]) -> Iterator[str]:
         tuned_gc()
         parts = [part for number in numbers for part in tasks[number]]
-        with closing(Teller(address)) as tell:
+        with closing(ProgressReporter(address)) as tell:
             yield from lines_of(lambda: job.fold_streams(parts, tell))
 
     count = len(tasks)
@@ -183,7 +183,7 @@ def _sorted(spark: SparkSession, job: BulkJob, plan: RebuildPlan, address: Addre
     def emit(batches: Batches) -> Batches:
         tuned_gc()
         parts = [part for number in _numbers(batches) for part in tasks[number]]
-        with closing(Teller(address)) as tell:
+        with closing(ProgressReporter(address)) as tell:
             items = iter(job.read_items(parts, tell))
             while chunk := list(islice(items, _MANY)):
                 yield item_batch(chunk)

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from leftfold.engine.archive.gaps import beginning, hole, out_of_reach, unreachable
-from leftfold.engine.streaming.microbatch import BatchCourse
-from leftfold.errors import InfrastructureError, LogHole
+from leftfold.engine.archive.gaps import beginning, log_gap, out_of_reach, unreachable
+from leftfold.engine.streaming.microbatch import MicroBatchDriver
+from leftfold.errors import InfrastructureError, LogGap
 from leftfold.model.position import Position
 from leftfold.ports.flush import Phase
 
@@ -25,12 +25,12 @@ def check_start(spark: SparkSession, topic: str, kafka: Mapping[str, str]) -> in
     """Checks that a topic still holds its first records; returns how many partitions it has.
 
     Raises:
-        LogHole: it does not.
+        LogGap: it does not.
         InfrastructureError: nobody answers.
     """
     starts = topic_starts(spark, [topic], kafka)
     for gone in unreachable(starts, Position()):
-        raise hole(*gone)
+        raise log_gap(*gone)
     return len(starts.offsets[topic])
 
 
@@ -93,23 +93,23 @@ class Reach:
         """Checks that the topics which a position names can be read on from there.
 
         Raises:
-            LogHole: they begin behind it.
+            LogGap: they begin behind it.
             InfrastructureError: no broker answers.
         """
         if gone := unreachable(topic_starts(self._spark, wanted.offsets.keys(), self._kafka), wanted):
             raise out_of_reach(self._view, gone, self._mend)
 
-    def within(self, courses: Sequence[BatchCourse], report: Report) -> list[BatchCourse]:
+    def within(self, courses: Sequence[MicroBatchDriver], report: Report) -> list[MicroBatchDriver]:
         """The courses that can go on, the live generation's among them; what must be left behind is told.
 
         Raises:
-            LogHole: the live generation, or every one, lies before what the topics hold.
+            LogGap: the live generation, or every one, lies before what the topics hold.
         """
-        found, lost = list[BatchCourse](), list[LogHole]()
+        found, lost = list[MicroBatchDriver](), list[LogGap]()
         for course in courses:
             try:
                 self.check(beginning(course.generation.topics) | course.position())
-            except LogHole as error:
+            except LogGap as error:
                 if course.generation.phase is Phase.LIVE:
                     raise
                 lost.append(error)

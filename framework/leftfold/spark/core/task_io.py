@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 import leftfold.errors
 from leftfold.engine.processing.state_check import PartitionCheck, StateCheck
-from leftfold.engine.rebuild.sorted_fold import Item
+from leftfold.engine.rebuild.sorted_fold import KeyedUpdate
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.errors import InfrastructureError, LeftfoldError, is_interruption
 from leftfold.ports.bulk import BucketResult
@@ -28,7 +28,7 @@ __all__ = [
     "Address",
     "Batches",
     "Misfits",
-    "Teller",
+    "ProgressReporter",
     "cause_of",
     "item_batch",
     "items_in",
@@ -56,16 +56,16 @@ _ITEM_ARROW = pa.schema(_FIELDS)
 _LINE_ARROW = pa.schema([("line", pa.string())])
 
 
-def item_batch(items: Sequence[Item]) -> pa.RecordBatch:
+def item_batch(items: Sequence[KeyedUpdate]) -> pa.RecordBatch:
     """Some items as one batch."""
     columns = zip(zip(*items, strict=True), _ITEM_ARROW, strict=True)
     return pa.RecordBatch.from_arrays([pa.array(c, field.type) for c, field in columns], schema=_ITEM_ARROW)
 
 
-def items_in(batches: Batches) -> Iterator[Item]:
+def items_in(batches: Batches) -> Iterator[KeyedUpdate]:
     """The items in batches, in their order."""
     return (
-        Item._make(row)
+        KeyedUpdate._make(row)
         for batch in batches
         for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
     )
@@ -231,7 +231,7 @@ def listening(spark: SparkSession, tell: Callable[[int], None]) -> Iterator[Addr
                 thread.join(_EVERY)
 
 
-class Teller:
+class ProgressReporter:
     """Sends counts to the driver, five times a second at most, and what is left when it is closed."""
 
     def __init__(self, address: Address) -> None:
@@ -263,7 +263,7 @@ def spark_checks(spark: SparkSession) -> Callable[[StateCheck, Callable[[int], N
 
             def each(batches: Batches) -> Batches:
                 tuned_gc()
-                with closing(Teller(address)) as teller:
+                with closing(ProgressReporter(address)) as teller:
                     for batch in batches:
                         for number in batch.column(0).to_pylist():
                             line = check.run(int(number or 0), teller).to_json()

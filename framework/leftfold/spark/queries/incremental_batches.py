@@ -26,13 +26,13 @@ from leftfold.spark.core.task_io import Misfits
 from leftfold.spark.queries.compute import RowReader
 from leftfold.spark.queries.query_refresh import write_frame
 
-__all__ = ["Checkpoint", "Report", "StreamBatches", "StreamPlaces", "StreamWork", "sweep"]
+__all__ = ["CheckpointDirectory", "Report", "StreamBatches", "StreamPlaces", "StreamWork", "sweep"]
 
 
 _FILES = "references.json"
 
 
-class Checkpoint:
+class CheckpointDirectory:
     """The checkpoints of one generation.
 
     Args:
@@ -174,7 +174,7 @@ class StreamBatches:
         self._show(self.writer)
 
     def _take(self, frame: DataFrame, batch: int) -> None:
-        work, reached = self._work, Checkpoint.reached(self.path, batch)
+        work, reached = self._work, CheckpointDirectory.reached(self.path, batch)
         if self.writer is None:
             job = BulkJob(work.view, self.generation, (), work.places.open_log, work.places.open_sink)
             self.seal(write_frame(frame, job, work.shuffles, self.misfits), batch, reached)
@@ -204,7 +204,7 @@ class StreamBatches:
 
     def _show(self, writer: QueryWriter) -> None:
         """Makes the generation live as soon as no reader could go back in time."""
-        at = covered(self.generation, writer.marks)
+        at = covered(self.generation, writer.checkpoints)
         if self.generation.phase is Phase.LIVE or not at.covers(self._ends):
             return
         view = self._work.view
@@ -223,7 +223,7 @@ class StreamBatches:
         if self.generation.id not in registry.generations:
             raise Fenced(f"generation {self.generation.id} of view {self._work.view.name} was removed by somebody else")
         if live is not None and live.id != self.generation.id:
-            marks = self._store.marks(live)
+            marks = self._store.checkpoints(live)
             if len(marks) == live.buckets and not at.covers(covered(live, marks)):
                 return registry
         return registry.pointed(self.generation, now())

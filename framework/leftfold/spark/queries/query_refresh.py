@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.refresh import ComputedRow, computed_all, write_computed
-from leftfold.engine.rebuild.tasks import BulkJob, Tell, tuned_gc
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, tuned_gc
 from leftfold.errors import ConfigurationError, LeftfoldError
 from leftfold.model.computed_views import TableView
 from leftfold.model.keys import events
@@ -40,14 +40,14 @@ _EVENTS_PER_PART = 500_000
 
 def query_runner(
     spark: SparkSession, warn: Callable[[str], None] = _LOGGER.warning
-) -> Callable[[BulkJob, RebuildPlan, Tell], list[BucketResult]]:
+) -> Callable[[BulkJob, RebuildPlan, ProgressCallback], list[BucketResult]]:
     """A Runner for query views and frame views on a session.
 
     Args:
         warn: called with what was passed over: events with a value that does not fit its column, rows without a key.
     """
 
-    def run(job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def run(job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         view = job.view
         if not isinstance(view, TableView):
             raise ConfigurationError(f"view {view.name} is folded, not computed; rebuild it with the fold's runner")

@@ -26,7 +26,13 @@ from leftfold.ports.flush import Generation, Phase
 from leftfold.spark.core.offsets import Reach, first_offsets
 from leftfold.spark.core.task_io import Misfits, cause_of
 from leftfold.spark.queries.compute import compute, own_session, refreshed
-from leftfold.spark.queries.incremental_batches import Checkpoint, Report, StreamBatches, StreamPlaces, StreamWork
+from leftfold.spark.queries.incremental_batches import (
+    CheckpointDirectory,
+    Report,
+    StreamBatches,
+    StreamPlaces,
+    StreamWork,
+)
 from leftfold.spark.queries.incremental_batches import sweep as sweep_checkpoints
 from leftfold.spark.tables.columns import EventTable
 from leftfold.spark.tables.frames import KAFKA_OPTIONS, typed
@@ -138,9 +144,9 @@ class QueryStream:
         live = self._places.store.registry(self._view.name).live_of(self._view.hash)
         return other_log(live, ids) if live is not None else ""
 
-    def checkpoint(self, generation: Generation) -> Checkpoint:
+    def checkpoint(self, generation: Generation) -> CheckpointDirectory:
         """Where Spark keeps the sums of a generation."""
-        return Checkpoint(self._places.checkpoints, self._view.name, generation.id)
+        return CheckpointDirectory(self._places.checkpoints, self._view.name, generation.id)
 
     def _fingerprints(self) -> dict[str, str]:
         return {name: file.fingerprint() for name, file in self._view.references.items()}
@@ -161,7 +167,7 @@ class QueryStream:
             remove(store, live)
             return None
         checkpoint = self.checkpoint(live)
-        before = next(iter(writer.marks.values())).token.rpartition(".")[0]
+        before = next(iter(writer.checkpoints.values())).token.rpartition(".")[0]
         found = checkpoint.resumable(before, writer.batch, files)
         if found is None:
             self._report("computed from the start", {"view": view.name, "why": "marks and checkpoint do not agree"})

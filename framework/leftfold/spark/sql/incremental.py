@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from leftfold.spark.sql.rules import AGGREGATES, Node, Part
+from leftfold.spark.sql.rules import AGGREGATES, Part, PlanNode
 from leftfold.spark.sql.statements import CheckedQuery
 
 __all__ = ["Refreshed", "classify"]
@@ -53,7 +53,7 @@ def classify(query: CheckedQuery, events: Collection[str], columns: Collection[s
     return Refreshed(incremental=True, why="one GROUP BY over one table of events", groups=groups)
 
 
-def _groups(plan: Node, events: Collection[str], columns: Collection[str]) -> tuple[str, ...]:
+def _groups(plan: PlanNode, events: Collection[str], columns: Collection[str]) -> tuple[str, ...]:
     if plan.kind != "Aggregate":
         said = _SAID.get(plan.kind)
         raise _Batch(f"it has {said}" if said else "it has no GROUP BY")
@@ -66,13 +66,13 @@ def _groups(plan: Node, events: Collection[str], columns: Collection[str]) -> tu
             raise _Batch(f"{name} is not the same when it is computed piece by piece")
         if distinct:
             raise _Batch(f"it has {name}(DISTINCT ...)")
-    if not isinstance(below, Node):
+    if not isinstance(below, PlanNode):
         raise _Batch("it reads nothing")
     _check_below(below, events)
     return tuple(_shown(group, _many(results), columns) for group in _many(grouping))
 
 
-def _check_below(below: Node, events: Collection[str]) -> None:
+def _check_below(below: PlanNode, events: Collection[str]) -> None:
     read = [node.words(0)[0].lower() for node in below.walk() if node.kind == "UnresolvedRelation"]
     streams = [name for name in read if name in events]
     if len(streams) != 1:
@@ -85,10 +85,10 @@ def _check_below(below: Node, events: Collection[str]) -> None:
             _check_join(node, events)
 
 
-def _check_join(join: Node, events: Collection[str]) -> None:
+def _check_join(join: PlanNode, events: Collection[str]) -> None:
     left, right, kind, *_ = join.parts
-    how = kind.parts[0] if isinstance(kind, Node) and kind.kind == "UsingJoin" else kind
-    name = how.kind if isinstance(how, Node) else ""
+    how = kind.parts[0] if isinstance(kind, PlanNode) and kind.kind == "UsingJoin" else kind
+    name = how.kind if isinstance(how, PlanNode) else ""
     streamed = {"LeftOuter": left, "RightOuter": right}
     if name == "Inner" or (name in streamed and _reads(streamed[name], events)):
         return
@@ -96,7 +96,7 @@ def _check_join(join: Node, events: Collection[str]) -> None:
 
 
 def _reads(part: Part, events: Collection[str]) -> bool:
-    nodes = part.walk() if isinstance(part, Node) else ()
+    nodes = part.walk() if isinstance(part, PlanNode) else ()
     return any(node.kind == "UnresolvedRelation" and node.words(0)[0].lower() in events for node in nodes)
 
 
@@ -107,7 +107,7 @@ def _functions(part: Part) -> Iterator[tuple[str, bool]]:
                 yield node.words(0)[-1].lower(), node.parts[2] is True
 
 
-def _shown(group: Node, results: list[Node], columns: Collection[str]) -> str:
+def _shown(group: PlanNode, results: list[PlanNode], columns: Collection[str]) -> str:
     """The column of the result that shows what a group is made by; a name means a column before it means an alias."""
     if group.kind == "UnresolvedOrdinal" and isinstance(group.parts[0], int):
         return _name(results[group.parts[0] - 1]) if 0 < group.parts[0] <= len(results) else ""
@@ -123,7 +123,7 @@ def _shown(group: Node, results: list[Node], columns: Collection[str]) -> str:
     raise _Batch(f"its rows do not show {group.text or group.kind}, by which it groups")
 
 
-def _is_edge(result: Node, group: Node, columns: Collection[str]) -> bool:
+def _is_edge(result: PlanNode, group: PlanNode, columns: Collection[str]) -> bool:
     """Whether a column is the start or end of the window that is grouped by, which names it.
 
     That window may be written out again, or be called `window` as Spark calls it, unless a column has that name.
@@ -136,16 +136,16 @@ def _is_edge(result: Node, group: Node, columns: Collection[str]) -> bool:
     return words in (("window", "start"), ("window", "end")) and "window" not in columns
 
 
-def _name(result: Node) -> str:
+def _name(result: PlanNode) -> str:
     if result.kind == "Alias":
         return str(result.parts[1])
     return result.words(0)[-1] if result.kind == "UnresolvedAttribute" else ""
 
 
-def _bare(result: Node) -> Node:
+def _bare(result: PlanNode) -> PlanNode:
     inner = result.parts[0] if result.kind in ("Alias", "UnresolvedAlias") else result
-    return inner if isinstance(inner, Node) else result
+    return inner if isinstance(inner, PlanNode) else result
 
 
-def _many(part: Part) -> list[Node]:
-    return [one for one in (part if isinstance(part, tuple) else (part,)) if isinstance(one, Node)]
+def _many(part: Part) -> list[PlanNode]:
+    return [one for one in (part if isinstance(part, tuple) else (part,)) if isinstance(one, PlanNode)]

@@ -9,14 +9,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leftfold.errors import ConfigurationError
-from leftfold.spark.sql.rules import Node, Part
+from leftfold.spark.sql.rules import Part, PlanNode
 
 __all__ = ["parse"]
 
 _TREE = "org.apache.spark.sql.catalyst.trees.TreeNode"
 
 
-def parse(spark: SparkSession, query: str, where: str) -> Node:
+def parse(spark: SparkSession, query: str, where: str) -> PlanNode:
     """The statement as Spark understands it.
 
     Args:
@@ -53,9 +53,9 @@ class _Reader:
         self._many = load("scala.collection.Iterable")
         self._query = query
 
-    def node(self, plan: Any) -> Node:
+    def node(self, plan: Any) -> PlanNode:
         found = self._part(plan)
-        if not isinstance(found, Node):
+        if not isinstance(found, PlanNode):
             raise TypeError(f"{plan} is no plan")
         return found
 
@@ -63,11 +63,11 @@ class _Reader:
         if not isinstance(thing, JavaObject):
             return thing.hex() if isinstance(thing, bytes | bytearray) else thing
         if self._tree.isInstance(thing):
-            return Node(_kind(thing), self._elements(thing), text=self._text(thing))
+            return PlanNode(_kind(thing), self._elements(thing), text=self._text(thing))
         if self._many.isInstance(thing):
             return self._items(thing)
         if self._product.isInstance(thing):
-            return Node(_kind(thing), self._elements(thing), judged=False)
+            return PlanNode(_kind(thing), self._elements(thing), judged=False)
         return str(thing.toString())
 
     def _elements(self, thing: Any) -> tuple[Part, ...]:

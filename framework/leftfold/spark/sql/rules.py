@@ -17,8 +17,8 @@ __all__ = [
     "FUNCTIONS",
     "GENERATORS",
     "KINDS",
-    "Node",
     "Part",
+    "PlanNode",
 ]
 
 
@@ -135,11 +135,11 @@ BARE_WORDS = _words(
 """Words that Spark takes for functions although they have no parentheses, unless a column has their name."""
 
 
-Part: TypeAlias = "Node | tuple[Part, ...] | str | int | float | bool | None"
+Part: TypeAlias = "PlanNode | tuple[Part, ...] | str | int | float | bool | None"
 
 
 @dataclass(frozen=True)
-class Node:
+class PlanNode:
     """An operator or expression of a plan, or a value with parts inside one.
 
     Two nodes are equal when they say the same, wherever they stand in the statement.
@@ -154,12 +154,12 @@ class Node:
     judged: bool = True
     text: str = field(default="", compare=False)
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[PlanNode]:
         """This node and all nodes inside it, from the outside in; a tree may be deeper than Python's stack."""
         waiting: list[Part] = [self]
         while waiting:
             part = waiting.pop()
-            if isinstance(part, Node):
+            if isinstance(part, PlanNode):
                 yield part
                 waiting.extend(reversed(part.parts))
             elif isinstance(part, tuple):

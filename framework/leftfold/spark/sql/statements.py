@@ -15,7 +15,7 @@ from leftfold.spark.sql.rules import (
     FUNCTIONS,
     GENERATORS,
     KINDS,
-    Node,
+    PlanNode,
 )
 
 __all__ = ["QUESTION", "VIEW", "CheckedQuery", "Rules", "check"]
@@ -54,12 +54,12 @@ class CheckedQuery:
             in lower case; None = all columns (`*`).
     """
 
-    plan: Node
+    plan: PlanNode
     tables: tuple[str, ...]
     columns: frozenset[str] | None
 
 
-def check(plan: Node, tables: Collection[str], where: str, rules: Rules = VIEW) -> CheckedQuery:
+def check(plan: PlanNode, tables: Collection[str], where: str, rules: Rules = VIEW) -> CheckedQuery:
     """The statement, if everything in it is allowed.
 
     Args:
@@ -86,7 +86,7 @@ def check(plan: Node, tables: Collection[str], where: str, rules: Rules = VIEW) 
     return CheckedQuery(plan, read, _columns(nodes))
 
 
-def _tables(nodes: list[Node], known: Mapping[str, str], ours: Collection[str], where: str) -> tuple[str, ...]:
+def _tables(nodes: list[PlanNode], known: Mapping[str, str], ours: Collection[str], where: str) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for node in nodes:
         if node.kind != "UnresolvedRelation":
@@ -100,13 +100,13 @@ def _tables(nodes: list[Node], known: Mapping[str, str], ours: Collection[str], 
     return tuple(found)
 
 
-def _with_names(node: Node) -> list[str]:
+def _with_names(node: PlanNode) -> list[str]:
     ctes = node.parts[1]
-    found = [cte.parts[0] for cte in ctes if isinstance(cte, Node)] if isinstance(ctes, tuple) else []
+    found = [cte.parts[0] for cte in ctes if isinstance(cte, PlanNode)] if isinstance(ctes, tuple) else []
     return [name.lower() for name in found if isinstance(name, str)]
 
 
-def _columns(nodes: list[Node]) -> frozenset[str] | None:
+def _columns(nodes: list[PlanNode]) -> frozenset[str] | None:
     if any(node.kind == "UnresolvedStar" for node in nodes):
         return None
     if any(_kind_of(node.parts[2]) in ("UsingJoin", "NaturalJoin") for node in nodes if node.kind == "Join"):
@@ -114,7 +114,7 @@ def _columns(nodes: list[Node]) -> frozenset[str] | None:
     return frozenset(word.lower() for node in nodes if node.kind == "UnresolvedAttribute" for word in node.words(0))
 
 
-def _refused(where: str, node: Node, why: str) -> ConfigurationError:
+def _refused(where: str, node: PlanNode, why: str) -> ConfigurationError:
     text = " ".join(node.text.split())
     shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
     return ConfigurationError(f"{where}: {why}: {shown}" if shown else f"{where}: {why}")
@@ -124,30 +124,30 @@ def _named(kind: str) -> str:
     return kind.removeprefix("Unresolved").removesuffix("Command").removesuffix("Statement") or kind
 
 
-def _passes(node: Node, where: str, rules: Rules) -> None:
+def _passes(node: PlanNode, where: str, rules: Rules) -> None:
     pass
 
 
-def _function(node: Node, where: str, rules: Rules) -> None:
+def _function(node: PlanNode, where: str, rules: Rules) -> None:
     name = ".".join(node.words(0))
     if name.lower() not in rules.functions:
         raise _refused(where, node, f"the function {name} is not allowed in {rules.what}")
 
 
-def _series(node: Node, where: str, rules: Rules) -> None:
+def _series(node: PlanNode, where: str, rules: Rules) -> None:
     name = ".".join(node.words(0))
     if name.lower() not in rules.series:
         raise _refused(where, node, f"the function {name} is no table of {rules.what}")
 
 
-def _generator(node: Node, where: str, rules: Rules) -> None:
+def _generator(node: PlanNode, where: str, rules: Rules) -> None:
     identifier = node.parts[0]
-    name = str(identifier.parts[0]) if isinstance(identifier, Node) else str(identifier)
+    name = str(identifier.parts[0]) if isinstance(identifier, PlanNode) else str(identifier)
     if name.lower() not in GENERATORS:
         raise _refused(where, node, f"the function {name} is not allowed in LATERAL VIEW")
 
 
-def _attribute(node: Node, where: str, rules: Rules) -> None:
+def _attribute(node: PlanNode, where: str, rules: Rules) -> None:
     words = node.words(0)
     if len(words) == 1 and words[0].lower() in BARE_WORDS:
         raise _refused(
@@ -155,36 +155,36 @@ def _attribute(node: Node, where: str, rules: Rules) -> None:
         )
 
 
-def _literal(node: Node, where: str, rules: Rules) -> None:
+def _literal(node: PlanNode, where: str, rules: Rules) -> None:
     typed = node.text.partition("'")[2].rpartition("'")[0]
     for text in (node.parts[0], typed):
         if isinstance(text, str) and CLOCKS.fullmatch(text):
             raise _refused(where, node, f"{text!r} may mean the present time, and that differs each time")
 
 
-def _with(node: Node, where: str, rules: Rules) -> None:
+def _with(node: PlanNode, where: str, rules: Rules) -> None:
     if node.parts[2] is True:
         raise _refused(where, node, "WITH RECURSIVE is not allowed here")
 
 
-def _limit(node: Node, where: str, rules: Rules) -> None:
+def _limit(node: PlanNode, where: str, rules: Rules) -> None:
     local = node.parts[1]
-    below = local.parts[1] if isinstance(local, Node) and local.kind == "LocalLimit" else None
+    below = local.parts[1] if isinstance(local, PlanNode) and local.kind == "LocalLimit" else None
     if _kind_of(below) != "Sort":
         raise _refused(where, node, "LIMIT (or TABLESAMPLE) without ORDER BY gives other rows each time")
 
 
-def _join(node: Node, where: str, rules: Rules) -> None:
+def _join(node: PlanNode, where: str, rules: Rules) -> None:
     kind, condition = _kind_of(node.parts[2]), _kind_of(node.parts[3])
     if condition == "None" and kind not in ("UsingJoin", "NaturalJoin"):
         raise _refused(where, node, "a join without ON pairs every row with every other; write JOIN ... ON ...")
 
 
 def _kind_of(part: object) -> str:
-    return part.kind if isinstance(part, Node) else ""
+    return part.kind if isinstance(part, PlanNode) else ""
 
 
-_Rule = Callable[[Node, str, Rules], None]
+_Rule = Callable[[PlanNode, str, Rules], None]
 _NAMED: Mapping[str, _Rule] = {
     "UnresolvedFunction": _function,
     "UnresolvedGenerator": _generator,

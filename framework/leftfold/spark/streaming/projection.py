@@ -13,10 +13,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from leftfold.engine.archive.gaps import beginning
-from leftfold.engine.streaming.microbatch import BatchCourse, Course, OutOfStep
-from leftfold.engine.streaming.microbatch_task import BatchJob
+from leftfold.engine.streaming.microbatch import GenerationLifecycle, MicroBatchDriver, OutOfStep
+from leftfold.engine.streaming.microbatch_task import MicroBatchTask
 from leftfold.engine.views.projection_writer import MAX_PARKED
-from leftfold.errors import ContractError, LogHole
+from leftfold.errors import ContractError, LogGap
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenBulkLog
 from leftfold.ports.flush import Generation
@@ -91,7 +91,7 @@ class ViewStream:
         trigger: float = 0.0,
         most: int = 200_000,
         look: float = 0.25,
-        job: type[BatchJob] = BatchJob,
+        job: type[MicroBatchTask] = MicroBatchTask,
         max_parked: int = MAX_PARKED,
         fold: str = "",
         started: set[str] | None = None,
@@ -104,7 +104,7 @@ class ViewStream:
         self._store, self._log = ports.open_store(), ports.open_reader()
         mend = _MEND.format(view=view.name, archive=shlex.quote(ports.archive))
         self._reach = Reach(spark, ports.kafka, view.name, mend)
-        self._course = Course(
+        self._course = GenerationLifecycle(
             view,
             self._store,
             self._log,
@@ -122,7 +122,7 @@ class ViewStream:
         """Looks at the run and at the registry, and begins anew where need be; waits for so long when all is well.
 
         Raises:
-            LogHole: topics no longer hold what the view must fold next, and Spark reads no archive; called again, it
+            LogGap: topics no longer hold what the view must fold next, and Spark reads no archive; called again, it
                 looks every five seconds whether somebody has rebuilt the view.
             InfrastructureError: the log, the store or Spark is not there; call it again later.
         """
@@ -144,7 +144,7 @@ class ViewStream:
             self._report("view stopped", {"view": self.view.name, "why": str(error)})
             self._end()
             self.stopped = str(error)
-        except LogHole:
+        except LogGap:
             self._end()
             self._pause = time.monotonic() + _HOLE_SECONDS
             raise
@@ -164,25 +164,25 @@ class ViewStream:
         self._end()
         run, courses = secrets.token_hex(6), []
         for generation in found.values():
-            marks = self._course.marks(generation)
-            if marks is not None:
-                courses.append(self._course_of(generation, marks, run))
+            checkpoints = self._course.checkpoints(generation)
+            if checkpoints is not None:
+                courses.append(self._course_of(generation, checkpoints, run))
         self._followed = {course.generation.id: course.generation for course in courses}
         courses = self._reach.within(courses, self._report)
         if courses:
             for course in courses:
-                self._course.reached(course.generation, course.marks)
+                self._course.reached(course.generation, course.checkpoints)
             self._run = BatchQuery(self._spark, courses, self._store, self._options, self._reached)
             generations = ", ".join(course.generation.id for course in courses)
             told = {"view": self.view.name, "generations": generations, "run": run}
             self._report("streaming", told)
 
-    def _course_of(self, generation: Generation, marks: Mapping[int, Any], run: str) -> BatchCourse:
+    def _course_of(self, generation: Generation, checkpoints: Mapping[int, Any], run: str) -> MicroBatchDriver:
         ports = self._ports
-        return BatchCourse(
+        return MicroBatchDriver(
             self.view,
             generation,
-            marks,
+            checkpoints,
             run,
             open_store=ports.open_store,
             open_log=ports.open_log,
@@ -190,8 +190,8 @@ class ViewStream:
             max_parked=self._max_parked,
         )
 
-    def _reached(self, course: BatchCourse) -> None:
-        self._course.reached(course.generation, course.marks)
+    def _reached(self, course: MicroBatchDriver) -> None:
+        self._course.reached(course.generation, course.checkpoints)
 
     def _end(self) -> None:
         run, self._run, self._followed = self._run, None, {}

@@ -19,8 +19,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from leftfold.engine.rebuild.tasks import tuned_gc
-from leftfold.engine.streaming.microbatch import BatchCourse
-from leftfold.engine.streaming.microbatch_task import BatchJob, BatchResult
+from leftfold.engine.streaming.microbatch import MicroBatchDriver
+from leftfold.engine.streaming.microbatch_task import BatchResult, MicroBatchTask
 from leftfold.model.position import Position
 from leftfold.ports.protocols import RawRecord, ViewStore
 from leftfold.spark.core.task_io import ITEM, Batches, cause_of, item_batch, items_in, line_batches
@@ -33,7 +33,7 @@ _HEADERS = ("ce_type", "ce_time", "ce_sequence", "ce_decision")
 """What a fold looks at; the other headers stay in the JVM."""
 
 
-def run_batch(batch: DataFrame, job: BatchJob) -> list[BatchResult]:
+def run_batch(batch: DataFrame, job: MicroBatchTask) -> list[BatchResult]:
     """What the tasks of a batch say of the buckets that they touched."""
     read = batch.select("topic", "partition", "offset", "key", "value", _headers().alias("headers"))
     together = batch.sparkSession.sparkContext.defaultParallelism
@@ -57,7 +57,7 @@ def _headers() -> Column:
     return f.filter("headers", lambda header: header["key"].isin(*_HEADERS))
 
 
-def _fold_partitions(job: BatchJob) -> Callable[[Batches], Batches]:
+def _fold_partitions(job: MicroBatchTask) -> Callable[[Batches], Batches]:
     def fold(batches: Batches) -> Batches:
         tuned_gc()
         with closing(job.open_store()) as store:
@@ -66,7 +66,7 @@ def _fold_partitions(job: BatchJob) -> Callable[[Batches], Batches]:
     return fold
 
 
-def _emit(job: BatchJob) -> Callable[[Batches], Batches]:
+def _emit(job: MicroBatchTask) -> Callable[[Batches], Batches]:
     def emit(batches: Batches) -> Batches:
         tuned_gc()
         items = job.read_items(_records(batches))
@@ -76,7 +76,7 @@ def _emit(job: BatchJob) -> Callable[[Batches], Batches]:
     return emit
 
 
-def _fold_buckets(job: BatchJob) -> Callable[[Batches], Batches]:
+def _fold_buckets(job: MicroBatchTask) -> Callable[[Batches], Batches]:
     def fold(batches: Batches) -> Batches:
         tuned_gc()
         with closing(job.open_store()) as store:
@@ -138,10 +138,10 @@ class BatchQuery:
     def __init__(
         self,
         spark: SparkSession,
-        courses: Sequence[BatchCourse],
+        courses: Sequence[MicroBatchDriver],
         store: ViewStore,
         options: QueryOptions,
-        told: Callable[[BatchCourse], None] = lambda course: None,
+        told: Callable[[MicroBatchDriver], None] = lambda course: None,
     ) -> None:
         self._courses, self._store, self._options, self._told = tuple(courses), store, options, told
         temporary: Any = spark.sparkContext._temp_dir  # noqa: SLF001  # in a directory of this user alone, as 0700

@@ -53,7 +53,7 @@ def events(spark: SparkSession, app: App, category: str, log: Mapping[str, str] 
             `open_session(SparkSettings(jars=leftfold.local.spark_jars()))`.
 
     Raises:
-        LogHole: the first events are gone from the topic, and no archive has them. Spark fails when they go later.
+        LogGap: the first events are gone from the topic, and no archive has them. Spark fails when they go later.
     """
     topic, (schema, row) = names.events(category), event_rows(app, category)
     if not isinstance(log, Mapping):
@@ -69,7 +69,7 @@ def event_rows(app: App, category: str) -> tuple[pa.Schema, Row]:
     columns = _columns(classes)
 
     def row(record: RawRecord) -> Mapping[str, Any] | None:
-        # A record with the key of marks ends a transaction that a broker forgot; it is no event.
+        # A record with the key of checkpoints ends a transaction that a broker forgot; it is no event.
         found = read_recorded(codec, record) if record.key != MARK else None
         if found is None:
             return None

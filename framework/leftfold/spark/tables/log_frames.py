@@ -17,9 +17,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from leftfold.engine.archive.gaps import check_whole
 from leftfold.engine.rebuild.tasks import tuned_gc
 from leftfold.errors import ContractError
-from leftfold.ports.bulk import BulkLog, OpenBulkLog, Range, raw_all
+from leftfold.ports.bulk import BulkLog, OffsetRange, OpenBulkLog, raw_all
 from leftfold.ports.protocols import RawRecord
-from leftfold.spark.core.task_io import Address, Misfits, Teller
+from leftfold.spark.core.task_io import Address, Misfits, ProgressReporter
 
 __all__ = ["LogSlice", "Row", "log_frame", "table_of", "whole_log"]
 
@@ -59,7 +59,7 @@ P = TypeVar("P", bound=Placed)
 class LogSlice:
     """Ranges of the log for tasks to read, with what makes a reader; everything can be pickled."""
 
-    tasks: tuple[tuple[Range, ...], ...]
+    tasks: tuple[tuple[OffsetRange, ...], ...]
     open_log: OpenBulkLog
 
     def of(self, topic: str) -> LogSlice:
@@ -76,7 +76,7 @@ def whole_log(open_log: OpenBulkLog, topic: str) -> LogSlice:
     """
     with closing(open_log()) as log:
         ends = log.stable_ends([topic]).offsets.get(topic, {})
-        parts = [Range(topic, partition, 0, end) for partition, end in sorted(ends.items()) if end > 0]
+        parts = [OffsetRange(topic, partition, 0, end) for partition, end in sorted(ends.items()) if end > 0]
         check_whole(log, parts)
     return LogSlice(tuple((part,) for part in parts), open_log)
 
@@ -131,7 +131,7 @@ def table_of(
         return _batch([found for record, found in told if _fits(record, found, schema, misfits)], schema)
 
 
-def _records(log: BulkLog, parts: Sequence[Range], tell: Callable[[int], None]) -> Iterator[RawRecord]:
+def _records(log: BulkLog, parts: Sequence[OffsetRange], tell: Callable[[int], None]) -> Iterator[RawRecord]:
     for part in parts:
         for records in log.read(part):
             yield from raw_all(part, records)
@@ -139,7 +139,7 @@ def _records(log: BulkLog, parts: Sequence[Range], tell: Callable[[int], None]) 
 
 
 def _telling(address: Address | None) -> AbstractContextManager[Callable[[int], None]]:
-    return nullcontext(lambda count: None) if address is None else closing(Teller(address))
+    return nullcontext(lambda count: None) if address is None else closing(ProgressReporter(address))
 
 
 def _fits(record: Placed, found: Mapping[str, Any], schema: pa.Schema, misfits: Misfits | None) -> bool:

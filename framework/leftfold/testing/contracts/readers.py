@@ -15,25 +15,25 @@ import pytest
 
 from leftfold.model.position import Position
 from leftfold.model.rows import ordered
-from leftfold.ports.flush import BucketFlush, Generation, Mark, Phase, Registry, RowChange
+from leftfold.ports.flush import BucketFlush, Checkpoint, Generation, Phase, Registry, RowChange
 from leftfold.ports.protocols import ViewStore
 from leftfold.ports.queries import (
     Changed,
     Changes,
     Counting,
     Entries,
-    Glance,
+    GetRow,
+    IndexRange,
     Inspection,
     Listed,
     Matching,
-    Range,
     Registered,
+    RowResult,
     Rows,
-    Seen,
     Standing,
 )
 
-__all__ = ["COLUMNS", "ReadingContract", "changed", "deleted", "flush_of", "mark", "new_generation", "row"]
+__all__ = ["COLUMNS", "ReadingContract", "changed", "checkpoint", "deleted", "flush_of", "new_generation", "row"]
 
 
 COLUMNS = (b"color", b"size")
@@ -53,9 +53,9 @@ def new_generation(buckets: int = 4) -> Generation:
     )
 
 
-def mark(token: str, at: int) -> Mark:
-    """A mark at an offset of one partition."""
-    return Mark(Position.at("shop.events", 0, at), token=token)
+def checkpoint(token: str, at: int) -> Checkpoint:
+    """A checkpoint at an offset of one partition."""
+    return Checkpoint(Position.at("shop.events", 0, at), token=token)
 
 
 def row(key: str, color: bytes = b"red", *, version: int | None = None) -> RowChange:
@@ -76,8 +76,8 @@ def deleted(key: str, color: bytes | None = b"red") -> RowChange:
 def flush_of(
     generation: Generation, bucket: int, expected: str, token: str, *changes: RowChange, at: int = 1
 ) -> BucketFlush:
-    """A flush that moves the mark to an offset and from one token to another."""
-    return BucketFlush(generation, bucket, expected, mark(token, at), COLUMNS, ("color", "size"), changes)
+    """A flush that moves the checkpoint to an offset and from one token to another."""
+    return BucketFlush(generation, bucket, expected, checkpoint(token, at), COLUMNS, ("color", "size"), changes)
 
 
 def _entries(color: bytes) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ class ReadingContract:
     def whole(self, store: ViewStore) -> Generation:
         """A live generation of four buckets."""
         generation = new_generation()
-        assert store.create_marks(generation, {bucket: mark("", 0) for bucket in range(generation.buckets)})
+        assert store.create_marks(generation, {bucket: checkpoint("", 0) for bucket in range(generation.buckets)})
         assert store.change_registry(generation.view, Registry(), Registry().pointed(generation))
         return generation
 
@@ -113,7 +113,7 @@ class ReadingContract:
         texts = {ordered(value): f"k{number}" for number, value in enumerate(VALUES)}
         ends = [None, *(ordered(value) for value in VALUES)]
         ranges = tuple(
-            Range("color", low, high, above, below)
+            IndexRange("color", low, high, above, below)
             for low, high, above, below in itertools.product(ends, ends, (False, True), (False, True))
         )
         found, counts = store.ask(Matching(whole, ranges)), store.ask(Counting(whole, ranges))
@@ -128,19 +128,19 @@ class ReadingContract:
         nameless = row("none")._replace(after=(ordered(None), ordered("S")))
         assert store.flush([flush_of(whole, 0, "", "t", nameless, row("dash", b"-"))])
         none = ordered(None)
-        asked = (Range("color", none, none), Range("color"), Range("size"))
+        asked = (IndexRange("color", none, none), IndexRange("color"), IndexRange("size"))
         assert store.ask(Counting(whole, asked)).totals == (1, 1, 2)
         assert store.ask(Matching(whole, asked[:1])).found[0][0] == ((none, "none"),)
 
     def test_matches_are_cut_in_order_or_backwards(self, store: ViewStore, whole: Generation) -> None:
         rows = [row(f"k{value}", value.encode()) for value in "dbacbe"]
         assert store.flush([flush_of(whole, 2, "", "t", *rows)])
-        first = store.ask(Matching(whole, (Range("color"),), limit=2)).found[0]
-        last = store.ask(Matching(whole, (Range("color", high=ordered("d")),), limit=2, backwards=True)).found[0]
+        first = store.ask(Matching(whole, (IndexRange("color"),), limit=2)).found[0]
+        last = store.ask(Matching(whole, (IndexRange("color", high=ordered("d")),), limit=2, backwards=True)).found[0]
         assert [key for _, key in first[2]] == ["ka", "kb"]
         assert [key for _, key in last[2]] == ["kd", "kc"]
         assert first[0] == last[3] == ()
-        only = store.ask(Matching(whole, (Range("color"),), buckets=(2,))).found[0]
+        only = store.ask(Matching(whole, (IndexRange("color"),), buckets=(2,))).found[0]
         assert set(only) == {2}
 
     def test_asyncio_is_answered_alike(self, store: ViewStore, whole: Generation) -> None:
@@ -153,7 +153,7 @@ class ReadingContract:
                 Rows(whole, ((0, "a"), (1, "x")), buckets)
             )
             assert await store.aask(Listed(whole, 0, "", 9)) == store.ask(Listed(whole, 0, "", 9)) == ["a", "b"]
-            matching, counting = Matching(whole, (Range("color"),)), Counting(whole, (Range("color"),))
+            matching, counting = Matching(whole, (IndexRange("color"),)), Counting(whole, (IndexRange("color"),))
             assert await store.aask(matching) == store.ask(matching)
             assert await store.aask(counting) == store.ask(counting)
             changes = Changes(whole, dict.fromkeys(buckets, ""), 9, backwards=True)
@@ -165,11 +165,11 @@ class ReadingContract:
         self, store: ViewStore, whole: Generation
     ) -> None:
         assert store.flush([flush_of(whole, 0, "", "t", row("a"))])
-        there = Seen(whole.id, True, store.read(whole, [(0, "a")]).rows[0])
+        there = RowResult(whole.id, True, store.read(whole, [(0, "a")]).rows[0])
         assert there.fields is not None
-        assert store.ask(Glance(whole, 0, "a")) == asyncio.run(store.aask(Glance(whole, 0, "a"))) == there
-        assert store.ask(Glance(whole, 0, "b")) == Seen(whole.id, True, None)
-        assert store.ask(Glance(replace(whole, id="other"), 0, "a")) == Seen(whole.id, False, None)
+        assert store.ask(GetRow(whole, 0, "a")) == asyncio.run(store.aask(GetRow(whole, 0, "a"))) == there
+        assert store.ask(GetRow(whole, 0, "b")) == RowResult(whole.id, True, None)
+        assert store.ask(GetRow(replace(whole, id="other"), 0, "a")) == RowResult(whole.id, False, None)
 
     def test_an_index_is_told_entry_by_entry_from_any_of_them_on(self, store: ViewStore, whole: Generation) -> None:
         rows = [row(f"k{number}", value.encode()) for number, value in enumerate((*VALUES, "a", "a"))]
@@ -186,22 +186,26 @@ class ReadingContract:
         red, blue = ("color", ordered("red")), ("color", ordered("blue"))
         fields = store.read(whole, [(0, "a")]).rows[0]
         there = store.ask(Inspection(whole, 0, "a", (red, blue)))
-        assert there == Standing(mark("t", 1), fields, True, frozenset({red}), True)
+        assert there == Standing(checkpoint("t", 1), fields, True, frozenset({red}), True)
         assert asyncio.run(store.aask(Inspection(whole, 0, "a", (red, blue)))) == there
-        nothing = Standing(mark("t", 1), None, False, frozenset(), True)
+        nothing = Standing(checkpoint("t", 1), None, False, frozenset(), True)
         assert store.ask(Inspection(whole, 0, "c", (red, blue))) == nothing
         gone = store.ask(Inspection(replace(whole, id="other"), 0, "a", (red,)))
         assert gone == Standing(None, None, False, frozenset(), False)
 
     def test_marks_are_told_of_buckets_without_rows_asked_for(self, store: ViewStore, whole: Generation) -> None:
         snapshot = store.ask(Rows(whole, (), (0, 3)))
-        assert (snapshot.live, dict(snapshot.marks), snapshot.rows) == (whole.id, {0: mark("", 0), 3: mark("", 0)}, ())
+        assert (snapshot.live, dict(snapshot.checkpoints), snapshot.rows) == (
+            whole.id,
+            {0: checkpoint("", 0), 3: checkpoint("", 0)},
+            (),
+        )
 
     def test_a_change_stream_begins_with_its_mark(self, store: ViewStore) -> None:
         generation = new_generation(buckets=1)
-        assert store.create_marks(generation, {0: mark("", 7)})
+        assert store.create_marks(generation, {0: checkpoint("", 7)})
         (first,) = store.ask(Changes(generation, {0: ""}, 9, backwards=True)).entries[0]
-        assert (first.position, first.keys) == (mark("", 7).position, ())
+        assert (first.position, first.keys) == (checkpoint("", 7).position, ())
 
     def test_a_flush_adds_to_the_streams_of_the_buckets_that_it_changed(
         self, store: ViewStore, whole: Generation
@@ -214,10 +218,10 @@ class ReadingContract:
         recent = store.ask(Changes(whole, begin, 9))
         told = [(entry.position, entry.keys) for entry in recent.entries[0]]
         assert recent.entries[0][0].id == begin[0]
-        assert told[1:] == [(mark("", 3).position, ("a", "%20")), (mark("", 5).position, ("a", "%20"))]
+        assert told[1:] == [(checkpoint("", 3).position, ("a", "%20")), (checkpoint("", 5).position, ("a", "%20"))]
         assert [entry.id for entry in recent.entries[1]] == [begin[1]]
-        assert recent.positions[0] == mark("", 5).position
-        assert recent.positions[1] == mark("", 3).position
+        assert recent.positions[0] == checkpoint("", 5).position
+        assert recent.positions[1] == checkpoint("", 3).position
         assert recent.live == whole.id
         later = store.ask(Changes(whole, {0: recent.entries[0][1].id}, 9)).entries[0]
         assert later == recent.entries[0][1:]
@@ -240,12 +244,12 @@ class ReadingContract:
 
     def test_the_streams_of_a_bulk_load_begin_where_it_was_sealed(self, store: ViewStore) -> None:
         generation = new_generation(buckets=1)
-        assert store.create_marks(generation, {0: Mark(Position(), phase=Phase.BULK)})
+        assert store.create_marks(generation, {0: Checkpoint(Position(), phase=Phase.BULK)})
         seal = getattr(store, "seal", None)
         assert seal is not None, "a store of views can be filled in bulk"
-        seal(generation, {0: mark("", 40)})
+        seal(generation, {0: checkpoint("", 40)})
         (first,) = store.ask(Changes(generation, {0: ""}, 9, backwards=True)).entries[0]
-        assert (first.position, first.keys) == (mark("", 40).position, ())
+        assert (first.position, first.keys) == (checkpoint("", 40).position, ())
 
     def test_a_bucket_that_is_gone_has_no_position(self, store: ViewStore, whole: Generation) -> None:
         store.unlink(whole)
@@ -254,7 +258,7 @@ class ReadingContract:
         assert recent.entries == {0: (), 1: ()}
 
     def test_a_bell_rings_for_the_flush_that_reaches_what_is_wanted(self, store: ViewStore, whole: Generation) -> None:
-        bell = store.listen(whole, mark("", 2).position)
+        bell = store.listen(whole, checkpoint("", 2).position)
         try:
             assert store.flush([flush_of(whole, 0, "", "t1", at=1)])
             assert waited(bell.wait, 0.2) >= 0.2, "it rang too early"
@@ -274,7 +278,7 @@ class ReadingContract:
             bell.close()
 
     def test_a_bell_rings_when_another_generation_goes_live(self, store: ViewStore, whole: Generation) -> None:
-        bell = store.listen(whole, mark("", 99).position)
+        bell = store.listen(whole, checkpoint("", 99).position)
         try:
             now = store.registry(whole.view)
             assert store.change_registry(whole.view, now, now.pointed(replace(whole, id="2-next")))
@@ -284,7 +288,7 @@ class ReadingContract:
 
     def test_asyncio_hears_bells_too(self, store: ViewStore, whole: Generation) -> None:
         async def hear() -> float:
-            bells = [await store.alisten(whole, mark("", 2).position) for _ in range(20)]
+            bells = [await store.alisten(whole, checkpoint("", 2).position) for _ in range(20)]
             try:
                 flush = asyncio.to_thread(store.flush, [flush_of(whole, 0, "", "t1", at=2)])
                 began = time.monotonic()
@@ -308,7 +312,7 @@ def waited(wait: Callable[[float], None], seconds: float) -> float:
     return time.monotonic() - began
 
 
-def _within(range_: Range, text: str) -> bool:
+def _within(range_: IndexRange, text: str) -> bool:
     low, high = range_.low, range_.high
     above = low is None or low < text or (low == text and not range_.above_low)
     return above and (high is None or text < high or (text == high and not range_.below_high))

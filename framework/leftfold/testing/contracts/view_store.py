@@ -18,9 +18,9 @@ from leftfold.testing.contracts.readers import (
     COLUMNS,
     ReadingContract,
     changed,
+    checkpoint,
     deleted,
     flush_of,
-    mark,
     new_generation,
     row,
 )
@@ -38,9 +38,9 @@ class ViewStoreContract(ReadingContract):
 
     @pytest.fixture
     def generation(self, store: ViewStore) -> Generation:
-        """An empty sealed generation of four buckets, with its marks."""
+        """An empty sealed generation of four buckets, with its checkpoints."""
         generation = new_generation()
-        assert store.create_marks(generation, {bucket: mark("", 0) for bucket in range(generation.buckets)})
+        assert store.create_marks(generation, {bucket: checkpoint("", 0) for bucket in range(generation.buckets)})
         return generation
 
     def test_a_view_that_nobody_registered_has_an_empty_registry(self, store: ViewStore) -> None:
@@ -107,37 +107,37 @@ class ViewStoreContract(ReadingContract):
         generation = new_generation(buckets=2).in_phase(Phase.BULK)
         parked = Parked("shop.events", 1, 7, "ValueError: é\r\n\0", waiting=3)
         whole = replace(
-            mark("t", 5),
+            checkpoint("t", 5),
             checksum=(1 << 128) - 1,
             phase=Phase.BULK,
             rows=12,
             parked={"k%20": parked},
             time="2017-01-01T00:00:00Z",
         )
-        assert store.create_marks(generation, {0: whole, 1: mark("", 0)})
-        assert store.marks(generation) == {0: whole, 1: mark("", 0)}
+        assert store.create_marks(generation, {0: whole, 1: checkpoint("", 0)})
+        assert store.checkpoints(generation) == {0: whole, 1: checkpoint("", 0)}
 
     def test_a_mark_that_lost_its_seal_is_none(self, store: ViewStore) -> None:
         generation = new_generation(buckets=2).in_phase(Phase.BULK)
-        assert store.create_marks(generation, {0: replace(mark("", 0), phase=Phase.BULK), 1: mark("", 0)})
-        assert set(store.marks(generation)) == {0, 1}
+        assert store.create_marks(generation, {0: replace(checkpoint("", 0), phase=Phase.BULK), 1: checkpoint("", 0)})
+        assert set(store.checkpoints(generation)) == {0, 1}
         for phase in (Phase.SEALED, Phase.LIVE, Phase.KEPT):
-            assert store.marks(generation.in_phase(phase)) == {1: mark("", 0)}
-            assert store.read(generation.in_phase(phase), [(0, "a"), (1, "b")]).marks == {1: mark("", 0)}
+            assert store.checkpoints(generation.in_phase(phase)) == {1: checkpoint("", 0)}
+            assert store.read(generation.in_phase(phase), [(0, "a"), (1, "b")]).checkpoints == {1: checkpoint("", 0)}
 
     def test_marks_are_created_once(self, store: ViewStore) -> None:
         generation = new_generation(buckets=2)
-        assert store.marks(generation) == {}
-        assert store.create_marks(generation, {1: mark("first", 1)})
-        assert not store.create_marks(generation, {0: mark("second", 0), 1: mark("second", 0)})
-        assert store.marks(generation) == {1: mark("first", 1)}
+        assert store.checkpoints(generation) == {}
+        assert store.create_marks(generation, {1: checkpoint("first", 1)})
+        assert not store.create_marks(generation, {0: checkpoint("second", 0), 1: checkpoint("second", 0)})
+        assert store.checkpoints(generation) == {1: checkpoint("first", 1)}
 
     def test_a_flush_is_visible_whole(self, store: ViewStore, generation: Generation) -> None:
         one = flush_of(generation, 0, "", "t1", row("a", b"1"), row("b", b"2", version=3))
         two = flush_of(generation, 3, "", "t2", row("c", b"3"))
         assert store.flush([one, two])
         snapshot = store.read(generation, [(0, "a"), (3, "c"), (0, "b"), (0, "c")])
-        assert snapshot.marks == {0: mark("t1", 1), 3: mark("t2", 1)}
+        assert snapshot.checkpoints == {0: checkpoint("t1", 1), 3: checkpoint("t2", 1)}
         assert snapshot.rows == (
             {b"color": b"1", b"size": b"S"},
             {b"color": b"3", b"size": b"S"},
@@ -147,7 +147,7 @@ class ViewStoreContract(ReadingContract):
 
     def test_every_mark_moves_touched_or_not(self, store: ViewStore, generation: Generation) -> None:
         assert store.flush([flush_of(generation, bucket, "", f"t{bucket}", at=9) for bucket in range(4)])
-        assert store.marks(generation) == {bucket: mark(f"t{bucket}", 9) for bucket in range(4)}
+        assert store.checkpoints(generation) == {bucket: checkpoint(f"t{bucket}", 9) for bucket in range(4)}
 
     def test_flushes_follow_one_another(self, store: ViewStore, generation: Generation) -> None:
         for number in range(5):
@@ -162,22 +162,22 @@ class ViewStoreContract(ReadingContract):
             flush_of(generation, 0, "", "late", row("c"), deleted("a")),
         ]
         assert not store.flush(late)
-        marks = store.marks(generation)
-        assert [marks[0].token, marks[1].token] == ["mine", ""]
+        checkpoints = store.checkpoints(generation)
+        assert [checkpoints[0].token, checkpoints[1].token] == ["mine", ""]
         assert store.keys(generation, 0, "", 9) == ["a"]
         assert store.keys(generation, 1, "", 9) == []
 
     def test_a_writer_goes_on_after_reading_the_marks_again(self, store: ViewStore, generation: Generation) -> None:
         assert store.flush([flush_of(generation, 0, "", "t1")])
         assert not store.flush([flush_of(generation, 0, "?", "t2", row("a"))])
-        expected = store.marks(generation)[0].token
+        expected = store.checkpoints(generation)[0].token
         assert store.flush([flush_of(generation, 0, expected, "t2", row("a"))])
 
     def test_a_flush_into_a_bucket_without_a_mark_writes_nothing(self, store: ViewStore) -> None:
         generation = new_generation(buckets=2)
-        assert store.create_marks(generation, {0: mark("", 0)})
+        assert store.create_marks(generation, {0: checkpoint("", 0)})
         assert not store.flush([flush_of(generation, 0, "", "t", row("a")), flush_of(generation, 1, "", "t", row("b"))])
-        assert store.marks(generation) == {0: mark("", 0)}
+        assert store.checkpoints(generation) == {0: checkpoint("", 0)}
         assert store.read(generation, [(0, "a"), (1, "b")]).rows == (None, None)
 
     def test_a_flush_lands_when_somebody_asks_or_the_next_one_begins(
@@ -191,7 +191,7 @@ class ViewStoreContract(ReadingContract):
 
     def test_several_generations_are_read_at_once(self, store: ViewStore, generation: Generation) -> None:
         other = new_generation(buckets=1)
-        assert store.create_marks(other, {0: mark("", 0)})
+        assert store.create_marks(other, {0: checkpoint("", 0)})
         assert store.flush([flush_of(generation, 2, "", "t1", row("a", b"1"))])
         assert store.flush([flush_of(other, 0, "", "u1", row("a", b"2"))])
         one, two = store.read_all([(generation, [(2, "a"), (1, "a")]), (other, [(0, "a")])])
@@ -200,10 +200,10 @@ class ViewStoreContract(ReadingContract):
 
     def test_members_of_a_group_see_each_other_until_they_leave(self, store: ViewStore) -> None:
         one, other = f"tails:{uuid4().hex}", f"tails:{uuid4().hex}"
-        assert store.attend([one, other], "b", 60.0) == {one: ("b",), other: ("b",)}
-        assert store.attend([one], "a", 60.0) == {one: ("a", "b")}
-        assert store.attend([one], "b", 0.0) == {one: ("a",)}
-        assert store.attend([other], "c", 60.0) == {other: ("b", "c")}
+        assert store.heartbeat([one, other], "b", 60.0) == {one: ("b",), other: ("b",)}
+        assert store.heartbeat([one], "a", 60.0) == {one: ("a", "b")}
+        assert store.heartbeat([one], "b", 0.0) == {one: ("a",)}
+        assert store.heartbeat([other], "c", 60.0) == {other: ("b", "c")}
 
     def test_nothing_to_flush_is_done(self, store: ViewStore) -> None:
         assert store.flush([])
@@ -280,7 +280,7 @@ class ViewStoreContract(ReadingContract):
 
     def test_a_read_shows_the_marks_of_the_buckets_it_asks_for(self, store: ViewStore, generation: Generation) -> None:
         snapshot = store.read(generation, [(1, "a"), (3, "b"), (1, "c")])
-        assert snapshot.marks == {1: mark("", 0), 3: mark("", 0)}
+        assert snapshot.checkpoints == {1: checkpoint("", 0), 3: checkpoint("", 0)}
         assert snapshot.rows == (None, None, None)
 
     def test_asyncio_reads_the_same(self, store: ViewStore, generation: Generation) -> None:
@@ -293,11 +293,11 @@ class ViewStoreContract(ReadingContract):
         self, store: ViewStore, generation: Generation
     ) -> None:
         twin = replace(generation, id=generation.id + "0")
-        assert store.create_marks(twin, {0: mark("", 0)})
+        assert store.create_marks(twin, {0: checkpoint("", 0)})
         for one in (generation, twin):
             assert store.flush([flush_of(one, 0, "", "t1", *(row(f"r{n}") for n in range(1200)))])
         store.unlink(generation)
-        assert store.marks(generation) == {}
+        assert store.checkpoints(generation) == {}
         assert store.keys(generation, 0, "", 9) == []
         assert store.found(generation, 0, "size", "=S") == []
         assert store.read(generation, [(0, "r1")]).rows == (None,)

@@ -6,6 +6,6 @@
 
 from __future__ import annotations
 
-from leftfold.testing.simulation.schedules import Outcome, Report, Scenario, run, scheduled, shrink, simulate
+from leftfold.testing.simulation.schedules import Report, Scenario, ScheduleResult, run, scheduled, shrink, simulate
 
-__all__ = ["Outcome", "Report", "Scenario", "run", "scheduled", "shrink", "simulate"]
+__all__ = ["Report", "Scenario", "ScheduleResult", "run", "scheduled", "shrink", "simulate"]

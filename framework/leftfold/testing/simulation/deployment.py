@@ -18,15 +18,15 @@ from leftfold.errors import ConfigurationError, DomainError, Fenced, Infrastruct
 from leftfold.kafka.administration import topics
 from leftfold.kafka.client.kafka_client import KafkaClient
 from leftfold.kafka.settings import KafkaSettings
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.kafka.worker.worker import Worker
 from leftfold.model.app import App
 from leftfold.model.messages import Command
-from leftfold.testing.simulation.environment import World
+from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults import Fault, install
 from leftfold.testing.simulation.faults.damage import Operator
 from leftfold.testing.simulation.stand_ins.threads import Event
-from leftfold.testing.simulation.witness import Sent
+from leftfold.testing.simulation.witness import WitnessedCommand
 
 __all__ = ["Deployment", "drawn_load", "has_tails"]
 
@@ -113,7 +113,7 @@ _GIVES_UP = 0.3
 
 
 def has_tails(app: App) -> bool:
-    """Whether tails fold any of its views."""
+    """Whether projectors fold any of its views."""
     return any(view.folded for view in app.views)
 
 
@@ -132,7 +132,7 @@ class Deployment:
 
     def __init__(
         self,
-        world: World,
+        world: SimulatedWorld,
         app: App,
         loads: Sequence[Sequence[Command]],
         *,
@@ -144,7 +144,7 @@ class Deployment:
         pace: float = 0.0,
         attempts: int = 1,
         upgraded: App | None = None,
-        make: Callable[..., Workshop] = Workshop,
+        make: Callable[..., KafkaClientSupplier] = KafkaClientSupplier,
     ) -> None:
         self._world, self.app, self._make, self._same_ids = world, app, make, same_ids
         self._stops: list[Event] = []
@@ -154,7 +154,7 @@ class Deployment:
         self.broken: list[str] = []
         self.ended: list[tuple[str, str]] = []
         self._successors: dict[str, Worker] = {}
-        self.sent: list[Sent] = []
+        self.sent: list[WitnessedCommand] = []
         self._upgraded = upgraded
         self._workers, self._pace = workers, pace
         self._loads = [[(self._sent(c), c) for c in commands] for commands in loads]
@@ -220,9 +220,9 @@ class Deployment:
         """Whether nothing runs any more."""
         return all(task.is_done or task.process.code is not None for p in self._world.processes for task in p.tasks)
 
-    def _sent(self, command: Command) -> Sent:
+    def _sent(self, command: Command) -> WitnessedCommand:
         spec = command.__leftfold__
-        one = Sent([f"c{len(self.sent)}"], str(getattr(command, spec.key)), spec.category)
+        one = WitnessedCommand([f"c{len(self.sent)}"], str(getattr(command, spec.key)), spec.category)
         self.sent.append(one)
         return one
 
@@ -306,7 +306,7 @@ class Deployment:
         if not self.is_stopping:
             process.end(0)
 
-    def _send(self, load: Sequence[tuple[Sent, Command]]) -> None:
+    def _send(self, load: Sequence[tuple[WitnessedCommand, Command]]) -> None:
         """Sends one after the other, each until its outcome is known, or until the client does not care any more."""
         chance = random.Random(self._world.seed)  # nothing secret
         with KafkaClient(self.app.name, SETTINGS) as client:

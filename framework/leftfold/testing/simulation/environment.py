@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from leftfold.testing.simulation.kafka.brokers import Cluster
-from leftfold.testing.simulation.scheduler import Killed, Process, Scheduler, Task
+from leftfold.testing.simulation.scheduler import Killed, Scheduler, SimulatedProcess, Task
 
-__all__ = ["World", "active", "is_simulated"]
+__all__ = ["SimulatedWorld", "active", "is_simulated"]
 
-_active: list[World] = []
+_active: list[SimulatedWorld] = []
 
 
-class World:
+class SimulatedWorld:
     """Everything of one run. Only one world is active at a time.
 
     Args:
@@ -29,13 +29,13 @@ class World:
         self.scheduler = Scheduler(seed)
         self.random = random.Random(seed ^ 0x5EED)  # what the simulated code draws; nothing secret
         self.cluster = Cluster(self.scheduler, brokers)
-        self.processes: list[Process] = []
+        self.processes: list[SimulatedProcess] = []
         self.thread = threading.get_ident()
         self.parts: dict[str, Any] = {}
         """What other parts of the simulation keep here, such as the network of sockets."""
 
     @contextmanager
-    def activated(self) -> Iterator[World]:
+    def activated(self) -> Iterator[SimulatedWorld]:
         """The world in which clients are made within the block."""
         _active.append(self)
         before = sys.unraisablehook
@@ -48,7 +48,7 @@ class World:
             _active.pop()
 
     @property
-    def process(self) -> Process:
+    def process(self) -> SimulatedProcess:
         """Whose code runs."""
         task = self.scheduler.current
         if task is None:
@@ -57,7 +57,7 @@ class World:
 
     def start(self, name: str, function: Callable[[], Any], role: str = "") -> Task:
         """A new process with its first task; one that is started again has the name of the one before."""
-        process = Process(name, self.scheduler, role)
+        process = SimulatedProcess(name, self.scheduler, role)
         self.processes.append(process)
         return self.scheduler.spawn(process, function)
 
@@ -71,7 +71,7 @@ class World:
             process.end(-9)
 
 
-def active() -> World:
+def active() -> SimulatedWorld:
     """The world whose code runs."""
     if not _active:
         raise RuntimeError("no simulated world is active")

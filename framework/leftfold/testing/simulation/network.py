@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from leftfold.testing.simulation.kafka.brokers import LATENCY, Fate
 
 if TYPE_CHECKING:
-    from leftfold.testing.simulation.environment import World
-    from leftfold.testing.simulation.scheduler import Process, Scheduler
+    from leftfold.testing.simulation.environment import SimulatedWorld
+    from leftfold.testing.simulation.scheduler import Scheduler, SimulatedProcess
     from leftfold.testing.simulation.stand_ins.sockets import Socket
 
-__all__ = ["Address", "Connection", "Host", "Link", "Network", "Service", "name_of"]
+__all__ = ["Address", "Host", "Link", "Network", "ServerConnection", "Service", "name_of"]
 
 Address: TypeAlias = tuple[str, int] | str
 """A name and a port, or the path of a socket in the file system."""
@@ -22,7 +22,7 @@ _AGAIN_SECONDS = 0.2
 _Act: TypeAlias = Callable[[], None]
 
 
-class Connection(Protocol):
+class ServerConnection(Protocol):
     """The server's side of one connection."""
 
     is_closed: bool
@@ -37,7 +37,7 @@ class Connection(Protocol):
 class Service(Protocol):
     """A server that takes the bytes of connections and gives bytes back."""
 
-    def open(self, deliver: Callable[[bytes | None], None], /) -> Connection:
+    def open(self, deliver: Callable[[bytes | None], None], /) -> ServerConnection:
         """A new connection; `deliver` sends what is no answer, and None to close it."""
 
 
@@ -86,10 +86,10 @@ class Network:
         latency: seconds for one way, on average.
     """
 
-    def __init__(self, world: World, latency: float = LATENCY) -> None:
+    def __init__(self, world: SimulatedWorld, latency: float = LATENCY) -> None:
         self.scheduler: Scheduler = world.scheduler
         self.hosts: dict[Address, Host] = {}
-        self.fate: Callable[[str, Process], Fate | None] = lambda what, process: None
+        self.fate: Callable[[str, SimulatedProcess], Fate | None] = lambda what, process: None
         self.torn: Callable[[int], int] = lambda size: 0
         self.cut: set[tuple[str, str, str]] = set()
         self.latency = latency
@@ -152,11 +152,11 @@ class Link:
         socket: the client's side, which gets data, the end, or an error.
     """
 
-    def __init__(self, network: Network, process: Process, host: Host, socket: Socket) -> None:
+    def __init__(self, network: Network, process: SimulatedProcess, host: Host, socket: Socket) -> None:
         self._network, self.process, self.host, self._socket = network, process, host, socket
         self._to = _Way(network, lambda: self._passes("to") and not host.is_stopped)
         self._from = _Way(network, lambda: self._passes("from"))
-        self._connection: Connection | None = None
+        self._connection: ServerConnection | None = None
         self._is_lost = False
 
     def connect(self, done: Callable[[bool], None]) -> None:

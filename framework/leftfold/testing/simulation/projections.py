@@ -1,4 +1,6 @@
-"""The read side of a simulated App: tails, rebuilds and readers over one simulated Redis, and a judge of their rows."""
+"""The read side of a simulated App: projectors, rebuilds and readers over one simulated Redis, and a judge of their
+rows.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from leftfold.client.reader import Reader, Views
 from leftfold.engine.rebuild.planner import RebuildPlan
 from leftfold.engine.rebuild.rebuilder import Promotion, Rebuild, RebuildOptions
-from leftfold.engine.rebuild.tasks import BulkJob, Tell, run_here
+from leftfold.engine.rebuild.tasks import BulkJob, ProgressCallback, run_here
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError, StaleViewError, ViewNotBuilt
 from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.kafka.log_reader import KafkaLogReader
@@ -25,9 +27,9 @@ from leftfold.model.keys import NO_ROW
 from leftfold.model.position import Position, Receipt
 from leftfold.model.view import View
 from leftfold.ports.bulk import BucketResult
-from leftfold.redis import BulkSink, RedisSettings, RedisViewStore
+from leftfold.redis import RedisBulkSink, RedisSettings, RedisViewStore
 from leftfold.runtime.workers.view_workers import follow
-from leftfold.testing.simulation.environment import World
+from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.kafka.brokers import BORN, Cluster
 from leftfold.testing.simulation.network import Network
 from leftfold.testing.simulation.redis_server import RedisServer
@@ -81,7 +83,13 @@ class Projections:
     """
 
     def __init__(
-        self, deployment: Deployment, world: World, kafka: KafkaSettings, *, newer: App | None = None, attempts: int = 1
+        self,
+        deployment: Deployment,
+        world: SimulatedWorld,
+        kafka: KafkaSettings,
+        *,
+        newer: App | None = None,
+        attempts: int = 1,
     ) -> None:
         self._attempts = attempts
         self._deployment, self._world, self._kafka, self._newer = deployment, world, kafka, newer
@@ -96,7 +104,7 @@ class Projections:
         self._reads: list[_Read] = []
 
     def begin(self) -> None:
-        """Starts the tails, a reader, and two rebuilds of each view, which may meet."""
+        """Starts the projectors, a reader, and two rebuilds of each view, which may meet."""
         for name in ("tail 1", "tail 2"):
             if self._newer is not None:
                 self._begins[name] = self._world.random.random() * _DEPLOY_SECONDS
@@ -113,7 +121,7 @@ class Projections:
                 self._deployment.keep(name, "rebuild", partial(self._rebuild, view))
 
     def restart(self) -> None:
-        """Starts one more tail."""
+        """Starts one more projector."""
         self._deployment.keep("tail successor", "successor", partial(self._follow, "tail successor"))
 
     def audit(self) -> None:
@@ -184,10 +192,10 @@ class Projections:
         with closing(RedisViewStore(SETTINGS)) as store:
             options = RebuildOptions(cores=1, buckets=_BUCKETS, keep=keep, swap_anyway=anyway, fold=_CODE)
             more: dict[str, Any] = {**self._logs(), "run": run_here if self._attempts == 1 else self._run_beside}
-            result = Rebuild(view, store, open_sink=partial(BulkSink, SETTINGS), options=options, **more).run()
+            result = Rebuild(view, store, open_sink=partial(RedisBulkSink, SETTINGS), options=options, **more).run()
         self._deployment.note("rebuilt", f"{view.name}: {str(result).splitlines()[0]}")
 
-    def _run_beside(self, job: BulkJob, plan: RebuildPlan, tell: Tell) -> list[BucketResult]:
+    def _run_beside(self, job: BulkJob, plan: RebuildPlan, tell: ProgressCallback) -> list[BucketResult]:
         """Runs all tasks several times at once, as Spark does with slow ones; the first results count."""
         done: list[list[BucketResult]] = []
         failed: list[LeftfoldError] = []
@@ -223,7 +231,7 @@ class Projections:
             while scheduler.now <= self._deployment.faults.loses_until or not self._is_newer(view, store):
                 if not self._is_newer(view, store):
                     held = replace(options, hold=True)
-                    Rebuild(view, store, open_sink=partial(BulkSink, SETTINGS), options=held, **self._logs()).run()
+                    Rebuild(view, store, open_sink=partial(RedisBulkSink, SETTINGS), options=held, **self._logs()).run()
                     self._deployment.note("held", view.name)
                     self._promote(view, store, options)
                 scheduler.wait(0.5)
@@ -236,7 +244,7 @@ class Projections:
             try:
                 Promotion(view, store, options=options, **self._logs()).run("held")
             except ViewNotBuilt as error:
-                # Redis has lost it, or nothing was live any more, so that a tail has shown it.
+                # Redis has lost it, or nothing was live any more, so that a projector has shown it.
                 return self._deployment.note("not held", error)
             except ConfigurationError as error:
                 self._deployment.note("not promoted", error)

@@ -9,7 +9,7 @@ from typing import Any
 
 import greenlet
 
-__all__ = ["Killed", "Process", "Scheduler", "Stuck", "Task", "Timer"]
+__all__ = ["Killed", "ScheduledCall", "Scheduler", "SimulatedProcess", "Stuck", "Task"]
 
 JITTER = 2e-5
 """Seconds at most between a reason to go on and going on: who goes on first is the seed's choice."""
@@ -23,7 +23,7 @@ class Stuck(Exception):
     """Something is awaited that can never happen."""
 
 
-class Timer:
+class ScheduledCall:
     """Something that happens at a point in time, unless it is cancelled before."""
 
     __slots__ = ("action",)
@@ -36,7 +36,7 @@ class Timer:
         self.action = None
 
 
-class Process:
+class SimulatedProcess:
     """What is killed, stopped and started as one: tasks that share a memory, with a clock of their own.
 
     Attributes:
@@ -54,7 +54,7 @@ class Process:
         self.is_stopped = False
         self.tasks: list[Task] = []
         self.at_end: list[Callable[[], None]] = []
-        self.strike: Callable[[Process, str], None] | None = None
+        self.strike: Callable[[SimulatedProcess, str], None] | None = None
         self.terminate: Callable[[], None] | None = None
         self._deferred: list[Callable[[], None]] = []
 
@@ -112,7 +112,7 @@ class Process:
 class Task:
     """A thread of a process; it runs only while it holds the baton."""
 
-    def __init__(self, process: Process, function: Callable[[], Any], name: str, scheduler: Scheduler) -> None:
+    def __init__(self, process: SimulatedProcess, function: Callable[[], Any], name: str, scheduler: Scheduler) -> None:
         self.process, self.name = process, name
         self.error: BaseException | None = None
         self.is_done = False
@@ -193,17 +193,17 @@ class Scheduler:
         self.events = 0
         self.current: Task | None = None
         self.hub = greenlet.getcurrent()
-        self._heap: list[tuple[float, int, Timer]] = []
+        self._heap: list[tuple[float, int, ScheduledCall]] = []
         self._number = 0
 
-    def call_later(self, seconds: float, action: Callable[[], None]) -> Timer:
+    def call_later(self, seconds: float, action: Callable[[], None]) -> ScheduledCall:
         """Has something happen in so many seconds, between two tasks."""
-        timer = Timer(action)
+        timer = ScheduledCall(action)
         self._number += 1
         heapq.heappush(self._heap, (self.now + seconds, self._number, timer))
         return timer
 
-    def spawn(self, process: Process, function: Callable[[], Any], name: str = "main") -> Task:
+    def spawn(self, process: SimulatedProcess, function: Callable[[], Any], name: str = "main") -> Task:
         """A new task of a process; it begins soon."""
         task = Task(process, function, name, self)
         process.tasks.append(task)

@@ -10,17 +10,17 @@ from itertools import groupby
 from typing import Any
 
 from leftfold.kafka import reachability as reach
-from leftfold.kafka.worker.clients import Workshop
+from leftfold.kafka.worker.clients import KafkaClientSupplier
 from leftfold.model.app import App
 from leftfold.model.messages import Command
 from leftfold.testing.simulation.deployment import Deployment, drawn_load, has_tails
-from leftfold.testing.simulation.environment import World
+from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults import KINDS, REDIS_KINDS, Fault, draw
 from leftfold.testing.simulation.scheduler import Stuck
 from leftfold.testing.simulation.takeover import PACKAGES, taken_over
 from leftfold.testing.simulation.witness import Check, undecided, violations
 
-__all__ = ["Outcome", "Report", "Scenario", "run", "scheduled", "shrink", "simulate"]
+__all__ = ["Report", "Scenario", "ScheduleResult", "run", "scheduled", "shrink", "simulate"]
 
 LIVENESS_SECONDS = 120.0
 _HORIZON = 15.0
@@ -60,7 +60,7 @@ class Scenario:
     newer: App | None = None
     is_operated: bool = False
     pace: float = 0.0
-    make: Callable[..., Workshop] = Workshop
+    make: Callable[..., KafkaClientSupplier] = KafkaClientSupplier
     attempts: int = 1
     upgraded: App | None = None
     is_forgetful: bool = True
@@ -75,7 +75,7 @@ class Scenario:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScheduleResult:
     """What came of one schedule; `wrong` is empty when every promise was kept."""
 
     seed: int
@@ -108,7 +108,7 @@ class Report:
     first: int
     count: int
     virtual_seconds: float
-    failure: Outcome | None = None
+    failure: ScheduleResult | None = None
 
     def __str__(self) -> str:
         if self.failure is None:
@@ -167,14 +167,14 @@ def scheduled(app: App) -> AbstractContextManager[None]:
     return taken_over(packages, [*_REAL_NETWORK, *projections.NETWORK], projections.LIBRARIES)
 
 
-def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) -> Outcome:
+def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) -> ScheduleResult:
     """Runs one schedule, within `schedules()`.
 
     Args:
         faults: instead of those of the seed.
     """
     chosen = scenario.faults(seed) if faults is None else list(faults)
-    world = World(seed, scenario.brokers)
+    world = SimulatedWorld(seed, scenario.brokers)
     with world.activated():
         loads = scenario.load(random.Random(seed))  # nothing secret
         deployment = Deployment(
@@ -217,10 +217,10 @@ def run(scenario: Scenario, seed: int, faults: Sequence[Fault] | None = None) ->
             with suppress(Stuck):
                 world.close()
     trace = sorted([*deployment.trace, *struck], key=lambda line: line[0])
-    return Outcome(seed, tuple(chosen), tuple(wrong), tuple(trace), world.scheduler.now, world.scheduler.events)
+    return ScheduleResult(seed, tuple(chosen), tuple(wrong), tuple(trace), world.scheduler.now, world.scheduler.events)
 
 
-def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
+def _live(world: SimulatedWorld, deployment: Deployment, wrong: list[str]) -> None:
     """Lets the world go on until all is answered, stopped, restored once more, and settled."""
     scheduler = world.scheduler
     while not world.run(lambda: deployment.is_answered or bool(deployment.broken), 1.0):
@@ -255,7 +255,7 @@ def _live(world: World, deployment: Deployment, wrong: list[str]) -> None:
     wrong += deployment.broken
 
 
-def shrink(scenario: Scenario, outcome: Outcome) -> Outcome:
+def shrink(scenario: Scenario, outcome: ScheduleResult) -> ScheduleResult:
     """The same seed with the fewest faults that still fail: without any one of them it does not."""
     for fault in outcome.faults:
         tried = run(scenario, outcome.seed, [one for one in outcome.faults if one is not fault])

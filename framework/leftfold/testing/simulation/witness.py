@@ -14,9 +14,9 @@ from leftfold.model.decider import Decider
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Receipt
 from leftfold.testing.simulation.kafka.brokers import Cluster
-from leftfold.testing.simulation.kafka.partitions import Record
+from leftfold.testing.simulation.kafka.partitions import StoredRecord
 
-__all__ = ["Check", "Sent", "undecided", "violations"]
+__all__ = ["Check", "WitnessedCommand", "undecided", "violations"]
 
 _NEVER = 1 << 62
 Check: TypeAlias = Callable[[Mapping[str, Sequence[Any]]], Iterable[str]]
@@ -24,7 +24,7 @@ Check: TypeAlias = Callable[[Mapping[str, Sequence[Any]]], Iterable[str]]
 
 
 @dataclass
-class Sent:
+class WitnessedCommand:
     """A command of a client, under which ids it was sent, and the answer to the last of them.
 
     None = there is none so far; OutcomeUnknown = the client has given up.
@@ -48,11 +48,11 @@ class _Fact(NamedTuple):
     k: int
     n: int
     partition: int
-    record: Record
+    record: StoredRecord
 
 
 def violations(
-    cluster: Cluster, app: App, sent: Sequence[Sent], check: Check | None = None, lost: Collection[str] = ()
+    cluster: Cluster, app: App, sent: Sequence[WitnessedCommand], check: Check | None = None, lost: Collection[str] = ()
 ) -> list[str]:
     """Everything that is wrong once all is quiet; empty when nothing is.
 
@@ -131,7 +131,7 @@ def _decisions(facts: Iterable[_Fact]) -> list[str]:
     return wrong
 
 
-def _outcomes(facts: Sequence[_Fact], sent: Sequence[Sent]) -> list[str]:
+def _outcomes(facts: Sequence[_Fact], sent: Sequence[WitnessedCommand]) -> list[str]:
     """What clients heard is what happened."""
     written, last = Counter(f.command for f in facts), {f.command: f.version for f in facts}
     wrong = list[str]()
@@ -194,8 +194,8 @@ def _progress(cluster: Cluster, app: str, decider: Decider[Any, Any, Any]) -> li
         last = max((record.offset for record in partition.records if record.outcome is None), default=-1)
         committed = group.committed.get((partition.topic.name, partition.number)) if group else None
         state = cluster.topics[f"{decider.name}.state.v{decider.version}"].partitions[partition.number]
-        marks = [json.loads(record.value or b"{}") for record in state.committed() if record.key == b"@"]
-        taken = max(committed.offset if committed else 0, marks[-1]["commands"] if marks else 0)
+        checkpoints = [json.loads(record.value or b"{}") for record in state.committed() if record.key == b"@"]
+        taken = max(committed.offset if committed else 0, checkpoints[-1]["commands"] if checkpoints else 0)
         if taken <= last:
             wrong.append(f"undecided: {partition} is taken to {taken} of {last + 1}")
     return wrong

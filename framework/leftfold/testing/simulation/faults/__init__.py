@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from leftfold.testing.simulation.environment import World
+from leftfold.testing.simulation.environment import SimulatedWorld
 from leftfold.testing.simulation.faults.damage import TOPIC_KINDS, Damage
 from leftfold.testing.simulation.kafka.brokers import Broker, Fate
 from leftfold.testing.simulation.kafka.sending import SENDERS
 from leftfold.testing.simulation.network import Network
-from leftfold.testing.simulation.scheduler import Process
+from leftfold.testing.simulation.scheduler import SimulatedProcess
 
 __all__ = ["KINDS", "REDIS_KINDS", "Fault", "draw", "install"]
 
@@ -174,7 +174,7 @@ def draw(
     return [_ALL[kind](chance, roles, brokers, horizon) for kind in chosen]
 
 
-def install(world: World, faults: Sequence[Fault]) -> _Installed:
+def install(world: SimulatedWorld, faults: Sequence[Fault]) -> _Installed:
     """Has the faults strike as the world goes on."""
     return _Installed(world, faults)
 
@@ -186,7 +186,7 @@ class _Installed:
         until: when the last one that has struck is over. loses_until: when Redis loses writes for the last time.
     """
 
-    def __init__(self, world: World, faults: Sequence[Fault]) -> None:
+    def __init__(self, world: SimulatedWorld, faults: Sequence[Fault]) -> None:
         self._world, self._scheduler, self._cluster = world, world.scheduler, world.cluster
         self.struck: list[tuple[float, Fault]] = []
         self.until = 0.0
@@ -207,7 +207,7 @@ class _Installed:
             if not fault.number:
                 self._scheduler.call_later(fault.after, lambda f=fault: self._strike(f))  # type: ignore[misc]
 
-    def watch(self, process: Process) -> None:
+    def watch(self, process: SimulatedProcess) -> None:
         """Has faults strike at the calls of a process, too."""
         process.strike = self._called
 
@@ -221,7 +221,7 @@ class _Installed:
         self.struck.append((now, fault))
         self.until = max(self.until, now + seconds)
 
-    def _called(self, process: Process, what: str) -> None:
+    def _called(self, process: SimulatedProcess, what: str) -> None:
         role = process.role
         for at in (what, ""):
             self._counts[role, at] += 1
@@ -232,7 +232,7 @@ class _Installed:
                     self._strike_process(process, fault)
                     break
 
-    def _strike_process(self, process: Process, fault: Fault) -> None:
+    def _strike_process(self, process: SimulatedProcess, fault: Fault) -> None:
         if fault.kind == "stop":
             self._note(fault, fault.seconds)
             self._scheduler.call_later(fault.seconds, process.go_on)
@@ -242,7 +242,7 @@ class _Installed:
             self._note(fault)
             process.end(-9)
 
-    def _fate(self, api: str, process: Process) -> Fate | None:
+    def _fate(self, api: str, process: SimulatedProcess) -> Fate | None:
         api = REDIS if api.startswith(f"{REDIS} ") else api
         key = f"request of {process.role}", api
         self._counts[key] += 1
@@ -315,7 +315,7 @@ class _Installed:
         host.kill()
         self._scheduler.call_later(fault.seconds, start)
 
-    def _strike_one(self, process: Process, fault: Fault) -> None:
+    def _strike_one(self, process: SimulatedProcess, fault: Fault) -> None:
         if fault.kind == "kill later":
             self._note(fault)
             process.end(-9)
@@ -336,7 +336,7 @@ class _Installed:
             self._note(fault, fault.seconds)
             self._cut(process, fault)
 
-    def _cut(self, process: Process, fault: Fault) -> None:
+    def _cut(self, process: SimulatedProcess, fault: Fault) -> None:
         directions = {"cut to": ("to",), "cut from": ("from",), "cut": ("to", "from")}[fault.kind]
         brokers: list[Broker] = self._cluster.brokers
         chosen = brokers if self._scheduler.random.random() < 0.5 else [self._scheduler.random.choice(brokers)]
@@ -349,10 +349,10 @@ class _Installed:
             network.cut |= ways
             self._scheduler.call_later(fault.seconds, lambda: network.cut.difference_update(ways))
 
-    def _targets(self, fault: Fault) -> list[Process]:
+    def _targets(self, fault: Fault) -> list[SimulatedProcess]:
         running = [p for p in self._world.processes if p.role == fault.target and p.code is None]
         return [self._scheduler.random.choice(running)] if running else []
 
 
-def _turn_back(process: Process, jump: float) -> None:
+def _turn_back(process: SimulatedProcess, jump: float) -> None:
     process.skew -= jump

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from leftfold.errors import ConfigurationError
 from leftfold.kafka.administration.states import forget_states
 from leftfold.kafka.log_reader import KafkaLogReader
-from leftfold.testing.simulation.environment import World
-from leftfold.testing.simulation.kafka.partitions import Batch, Partition, Record, Topic
+from leftfold.testing.simulation.environment import SimulatedWorld
+from leftfold.testing.simulation.kafka.partitions import Partition, ProducedBatch, SimulatedTopic, StoredRecord
 
 if TYPE_CHECKING:
     from leftfold.testing.simulation.deployment import Deployment
@@ -35,11 +35,11 @@ class Damage:
         is_over: whether topics are left alone from now on.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._world, self._cluster = world, world.cluster
         self.lost = set[str]()
         self.is_over = False
-        self._trimmed: list[tuple[Partition, Record]] = []
+        self._trimmed: list[tuple[Partition, StoredRecord]] = []
 
     def strike(self, kind: str) -> None:
         """Damages a topic of any category; topics are cut while no worker runs."""
@@ -78,25 +78,25 @@ class Damage:
             if process.role in ("worker", "successor") and process.code is None:
                 process.end(-9)
 
-    def _cut(self, topic: Topic) -> None:
+    def _cut(self, topic: SimulatedTopic) -> None:
         """Cuts a partition below what its state knows."""
         if self.is_over:
             return
         self._outage()
         category, _, which = topic.name.rpartition(".")
-        marks = {p.number: mark[which] for p, mark in self._marks(category)}
+        checkpoints = {p.number: checkpoint[which] for p, checkpoint in self._marks(category)}
         choice = [
             (partition, end)
             for partition in topic.partitions
             for end in partition.settled
-            if end <= marks.get(partition.number, 0) - _LEAST and _is_whole(partition, end)
+            if end <= checkpoints.get(partition.number, 0) - _LEAST and _is_whole(partition, end)
         ]
         if choice:
             partition, end = self._world.scheduler.random.choice(choice)
             self._lose(self._cluster.topics[f"{category}.commands"].partitions[partition.number])
             partition.cut(end)
 
-    def _copy(self, topic: Topic) -> None:
+    def _copy(self, topic: SimulatedTopic) -> None:
         """Makes a log again from a copy of its first records, as a backup has them: without ends of transactions."""
         if self.is_over:
             return
@@ -109,7 +109,7 @@ class Damage:
             kept = partition.committed()[: self._world.scheduler.random.choice(ends)]
             for record in kept:
                 fields = record.key, record.value, record.headers, record.timestamp
-                copy.partitions[partition.number].append(Batch([fields]), record.timestamp)
+                copy.partitions[partition.number].append(ProducedBatch([fields]), record.timestamp)
 
     def forget(self, category: str) -> None:
         """The states of a category were folded anew: only events tell what was answered before."""
@@ -119,7 +119,7 @@ class Damage:
     def _lose(self, commands: Partition) -> None:
         self.lost |= {_id(record) for record in commands.records}
 
-    def _trim(self, topic: Topic) -> None:
+    def _trim(self, topic: SimulatedTopic) -> None:
         """Takes the first records of each partition, some of which may not be taken yet."""
         for partition in topic.partitions:
             before = self._world.scheduler.random.randint(partition.start, partition.end)
@@ -133,7 +133,7 @@ class Damage:
                     if found := [r.value for r in partition.committed() if r.key == b"@"]:
                         yield partition, json.loads(found[-1] or b"{}")
 
-    def _is_decided(self, partition: Partition, record: Record) -> bool:
+    def _is_decided(self, partition: Partition, record: StoredRecord) -> bool:
         category, number = partition.topic.name.rpartition(".")[0], partition.number
         id_ = _id(record)
         for name, topic in self._cluster.topics.items():
@@ -152,11 +152,11 @@ class Damage:
         return False
 
 
-def _id(record: Record) -> str:
+def _id(record: StoredRecord) -> str:
     return (dict(record.headers or ()).get("ce_id") or b"").decode()
 
 
-def _is_last(record: Record) -> bool:
+def _is_last(record: StoredRecord) -> bool:
     """Whether a decision ends with an event; a copy holds whole ones."""
     k, _, n = (dict(record.headers or ()).get("ce_decision") or b"").partition(b"/")
     return k == n
@@ -181,7 +181,7 @@ _WORKING = ("worker", "successor")
 class Operator:
     """Once a worker refuses, stops the others, has the states folded again, and starts all of them."""
 
-    def __init__(self, deployment: Deployment, world: World) -> None:
+    def __init__(self, deployment: Deployment, world: SimulatedWorld) -> None:
         self._deployment, self._world = deployment, world
         self._waiting: list[Callable[[], None]] = []
         self._is_at_work = False

@@ -12,11 +12,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from leftfold.testing.simulation.kafka.brokers import Home
-from leftfold.testing.simulation.kafka.client import FOREVER, Client, Metadata, cluster_metadata, failure
-from leftfold.testing.simulation.kafka.group_coordinator import Committed
-from leftfold.testing.simulation.kafka.partitions import Partition, Refused
+from leftfold.testing.simulation.kafka.client import FOREVER, Metadata, SimulatedClient, cluster_metadata, failure
+from leftfold.testing.simulation.kafka.group_coordinator import CommittedOffset
+from leftfold.testing.simulation.kafka.partitions import BrokerError, Partition
 
-__all__ = ["AdminClient", "Answer"]
+__all__ = ["AdminClient", "AdminFuture"]
 
 OUT_OF_RANGE, BAD_NAME, TOPIC_EXISTS, BAD_COUNT = 1, 17, 36, 37
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -24,10 +24,10 @@ _EARLIEST, _LATEST = -2, -1
 _SECONDS = 60.0
 
 
-class Answer:
+class AdminFuture:
     """The future of one question; waiting for it lets others run."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: SimulatedClient) -> None:
         self._client = client
         self._found: list[Any] = []
         self._waiting: list[Callable[[], None]] = []
@@ -60,7 +60,7 @@ class Answer:
         return self._found[0]
 
 
-class AdminClient(Client):
+class AdminClient(SimulatedClient):
     """`confluent_kafka.admin.AdminClient` over the active world."""
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None = None, **more: Any) -> None:
@@ -79,13 +79,15 @@ class AdminClient(Client):
         self.step("list_topics")
         return cluster_metadata(self, topic, FOREVER if timeout < 0 else timeout)
 
-    def describe_topics(self, topics: Any, request_timeout: float = _SECONDS, **_: Any) -> dict[str, Answer]:
+    def describe_topics(self, topics: Any, request_timeout: float = _SECONDS, **_: Any) -> dict[str, AdminFuture]:
         """Id and partitions of topics."""
         self.step("describe_topics")
         names: list[str] = topics.topic_names
         return {name: self._question((), partial(self._described, name), request_timeout) for name in names}
 
-    def list_offsets(self, wanted: Mapping[Any, Any], request_timeout: float = _SECONDS, **_: Any) -> dict[Any, Answer]:
+    def list_offsets(
+        self, wanted: Mapping[Any, Any], request_timeout: float = _SECONDS, **_: Any
+    ) -> dict[Any, AdminFuture]:
         """Ends, starts, and offsets at a time; isolation does not matter: all records count."""
         self.step("list_offsets")
 
@@ -97,15 +99,17 @@ class AdminClient(Client):
 
         return {tp: self._at(tp, lambda p, s=spec: offset(p, s), request_timeout) for tp, spec in wanted.items()}  # type: ignore[misc]
 
-    def delete_records(self, wanted: Sequence[Any], request_timeout: float = _SECONDS, **_: Any) -> dict[Any, Answer]:
+    def delete_records(
+        self, wanted: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
+    ) -> dict[Any, AdminFuture]:
         """Deletes what lies before offsets."""
         self.step("delete_records")
 
         def delete(partition: Partition, before: int) -> SimpleNamespace:
             if "delete" not in partition.topic.config["cleanup.policy"]:
-                raise Refused(KafkaError.POLICY_VIOLATION)
+                raise BrokerError(KafkaError.POLICY_VIOLATION)
             if before > partition.end:
-                raise Refused(OUT_OF_RANGE)
+                raise BrokerError(OUT_OF_RANGE)
             partition.delete(partition.end if before == _LATEST else before)
             return SimpleNamespace(low_watermark=partition.start)
 
@@ -113,7 +117,7 @@ class AdminClient(Client):
 
     def describe_configs(
         self, resources: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
-    ) -> dict[Any, Answer]:
+    ) -> dict[Any, AdminFuture]:
         """Settings of topics."""
         self.step("describe_configs")
 
@@ -124,7 +128,7 @@ class AdminClient(Client):
 
     def incremental_alter_configs(
         self, resources: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
-    ) -> dict[Any, Answer]:
+    ) -> dict[Any, AdminFuture]:
         """Changes settings of topics."""
         self.step("incremental_alter_configs")
 
@@ -134,22 +138,26 @@ class AdminClient(Client):
 
         return {r: self._question((), lambda r=r: alter(r), request_timeout) for r in resources}  # type: ignore[misc]
 
-    def create_topics(self, topics: Sequence[Any], request_timeout: float = _SECONDS, **_: Any) -> dict[str, Answer]:
+    def create_topics(
+        self, topics: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
+    ) -> dict[str, AdminFuture]:
         """Makes topics."""
         self.step("create_topics")
 
         def create(topic: Any) -> None:
             if topic.topic in self.cluster.topics:
-                raise Refused(TOPIC_EXISTS)
+                raise BrokerError(TOPIC_EXISTS)
             if not _NAME.fullmatch(topic.topic):
-                raise Refused(BAD_NAME)
+                raise BrokerError(BAD_NAME)
             if topic.num_partitions < 1:
-                raise Refused(BAD_COUNT)
+                raise BrokerError(BAD_COUNT)
             self.cluster.create(topic.topic, topic.num_partitions, topic.config)
 
         return {t.topic: self._question((), lambda t=t: create(t), request_timeout) for t in topics}  # type: ignore[misc]
 
-    def delete_topics(self, topics: Sequence[str], request_timeout: float = _SECONDS, **_: Any) -> dict[str, Answer]:
+    def delete_topics(
+        self, topics: Sequence[str], request_timeout: float = _SECONDS, **_: Any
+    ) -> dict[str, AdminFuture]:
         """Deletes topics with all that they hold."""
         self.step("delete_topics")
 
@@ -172,16 +180,16 @@ class AdminClient(Client):
 
     def alter_consumer_group_offsets(
         self, wanted: Sequence[Any], request_timeout: float = _SECONDS, **_: Any
-    ) -> dict[str, Answer]:
+    ) -> dict[str, AdminFuture]:
         """Moves a group without members."""
         self.step("alter_consumer_group_offsets")
 
         def alter(one: Any) -> Any:
-            offsets = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata) for tp in one.topic_partitions}
+            offsets = {(tp.topic, tp.partition): CommittedOffset(tp.offset, tp.metadata) for tp in one.topic_partitions}
             code = 0
             try:
                 self.cluster.group(one.group_id).commit("", -1, offsets)
-            except Refused as refused:
+            except BrokerError as refused:
                 code = refused.code
             places = [
                 SimpleNamespace(
@@ -205,17 +213,17 @@ class AdminClient(Client):
         partitions = [SimpleNamespace(id=partition.number) for partition in topic.partitions]
         return SimpleNamespace(topic_id=topic.id_, name=name, partitions=partitions)
 
-    def _at(self, tp: Any, work: Callable[[Partition], Any], seconds: float) -> Answer:
+    def _at(self, tp: Any, work: Callable[[Partition], Any], seconds: float) -> AdminFuture:
         home = "partition", tp.topic, str(tp.partition)
         if tp.topic not in self.cluster.topics:
             return self._question((), _no_leader, seconds)
         return self._question(home, lambda: work(self.cluster.partition(tp.topic, tp.partition)), seconds)
 
-    def _question(self, home: Home, work: Callable[[], Any], seconds: float) -> Answer:
-        answer = Answer(self)
+    def _question(self, home: Home, work: Callable[[], Any], seconds: float) -> AdminFuture:
+        answer = AdminFuture(self)
 
         def done(value: Any) -> None:
-            code = value.code if isinstance(value, Refused) else 0
+            code = value.code if isinstance(value, BrokerError) else 0
             answer.set(failure(code, "asked as admin") if code else value)
 
         self.ask("admin", home, lambda reply: reply(work()), done, seconds)
@@ -223,4 +231,4 @@ class AdminClient(Client):
 
 
 def _no_leader() -> None:
-    raise Refused(KafkaError._NOENT)
+    raise BrokerError(KafkaError._NOENT)

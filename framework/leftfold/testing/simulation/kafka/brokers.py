@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from leftfold.testing.simulation.kafka.group_coordinator import Group
-from leftfold.testing.simulation.kafka.partitions import Partition, Refused, Topic
+from leftfold.testing.simulation.kafka.partitions import BrokerError, Partition, SimulatedTopic
 from leftfold.testing.simulation.kafka.transaction_coordinator import Coordinator
-from leftfold.testing.simulation.scheduler import Process, Scheduler, Timer
+from leftfold.testing.simulation.scheduler import ScheduledCall, Scheduler, SimulatedProcess
 
-__all__ = ["Broker", "Cluster", "Connection", "Fate", "Home"]
+__all__ = ["Broker", "BrokerConnection", "Cluster", "Fate", "Home"]
 
 Home = tuple[str, ...]
 """What a request is for: ("partition", topic, number), ("group", name), ("transaction", id), or () for any broker."""
@@ -47,14 +47,14 @@ class Broker:
         self.slow_until = 0.0
         self.waiting: dict[_Request, None] = {}
         """Requests that have arrived and are not answered."""
-        self.links: dict[Connection, Connections] = {}
+        self.links: dict[BrokerConnection, Connections] = {}
         """The connections of clients to it."""
 
     def __repr__(self) -> str:
         return f"<broker {self.number}>"
 
 
-class Connection:
+class BrokerConnection:
     """Of one client to one broker; what is sent on it arrives in its order."""
 
     __slots__ = ("arrived", "returned")
@@ -63,7 +63,7 @@ class Connection:
         self.arrived = self.returned = 0.0
 
 
-class Connections(dict[int, Connection]):
+class Connections(dict[int, BrokerConnection]):
     """Of one client, by the number of the broker; it hears at once when a broker dies, also while nothing is asked.
 
     Args:
@@ -73,14 +73,14 @@ class Connections(dict[int, Connection]):
     def __init__(self, lost: Callable[[], None]) -> None:
         self.lost = lost
 
-    def to(self, broker: Broker) -> Connection:
+    def to(self, broker: Broker) -> BrokerConnection:
         """The one to a broker, opened when it is first needed."""
         if (found := self.get(broker.number)) is None:
-            found = self[broker.number] = Connection()
+            found = self[broker.number] = BrokerConnection()
             broker.links[found] = self
         return found
 
-    def drop(self, broker: Broker, link: Connection) -> None:
+    def drop(self, broker: Broker, link: BrokerConnection) -> None:
         """Closes one: the next request opens another."""
         broker.links.pop(link, None)
         if self.get(broker.number) is link:
@@ -101,9 +101,9 @@ class Cluster:
     def __init__(self, scheduler: Scheduler, count: int = 2) -> None:
         self.scheduler = scheduler
         self.brokers = [Broker(number) for number in range(1, count + 1)]
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, SimulatedTopic] = {}
         self.groups: dict[str, Group] = {}
-        self.fate: Callable[[str, Process], Fate | None] = lambda api, process: None
+        self.fate: Callable[[str, SimulatedProcess], Fate | None] = lambda api, process: None
         self.pause: Callable[[], float] = lambda: 0.0
         self.forgets: Callable[[], bool] = lambda: False
         self.cut: set[tuple[str, int, str]] = set()
@@ -111,7 +111,7 @@ class Cluster:
         self._homes: dict[Home, Broker] = {}
         self._loading: dict[Home, float] = {}
         self._made = 0
-        self._state = Topic("__transaction_state", 10, {"cleanup.policy": "compact"}, "state")
+        self._state = SimulatedTopic("__transaction_state", 10, {"cleanup.policy": "compact"}, "state")
         self.topics["__transaction_state"] = self._state
         self.coordinator = Coordinator(self.time, self._later, self._mark, self._settle, self._state_of)
         self._scan()
@@ -120,11 +120,11 @@ class Cluster:
         """Seconds since 1970, as brokers see it."""
         return BORN + self.scheduler.now
 
-    def create(self, name: str, count: int, config: dict[str, str] | None = None) -> Topic:
+    def create(self, name: str, count: int, config: dict[str, str] | None = None) -> SimulatedTopic:
         """Makes a topic at once."""
         self._made += 1
         number = self.scheduler.random.getrandbits(64)
-        topic = self.topics[name] = Topic(name, count, dict(config or {}), f"id{self._made}-{number:016x}")
+        topic = self.topics[name] = SimulatedTopic(name, count, dict(config or {}), f"id{self._made}-{number:016x}")
         return topic
 
     def delete(self, name: str) -> None:
@@ -133,25 +133,25 @@ class Cluster:
         for partition in topic.partitions:
             partition.changed()
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> SimulatedTopic:
         """One topic.
 
         Raises:
-            Refused: UNKNOWN_TOPIC_OR_PARTITION.
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         if name not in self.topics:
-            raise Refused(UNKNOWN_TOPIC)
+            raise BrokerError(UNKNOWN_TOPIC)
         return self.topics[name]
 
     def partition(self, name: str, number: int) -> Partition:
         """One partition.
 
         Raises:
-            Refused: UNKNOWN_TOPIC_OR_PARTITION.
+            BrokerError: UNKNOWN_TOPIC_OR_PARTITION.
         """
         topic = self.topics.get(name)
         if topic is None or not 0 <= number < len(topic.partitions):
-            raise Refused(UNKNOWN_TOPIC)
+            raise BrokerError(UNKNOWN_TOPIC)
         return topic.partitions[number]
 
     def group(self, name: str) -> Group:
@@ -213,7 +213,7 @@ class Cluster:
 
     def ask(
         self,
-        process: Process,
+        process: SimulatedProcess,
         connections: Connections,
         api: str,
         key: Home,
@@ -221,7 +221,7 @@ class Cluster:
         done: Callable[[Any], None],
         timeout: float,
     ) -> None:
-        """Sends a request; `done` gets the answer, a `Refused`, or a `Refused` of the client's own, once.
+        """Sends a request; `done` gets the answer, a `BrokerError`, or a `BrokerError` of the client's own, once.
 
         Args:
             handle: does the work at the broker, and calls what it is given with the answer, now or later.
@@ -284,7 +284,7 @@ class _Request:
     def __init__(
         self,
         cluster: Cluster,
-        process: Process,
+        process: SimulatedProcess,
         connections: Connections,
         api: str,
         key: Home,
@@ -303,13 +303,13 @@ class _Request:
         self._link = connections.to(self._broker)
         self._fate, self._lives, self._began = cluster.fate(api, process), self._broker.lives, cluster.scheduler.now
         self._is_done = False
-        self._timer: Timer | None = None
+        self._timer: ScheduledCall | None = None
 
     def send(self) -> None:
         """Puts it on its way."""
         scheduler, broker, link = self._scheduler, self._broker, self._link
         if not broker.is_up:
-            scheduler.call_later(self._cluster.hop(), lambda: self._finish(Refused(TRANSPORT)))
+            scheduler.call_later(self._cluster.hop(), lambda: self._finish(BrokerError(TRANSPORT)))
             return
         if self._fate is not None and self._is_fated("held"):
             self._fate.held.append(self._travel)
@@ -329,7 +329,7 @@ class _Request:
     def broken(self) -> None:
         """Its connection breaks."""
         self._drop_link()
-        self._scheduler.call_later(self._cluster.hop(), lambda: self._finish(Refused(TRANSPORT)))
+        self._scheduler.call_later(self._cluster.hop(), lambda: self._finish(BrokerError(TRANSPORT)))
 
     def _arrive(self) -> None:
         cluster, broker, key = self._cluster, self._broker, self._key
@@ -338,9 +338,9 @@ class _Request:
         elif (self._process.name, broker.number, "to") in cluster.cut:
             self._expires(self._began)
         elif key and cluster.home(key) is not broker:
-            self._answer(Refused(NOT_LEADER if key[0] == "partition" else NOT_COORDINATOR))
+            self._answer(BrokerError(NOT_LEADER if key[0] == "partition" else NOT_COORDINATOR))
         elif cluster.is_loading(key):
-            self._answer(Refused(LOADING))
+            self._answer(BrokerError(LOADING))
         else:
             if self._is_fated("repeated"):
                 self._work(lambda value: None)
@@ -350,7 +350,7 @@ class _Request:
     def _work(self, answer: Callable[[Any], None]) -> None:
         try:
             self._handle(answer)
-        except Refused as refused:
+        except BrokerError as refused:
             answer(refused)
 
     def _answer(self, value: Any) -> None:
@@ -379,7 +379,7 @@ class _Request:
         if not self._is_done:
             # The connection is given up with it: what is sent next does not wait behind it.
             self._drop_link()
-            self._finish(Refused(TIMED_OUT))
+            self._finish(BrokerError(TIMED_OUT))
 
     def _drop_link(self) -> None:
         self._connections.drop(self._broker, self._link)

@@ -17,9 +17,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # confluent-k
 
 from leftfold.testing.simulation.environment import active
 from leftfold.testing.simulation.kafka.brokers import LOADING, NOT_COORDINATOR, NOT_LEADER, Connections, Home
-from leftfold.testing.simulation.kafka.partitions import Refused
+from leftfold.testing.simulation.kafka.partitions import BrokerError
 
-__all__ = ["FOREVER", "Client", "Metadata", "cluster_metadata", "exception", "failure"]
+__all__ = ["FOREVER", "Metadata", "SimulatedClient", "cluster_metadata", "exception", "failure"]
 
 
 TRANSIENT = frozenset({NOT_LEADER, NOT_COORDINATOR, LOADING, 15, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
@@ -28,7 +28,7 @@ FOREVER = float("inf")
 _MOST_EVENTS = 10_000
 
 
-class Client:
+class SimulatedClient:
     """The part of librdkafka that producers, consumers and admin clients share.
 
     Args:
@@ -68,7 +68,7 @@ class Client:
         again: Callable[[], bool] = lambda: True,
         whole: bool = False,
     ) -> None:
-        """Asks in the background, again and again where that may help; `done` gets the answer or a Refused.
+        """Asks in the background, again and again where that may help; `done` gets the answer or a BrokerError.
 
         Args:
             seconds: after which the answer is `_TIMED_OUT`. also: codes that are asked again, too.
@@ -89,14 +89,14 @@ class Client:
         def take(value: Any) -> None:
             if self.is_closed:
                 return
-            if isinstance(value, Refused):
+            if isinstance(value, BrokerError):
                 self._trouble(api, value.code)
                 if value.code in TRANSIENT or value.code in also:
                     if self.scheduler.now + self._backoff < end and again():
                         wait = self._backoff * (0.5 + self.scheduler.random.random())
                         self.scheduler.call_later(wait, lambda: self.process.do(attempt))
                         return
-                    value = Refused(KafkaError._TIMED_OUT)
+                    value = BrokerError(KafkaError._TIMED_OUT)
             done(value)
 
         attempt()
@@ -110,12 +110,14 @@ class Client:
             KafkaException: what the broker says, or that none answers.
         """
         value = self.awaited(lambda done: self.ask(api, key, lambda reply: reply(work()), done, timeout, also), timeout)
-        if isinstance(value, Refused):
+        if isinstance(value, BrokerError):
             raise exception(value.code, api)
         return value
 
     def awaited(self, begin: Callable[[Callable[[Any], None]], None], timeout: float) -> Any:
-        """Begins something and waits for its end; the answer is a `Refused` with `_TIMED_OUT` after so many seconds."""
+        """Begins something and waits for its end; the answer is a `BrokerError` with `_TIMED_OUT` after so many
+        seconds.
+        """
         task = self.scheduler.current
         if task is None:
             raise RuntimeError("a simulated client waits outside a simulated process")
@@ -130,7 +132,7 @@ class Client:
         begin(done)
         if not found:
             self.scheduler.wait(None if timeout == FOREVER else timeout)
-        return found[0] if found else Refused(KafkaError._TIMED_OUT)
+        return found[0] if found else BrokerError(KafkaError._TIMED_OUT)
 
     def pause(self, seconds: float) -> None:
         """The caller waits until something is to be told, or so many seconds."""
@@ -214,7 +216,7 @@ Metadata: TypeAlias = Any
 """A `confluent_kafka.admin.ClusterMetadata`, whose fields are untyped."""
 
 
-def cluster_metadata(client: Client, topic: str | None, timeout: float) -> Metadata:
+def cluster_metadata(client: SimulatedClient, topic: str | None, timeout: float) -> Metadata:
     """Brokers and topics, one of them or all; a topic that is not there has an error.
 
     Raises:

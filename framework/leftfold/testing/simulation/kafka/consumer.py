@@ -9,11 +9,18 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from leftfold.testing.simulation.kafka.client import FOREVER, Client, Metadata, cluster_metadata, exception, failure
+from leftfold.testing.simulation.kafka.client import (
+    FOREVER,
+    Metadata,
+    SimulatedClient,
+    cluster_metadata,
+    exception,
+    failure,
+)
 from leftfold.testing.simulation.kafka.fetching import Fetched, Fetcher, leader
-from leftfold.testing.simulation.kafka.group_coordinator import Committed, Place
+from leftfold.testing.simulation.kafka.group_coordinator import CommittedOffset, PartitionId
 from leftfold.testing.simulation.kafka.group_member import Membership
-from leftfold.testing.simulation.kafka.partitions import Refused
+from leftfold.testing.simulation.kafka.partitions import BrokerError
 
 __all__ = ["Consumer"]
 
@@ -143,7 +150,7 @@ class Consumer:
             self._reader.drop()
 
 
-class _Reader(Client):
+class _Reader(SimulatedClient):
     """What works in the background of a consumer."""
 
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None) -> None:
@@ -198,7 +205,7 @@ class _Reader(Client):
             self.membership.topics = ()
         self.unassign(None)
 
-    def _rebalance(self, is_assignment: bool, places: list[Place]) -> None:
+    def _rebalance(self, is_assignment: bool, places: list[PartitionId]) -> None:
         """Has the application be called where it polls, before or behind the messages that wait."""
 
         def event(consumer: Consumer) -> None:
@@ -218,7 +225,7 @@ class _Reader(Client):
         self._queue.append(fetched)
         self.notify()
 
-    def _call(self, consumer: Consumer, places: list[Place], *, is_assignment: bool) -> None:
+    def _call(self, consumer: Consumer, places: list[PartitionId], *, is_assignment: bool) -> None:
         on_assign, on_revoke, on_lost = self._callbacks
         self._is_handled = False
         partitions = [TopicPartition(*place) for place in places]
@@ -243,7 +250,7 @@ class _Reader(Client):
             self.fetcher.add((tp.topic, tp.partition), tp.offset)
         self._handled()
 
-    def unassign(self, places: Sequence[Place] | None) -> None:
+    def unassign(self, places: Sequence[PartitionId] | None) -> None:
         """Ends with partitions, None = all."""
         self.fetcher.forget(list(self.fetcher.assigned) if places is None else places)
         self._handled()
@@ -282,7 +289,7 @@ class _Reader(Client):
                 return taken
             self.pause(left)
 
-    def seek(self, place: Place, offset: int) -> None:
+    def seek(self, place: PartitionId, offset: int) -> None:
         """Goes on elsewhere.
 
         Raises:
@@ -294,7 +301,7 @@ class _Reader(Client):
 
     # ---- questions
 
-    def watermarks(self, place: Place, timeout: float, *, cached: bool) -> tuple[int, int]:
+    def watermarks(self, place: PartitionId, timeout: float, *, cached: bool) -> tuple[int, int]:
         """Start and end."""
         if cached:
             return self.fetcher.ends(place)
@@ -305,7 +312,7 @@ class _Reader(Client):
 
         seconds = FOREVER if timeout < 0 else timeout
         value = self.awaited(lambda done: self.ask("list offsets", leader(place), _reply(work), done, seconds), seconds)
-        if isinstance(value, Refused):
+        if isinstance(value, BrokerError):
             raise exception(
                 KafkaError._UNKNOWN_PARTITION if value.code == UNKNOWN_TOPIC else value.code, "list offsets"
             )
@@ -316,7 +323,7 @@ class _Reader(Client):
         """What is committed; with read_committed only once no transaction may still change it."""
         group, places = self.membership.group, [(tp.topic, tp.partition) for tp in partitions]
 
-        def work() -> list[Committed]:
+        def work() -> list[CommittedOffset]:
             return [self.cluster.group(group).found(place, stable=self.fetcher.is_committed) for place in places]
 
         found = self.asked("offset fetch", ("group", group), work, timeout, frozenset({UNSTABLE}))
@@ -329,7 +336,7 @@ class _Reader(Client):
         """Commits as the member that this is."""
         member = self.membership
         name, generation = (member.member, member.generation) if member.topics else ("", -1)
-        wanted = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata) for tp in offsets}
+        wanted = {(tp.topic, tp.partition): CommittedOffset(tp.offset, tp.metadata) for tp in offsets}
 
         def work() -> None:
             self.cluster.group(member.group).commit(name, generation, wanted)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, cast
 
 from confluent_kafka import KafkaError, Message
 
-from leftfold.testing.simulation.kafka.client import FOREVER, Client, exception, failure
-from leftfold.testing.simulation.kafka.group_coordinator import Committed, Place
-from leftfold.testing.simulation.kafka.partitions import Partition, Record, Refused
+from leftfold.testing.simulation.kafka.client import FOREVER, SimulatedClient, exception, failure
+from leftfold.testing.simulation.kafka.group_coordinator import CommittedOffset, PartitionId
+from leftfold.testing.simulation.kafka.partitions import BrokerError, Partition, StoredRecord
 
 __all__ = ["Fetched", "Fetcher", "leader"]
 
@@ -39,7 +39,7 @@ class _Assigned:
         "version",
     )
 
-    def __init__(self, place: Place, offset: int) -> None:
+    def __init__(self, place: PartitionId, offset: int) -> None:
         self.place, self.offset = place, offset
         self.position = self.eof = INVALID
         self.version = self.queued = 0
@@ -53,7 +53,7 @@ class Fetched(NamedTuple):
 
     of: _Assigned
     version: int
-    item: Record | KafkaError | int
+    item: StoredRecord | KafkaError | int
 
 
 class Fetcher:
@@ -63,7 +63,7 @@ class Fetcher:
         put: takes what was fetched, in its order.
     """
 
-    def __init__(self, client: Client, put: Callable[[Fetched], None]) -> None:
+    def __init__(self, client: SimulatedClient, put: Callable[[Fetched], None]) -> None:
         config = client.config
         self._client, self._put = client, put
         self.is_committed = str(config.get("isolation.level", "read_committed")) == "read_committed"
@@ -71,31 +71,31 @@ class Fetcher:
         self._reset = str(config.get("auto.offset.reset", "largest"))
         self._shows_ends = str(config.get("enable.partition.eof", False)).lower() == "true"
         self._wait = float(config.get("fetch.wait.max.ms", 500)) / 1000
-        self.assigned: dict[Place, _Assigned] = {}
+        self.assigned: dict[PartitionId, _Assigned] = {}
         self.topics: set[str] = set()
         """Of which anything was ever read."""
 
-    def add(self, place: Place, offset: int) -> None:
+    def add(self, place: PartitionId, offset: int) -> None:
         """Begins with a partition, at an offset or where the group or the policy says."""
         self.topics.add(place[0])
         found = self.assigned[place] = _Assigned(place, offset)
         self._start(found)
 
-    def forget(self, places: Sequence[Place]) -> None:
+    def forget(self, places: Sequence[PartitionId]) -> None:
         """Ends with partitions."""
         for place in places:
             found = self.assigned.pop(place, None)
             if found is not None:
                 found.version += 1
 
-    def hold(self, place: Place) -> None:
+    def hold(self, place: PartitionId) -> None:
         """Pauses: what was fetched and not taken is fetched again later."""
         found = self.assigned.get(place)
         if found is not None and not found.is_paused:
             found.is_paused = True
             found.version += 1
 
-    def release(self, place: Place) -> None:
+    def release(self, place: PartitionId) -> None:
         """Resumes."""
         found = self.assigned.get(place)
         if found is not None and found.is_paused:
@@ -104,7 +104,7 @@ class Fetcher:
                 found.offset = found.position
             self._start(found)
 
-    def seek(self, place: Place, offset: int) -> None:
+    def seek(self, place: PartitionId, offset: int) -> None:
         """Goes on elsewhere.
 
         Raises:
@@ -118,11 +118,11 @@ class Fetcher:
         found.eof, found.queued = INVALID, 0
         self._start(found)
 
-    def position(self, place: Place) -> int:
+    def position(self, place: PartitionId) -> int:
         """Behind the last record that the application took."""
         return self.assigned[place].position if place in self.assigned else INVALID
 
-    def ends(self, place: Place) -> tuple[int, int]:
+    def ends(self, place: PartitionId) -> tuple[int, int]:
         """First offset and end, as the last fetch saw them."""
         return self.assigned[place].ends if place in self.assigned else (INVALID, INVALID)
 
@@ -136,7 +136,7 @@ class Fetcher:
         if version != found.version:
             return []
         topic, partition = found.place
-        if isinstance(item, Record):
+        if isinstance(item, StoredRecord):
             found.position, found.queued = item.offset + 1, found.queued - 1
             if found.queued < _QUEUED // 2:
                 self._fetch(found)
@@ -172,7 +172,7 @@ class Fetcher:
             reply(client.cluster.group(self._group).found(place, stable=self.is_committed))
 
         def done(value: Any) -> None:
-            if version == found.version and isinstance(value, Committed):
+            if version == found.version and isinstance(value, CommittedOffset):
                 if value.offset >= 0:
                     found.offset = value.offset
                     self._fetch(found)
@@ -195,7 +195,7 @@ class Fetcher:
             reply(partition.start if where == BEGINNING else self.end_of(partition))
 
         def done(value: Any) -> None:
-            if version == found.version and not isinstance(value, Refused):
+            if version == found.version and not isinstance(value, BrokerError):
                 found.offset = value
                 self._fetch(found)
 
@@ -220,14 +220,14 @@ class Fetcher:
                 return
             if version != found.version:
                 self._start(found)
-            elif isinstance(value, Refused):
+            elif isinstance(value, BrokerError):
                 self._refused(found, value.code)
             else:
                 self._arrived(found, *value)
 
         self._client.ask("fetch", leader(place), question.arrive, done, FOREVER)
 
-    def _arrived(self, found: _Assigned, records: list[Record], following: int, start: int, end: int) -> None:
+    def _arrived(self, found: _Assigned, records: list[StoredRecord], following: int, start: int, end: int) -> None:
         found.ends = start, end
         found.queued += len(records)
         for record in records:
@@ -254,7 +254,7 @@ class _Question:
             come back empty and are asked again, which nothing but the count of requests shows.
     """
 
-    def __init__(self, client: Client, fetcher: Fetcher, found: _Assigned, seconds: float | None) -> None:
+    def __init__(self, client: SimulatedClient, fetcher: Fetcher, found: _Assigned, seconds: float | None) -> None:
         self._client, self._fetcher, self._found, self._seconds = client, fetcher, found, seconds
         self.version, self._offset = found.version, found.offset
         self._look: Callable[[], None] | None = None
@@ -270,7 +270,7 @@ class _Question:
         """Reads, or waits for what changes.
 
         Raises:
-            Refused: the topic or the offset is not there.
+            BrokerError: the topic or the offset is not there.
         """
         partition = self._client.cluster.partition(*self._found.place)
         if self._read(partition, reply, is_last=False):
@@ -280,9 +280,9 @@ class _Question:
             partition.watchers.pop(look, None)
             topic = self._client.cluster.topics.get(self._found.place[0])
             if topic is None or partition not in topic.partitions:
-                reply(Refused(UNKNOWN_TOPIC))
+                reply(BrokerError(UNKNOWN_TOPIC))
             elif self._found.version != self.version or self._client.process.code is not None:
-                reply(Refused(KafkaError._INTR))
+                reply(BrokerError(KafkaError._INTR))
             elif not self._read(partition, reply, is_last=False):
                 partition.watchers[look] = None
 
@@ -303,7 +303,7 @@ class _Question:
             records, following = partition.read(
                 self._offset, committed=self._fetcher.is_committed, most=_MOST, markers=True
             )
-        except Refused as refused:
+        except BrokerError as refused:
             reply(refused)
             return True
         if is_answer := bool(records or following > self._offset or is_last):
@@ -311,6 +311,6 @@ class _Question:
         return is_answer
 
 
-def leader(place: Place) -> tuple[str, ...]:
+def leader(place: PartitionId) -> tuple[str, ...]:
     """Where a partition is asked for."""
     return "partition", place[0], str(place[1])

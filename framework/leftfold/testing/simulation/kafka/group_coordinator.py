@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from leftfold.testing.simulation.kafka.partitions import Refused
-from leftfold.testing.simulation.scheduler import Timer
+from leftfold.testing.simulation.kafka.partitions import BrokerError
+from leftfold.testing.simulation.scheduler import ScheduledCall
 
-__all__ = ["Assignment", "Committed", "Group", "Joined", "Place", "Reply", "balanced"]
+__all__ = ["Assignment", "CommittedOffset", "Group", "Joined", "PartitionId", "Reply", "balanced"]
 
-Place = tuple[str, int]
-Assignment = frozenset[Place]
+PartitionId = tuple[str, int]
+Assignment = frozenset[PartitionId]
 Reply = Callable[[object], None]
 NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCING, ID_REQUIRED, UNSTABLE = 16, 22, 25, 27, 79, 88
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommittedOffset:
     """What a group has committed of a partition; offset -1001 = nothing."""
 
     offset: int = -1001
@@ -49,28 +49,30 @@ class _Member:
         self.owned: Assignment = frozenset()
         self.joining: Reply | None = None
         self.syncing: Reply | None = None
-        self.timer: Timer | None = None
+        self.timer: ScheduledCall | None = None
         self.assignment: Assignment = frozenset()
 
 
 class Group:
-    """One group. Answers that wait for others are given by calling `reply` with a value, or a `Refused`.
+    """One group. Answers that wait for others are given by calling `reply` with a value, or a `BrokerError`.
 
     Args:
         call_later: has something happen in so many seconds. delay: seconds that an empty group waits for more members.
     """
 
-    def __init__(self, name: str, call_later: Callable[[float, Callable[[], None]], Timer], delay: float = 0.0) -> None:
+    def __init__(
+        self, name: str, call_later: Callable[[float, Callable[[], None]], ScheduledCall], delay: float = 0.0
+    ) -> None:
         self.name, self._call_later, self._delay = name, call_later, delay
         self.generation = 0
         self.members: dict[str, _Member] = {}
-        self.committed: dict[Place, Committed] = {}
-        self.pending: dict[int, dict[Place, tuple[int, Committed]]] = {}
+        self.committed: dict[PartitionId, CommittedOffset] = {}
+        self.pending: dict[int, dict[PartitionId, tuple[int, CommittedOffset]]] = {}
         self._phase, self._leader, self._count = _Phase.EMPTY, "", 0
         self._named: set[str] = set()
         self._order = 0
-        self._since: dict[Place, int] = {}
-        self._due: Timer | None = None
+        self._since: dict[PartitionId, int] = {}
+        self._due: ScheduledCall | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -102,7 +104,7 @@ class Group:
         found = self.members.get(member)
         if found is None:
             if member not in self._named:
-                reply(Refused(UNKNOWN_MEMBER))
+                reply(BrokerError(UNKNOWN_MEMBER))
                 return
             self._named.discard(member)
             found = self.members[member] = _Member(member, session, rebalance)
@@ -116,7 +118,7 @@ class Group:
             reply(self._answer(found))
             return
         if found.joining is not None:
-            found.joining(Refused(REBALANCING))
+            found.joining(BrokerError(REBALANCING))
         found.joining = reply
         self._heard(found)
         if self._phase is not _Phase.PREPARING:
@@ -127,11 +129,11 @@ class Group:
         """A member asks what it owns; the leader says what everybody owns."""
         found = self.members.get(member)
         if found is None:
-            reply(Refused(UNKNOWN_MEMBER))
+            reply(BrokerError(UNKNOWN_MEMBER))
         elif generation != self.generation:
-            reply(Refused(ILLEGAL_GENERATION))
+            reply(BrokerError(ILLEGAL_GENERATION))
         elif self._phase is _Phase.PREPARING:
-            reply(Refused(REBALANCING))
+            reply(BrokerError(REBALANCING))
         elif self._phase is _Phase.STABLE:
             self._heard(found)
             reply(found.assignment)
@@ -152,42 +154,44 @@ class Group:
         """A member lives.
 
         Raises:
-            Refused: it must join again, or is none any more.
+            BrokerError: it must join again, or is none any more.
         """
         found = self._checked(member, generation)
         self._heard(found)
         if self._phase is _Phase.PREPARING:
-            raise Refused(REBALANCING)
+            raise BrokerError(REBALANCING)
 
     def leave(self, member: str) -> None:
         """A member goes.
 
         Raises:
-            Refused: UNKNOWN_MEMBER_ID.
+            BrokerError: UNKNOWN_MEMBER_ID.
         """
         if member not in self.members:
-            raise Refused(UNKNOWN_MEMBER)
+            raise BrokerError(UNKNOWN_MEMBER)
         self._remove(member)
 
-    def commit(self, member: str, generation: int, offsets: Mapping[Place, Committed]) -> None:
+    def commit(self, member: str, generation: int, offsets: Mapping[PartitionId, CommittedOffset]) -> None:
         """Commits at once.
 
         Raises:
-            Refused: the member or its generation is not the group's.
+            BrokerError: the member or its generation is not the group's.
         """
         if generation >= 0 or self.members:
             found = self._checked(member, generation)
             if self._phase is _Phase.COMPLETING:
-                raise Refused(REBALANCING)
+                raise BrokerError(REBALANCING)
             self._heard(found)
         for place, written in self._numbered(offsets).items():
             self._keep(place, *written)
 
-    def commit_within(self, producer: int, member: str, generation: int, offsets: Mapping[Place, Committed]) -> None:
+    def commit_within(
+        self, producer: int, member: str, generation: int, offsets: Mapping[PartitionId, CommittedOffset]
+    ) -> None:
         """Commits once the transaction of a producer is committed.
 
         Raises:
-            Refused: as `commit`; but what nobody sends is taken, whoever is a member.
+            BrokerError: as `commit`; but what nobody sends is taken, whoever is a member.
         """
         if generation >= 0 or (member and self.members):
             self._checked(member, generation)
@@ -199,24 +203,26 @@ class Group:
             if commit:
                 self._keep(place, *written)
 
-    def _numbered(self, offsets: Mapping[Place, Committed]) -> dict[Place, tuple[int, Committed]]:
+    def _numbered(
+        self, offsets: Mapping[PartitionId, CommittedOffset]
+    ) -> dict[PartitionId, tuple[int, CommittedOffset]]:
         self._order += 1
         return {place: (self._order, one) for place, one in offsets.items()}
 
-    def _keep(self, place: Place, order: int, one: Committed) -> None:
+    def _keep(self, place: PartitionId, order: int, one: CommittedOffset) -> None:
         """Commits, unless what is committed was sent later."""
         if order >= self._since.get(place, 0):
             self._since[place], self.committed[place] = order, one
 
-    def found(self, place: Place, *, stable: bool) -> Committed:
+    def found(self, place: PartitionId, *, stable: bool) -> CommittedOffset:
         """What is committed.
 
         Raises:
-            Refused: UNSTABLE_OFFSET_COMMIT: a transaction that is not decided has another one.
+            BrokerError: UNSTABLE_OFFSET_COMMIT: a transaction that is not decided has another one.
         """
         if stable and any(place in offsets for offsets in self.pending.values()):
-            raise Refused(UNSTABLE)
-        return self.committed.get(place, Committed())
+            raise BrokerError(UNSTABLE)
+        return self.committed.get(place, CommittedOffset())
 
     def reload(self) -> None:
         """A new coordinator takes over: rebalances under way begin again, and every member is given its time anew."""
@@ -224,7 +230,7 @@ class Group:
             waiting = [reply for reply in (member.joining, member.syncing) if reply is not None]
             member.joining = member.syncing = None
             for reply in waiting:
-                reply(Refused(NOT_COORDINATOR))
+                reply(BrokerError(NOT_COORDINATOR))
             self._heard(member)
         if self._phase in (_Phase.PREPARING, _Phase.COMPLETING):
             self._prepare()
@@ -232,9 +238,9 @@ class Group:
     def _checked(self, member: str, generation: int) -> _Member:
         found = self.members.get(member)
         if found is None:
-            raise Refused(UNKNOWN_MEMBER)
+            raise BrokerError(UNKNOWN_MEMBER)
         if generation != self.generation:
-            raise Refused(ILLEGAL_GENERATION)
+            raise BrokerError(ILLEGAL_GENERATION)
         return found
 
     def _prepare(self) -> None:
@@ -242,7 +248,7 @@ class Group:
         for member in self.members.values():
             waiting, member.syncing = member.syncing, None
             if waiting is not None:
-                waiting(Refused(REBALANCING))
+                waiting(BrokerError(REBALANCING))
         self._phase = _Phase.PREPARING
         if self._due is not None:
             self._due.cancel()
@@ -303,7 +309,7 @@ class Group:
         self._forget(member)
         for waiting in (member.joining, member.syncing):
             if waiting is not None:
-                waiting(Refused(UNKNOWN_MEMBER))
+                waiting(BrokerError(UNKNOWN_MEMBER))
         if self._phase in (_Phase.STABLE, _Phase.COMPLETING):
             self._prepare()
         if self._phase is _Phase.PREPARING:
@@ -318,7 +324,7 @@ def balanced(
     """Who owns what: evenly, and what somebody owns stays; what moves is first owned by nobody (cooperative-sticky)."""
     names = sorted(members)
     places = [(t, p) for t, count in sorted(counts.items()) for p in range(count)]
-    owners: dict[Place, str] = {}
+    owners: dict[PartitionId, str] = {}
     for name in names:
         for place in sorted(members[name][1]):
             if place in owners:
@@ -327,7 +333,7 @@ def balanced(
             elif place[0] in members[name][0]:
                 owners[place] = name
     share, more = divmod(len(places), len(names))
-    given: dict[str, list[Place]] = {name: [p for p in places if owners.get(p) == name] for name in names}
+    given: dict[str, list[PartitionId]] = {name: [p for p in places if owners.get(p) == name] for name in names}
     by_weight = sorted(names, key=lambda name: (-len(given[name]), name))
     quota = {name: share + (index < more) for index, name in enumerate(by_weight)}
     free = [p for p in places if not owners.get(p)]

@@ -8,9 +8,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from leftfold.testing.simulation.kafka.client import FOREVER, Client
-from leftfold.testing.simulation.kafka.group_coordinator import Assignment, Joined, Place, balanced
-from leftfold.testing.simulation.kafka.partitions import Refused
+from leftfold.testing.simulation.kafka.client import FOREVER, SimulatedClient
+from leftfold.testing.simulation.kafka.group_coordinator import Assignment, Joined, PartitionId, balanced
+from leftfold.testing.simulation.kafka.partitions import BrokerError
 
 __all__ = ["Membership", "group_metadata", "read_group_metadata"]
 
@@ -47,7 +47,10 @@ class Membership:
     """
 
     def __init__(
-        self, client: Client, rebalance: Callable[[bool, list[Place]], None], warn: Callable[[int, str], None]
+        self,
+        client: SimulatedClient,
+        rebalance: Callable[[bool, list[PartitionId]], None],
+        warn: Callable[[int, str], None],
     ) -> None:
         config = client.config
         self._client, self._rebalance, self._warn = client, rebalance, warn
@@ -58,11 +61,11 @@ class Membership:
         self._patience = float(config.get("max.poll.interval.ms", 300_000)) / 1000
         self.member, self.generation = "", -1
         self.topics: tuple[str, ...] = ()
-        self.owned: set[Place] = set()
+        self.owned: set[PartitionId] = set()
         self.polled = self._confirmed = client.scheduler.now
         self._is_in = self._is_rejoining = self._is_leaving = self.is_lost = False
-        self._asked: tuple[bool, list[Place]] | None = None
-        self._next: list[Place] | None = None
+        self._asked: tuple[bool, list[PartitionId]] | None = None
+        self._next: list[PartitionId] | None = None
         self._round = 0
         self._beats = False
         self._refresh = float(config.get("topic.metadata.refresh.interval.ms", 300_000)) / 1000
@@ -164,9 +167,9 @@ class Membership:
         def done(value: Any) -> None:
             if current != self._round:
                 return
-            if isinstance(value, Refused) and value.code == ILLEGAL_GENERATION:
+            if isinstance(value, BrokerError) and value.code == ILLEGAL_GENERATION:
                 self._lose(forget=False)
-            elif isinstance(value, Refused):
+            elif isinstance(value, BrokerError):
                 if value.code == UNKNOWN_MEMBER:
                     self.member = ""
                 client.later(0.05, lambda: self._join() if current == self._round else None)
@@ -199,9 +202,9 @@ class Membership:
         def done(value: Any) -> None:
             if current != self._round:
                 return
-            if isinstance(value, Refused) and value.code in (ILLEGAL_GENERATION, UNKNOWN_MEMBER):
+            if isinstance(value, BrokerError) and value.code in (ILLEGAL_GENERATION, UNKNOWN_MEMBER):
                 self._lose(forget=value.code == UNKNOWN_MEMBER)
-            elif isinstance(value, Refused):
+            elif isinstance(value, BrokerError):
                 self._join()
             else:
                 self._confirmed, self._is_in = client.scheduler.now, True
@@ -220,7 +223,7 @@ class Membership:
         else:
             self._call(added, is_assignment=True)
 
-    def _call(self, places: list[Place], *, is_assignment: bool) -> None:
+    def _call(self, places: list[PartitionId], *, is_assignment: bool) -> None:
         self._asked = is_assignment, places
         self._rebalance(is_assignment, places)
 
@@ -273,7 +276,7 @@ class Membership:
         def done(value: Any) -> None:
             if current != self._round or self._is_leaving:
                 return
-            if not isinstance(value, Refused):
+            if not isinstance(value, BrokerError):
                 self._confirmed = client.scheduler.now
             elif value.code in (ILLEGAL_GENERATION, UNKNOWN_MEMBER):
                 self._lose(forget=value.code == UNKNOWN_MEMBER)

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Batch", "Headers", "Partition", "Record", "Refused", "Topic"]
+__all__ = ["BrokerError", "Headers", "Partition", "ProducedBatch", "SimulatedTopic", "StoredRecord"]
 
 Headers = list[tuple[str, bytes | None]] | None
 _DEFAULTS = {
@@ -22,7 +22,7 @@ REMEMBERED = 5
 """Batches of a producer that a partition knows again."""
 
 
-class Refused(Exception):
+class BrokerError(Exception):
     """A broker's error code as an answer."""
 
     def __init__(self, code: int) -> None:
@@ -30,7 +30,7 @@ class Refused(Exception):
         self.code = code
 
 
-class Record(NamedTuple):
+class StoredRecord(NamedTuple):
     """One record, or the end of a transaction (`outcome`)."""
 
     offset: int
@@ -51,7 +51,7 @@ class Record(NamedTuple):
         return 70 + len(self.key or b"") + len(self.value or b"") + headers
 
 
-class Batch(NamedTuple):
+class ProducedBatch(NamedTuple):
     """What a producer sends to one partition at once; `producer` -1 = one without sequences."""
 
     records: Sequence[tuple[bytes | None, bytes | None, Headers, int]]
@@ -77,10 +77,10 @@ class Partition:
         start: the first offset that is there. end: the high watermark. lost: transactions whose end never comes.
     """
 
-    def __init__(self, topic: Topic, number: int) -> None:
+    def __init__(self, topic: SimulatedTopic, number: int) -> None:
         self.topic, self.number = topic, number
         self.start = self.end = 0
-        self.records: list[Record] = []
+        self.records: list[StoredRecord] = []
         self.watchers: dict[Callable[[], None], None] = {}
         self._writers: dict[int, _Writer] = {}
         self._open: dict[int, int] = {}
@@ -94,11 +94,11 @@ class Partition:
         """The last stable offset: what lies before it is decided."""
         return min(self._open.values(), default=self.end)
 
-    def append(self, batch: Batch, now: int) -> int:
+    def append(self, batch: ProducedBatch, now: int) -> int:
         """Writes a batch; returns the offset of its first record.
 
         Raises:
-            Refused: DUPLICATE_SEQUENCE_NUMBER, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH.
+            BrokerError: DUPLICATE_SEQUENCE_NUMBER, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH.
         """
         if batch.producer >= 0:
             known = self._known(batch)
@@ -109,7 +109,7 @@ class Partition:
         for index, (key, value, headers, timestamp) in enumerate(batch.records):
             when = now if by_broker else timestamp
             self.records.append(
-                Record(
+                StoredRecord(
                     base + index, key, value, headers, when, batch.producer, batch.is_transactional, kind=1 + by_broker
                 )
             )
@@ -124,14 +124,14 @@ class Partition:
         self.changed()
         return base
 
-    def _known(self, batch: Batch) -> int | None:
+    def _known(self, batch: ProducedBatch) -> int | None:
         """Where this very batch stands already."""
         writer = self._writers.get(batch.producer)
         if writer is not None and batch.epoch < writer.epoch:
-            raise Refused(47)
+            raise BrokerError(47)
         if writer is None or batch.epoch > writer.epoch:
             if batch.sequence != 0 and writer is not None:
-                raise Refused(45)
+                raise BrokerError(45)
             self._writers[batch.producer] = writer = _Writer(batch.epoch)
             writer.next = batch.sequence
         last = batch.sequence + len(batch.records) - 1
@@ -139,7 +139,7 @@ class Partition:
             if (first, end) == (batch.sequence, last):
                 return base
         if batch.sequence != writer.next:
-            raise Refused(46 if batch.sequence < writer.next else 45)
+            raise BrokerError(46 if batch.sequence < writer.next else 45)
         return None
 
     def decide(self, producer: int, epoch: int, outcome: bool, now: int) -> None:
@@ -150,22 +150,22 @@ class Partition:
         first = self._open.pop(producer, None)
         if first is not None and not outcome:
             self._aborted.append((producer, first, self.end))
-        self.records.append(Record(self.end, None, None, None, now, producer, True, outcome))
+        self.records.append(StoredRecord(self.end, None, None, None, now, producer, True, outcome))
         self.end += 1
         self.changed()
 
     def read(
         self, offset: int, *, committed: bool, most: int, weight: int = 1 << 20, markers: bool = False
-    ) -> tuple[list[Record], int]:
+    ) -> tuple[list[StoredRecord], int]:
         """Records from an offset on, with ends of transactions if they are wanted, and where the next read goes on.
 
         Raises:
-            Refused: OFFSET_OUT_OF_RANGE.
+            BrokerError: OFFSET_OUT_OF_RANGE.
         """
         if not self.start <= offset <= self.end:
-            raise Refused(1)
+            raise BrokerError(1)
         end = self.stable_end if committed else self.end
-        found: list[Record] = []
+        found: list[StoredRecord] = []
         for index in range(self._index(offset), len(self.records)):
             record = self.records[index]
             if record.offset >= end:
@@ -177,7 +177,7 @@ class Partition:
                 weight -= record.weight
         return found, max(offset, end)
 
-    def committed(self) -> list[Record]:
+    def committed(self) -> list[StoredRecord]:
         """Every record that whoever reads committed records sees."""
         return self.read(self.start, committed=True, most=1 << 60, weight=1 << 60)[0]
 
@@ -244,13 +244,13 @@ class Partition:
             return guess
         return bisect_left(records, offset, key=lambda record: record.offset)
 
-    def _is_aborted(self, record: Record) -> bool:
+    def _is_aborted(self, record: StoredRecord) -> bool:
         if not record.is_open:
             return False
         return any(p == record.producer and first <= record.offset < end for p, first, end in self._aborted)
 
 
-class Topic:
+class SimulatedTopic:
     """A topic with its partitions; `id_` tells it from one of the same name that was there before."""
 
     def __init__(self, name: str, count: int, config: dict[str, str], id_: str) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 from confluent_kafka import KafkaError, TopicPartition
 
 from leftfold.testing.simulation.kafka.client import FOREVER, Metadata, cluster_metadata, exception, failure
-from leftfold.testing.simulation.kafka.group_coordinator import Committed, Place
+from leftfold.testing.simulation.kafka.group_coordinator import CommittedOffset, PartitionId
 from leftfold.testing.simulation.kafka.group_member import read_group_metadata
-from leftfold.testing.simulation.kafka.partitions import Refused
-from leftfold.testing.simulation.kafka.sending import EPOCH, INVALID_STATE, OUT_OF_ORDER, Sender, as_bytes
+from leftfold.testing.simulation.kafka.partitions import BrokerError
+from leftfold.testing.simulation.kafka.sending import EPOCH, INVALID_STATE, OUT_OF_ORDER, BackgroundSender, as_bytes
 
 __all__ = ["Producer"]
 
@@ -23,7 +23,7 @@ _FENCING = frozenset({EPOCH, FENCED})
 _FATAL = frozenset({INVALID_STATE, UNKNOWN_ID, INVALID_TIMEOUT})
 
 
-class TransactionalSender(Sender):
+class TransactionalSender(BackgroundSender):
     """A producer that may have transactions; one without a transactional id has none.
 
     A call that runs out of time goes on in the background, and only the same call may follow it.
@@ -32,8 +32,8 @@ class TransactionalSender(Sender):
     def __init__(self, config: Mapping[str, Any], logger: logging.Logger | None) -> None:
         super().__init__(config, logger)
         self._state = "new"
-        self._members: set[Place] = set()
-        self._adding: set[Place] = set()
+        self._members: set[PartitionId] = set()
+        self._adding: set[PartitionId] = set()
         self._has_part = False
         self._losses = 0
         self._abortable: KafkaError | None = None
@@ -48,7 +48,7 @@ class TransactionalSender(Sender):
     def _may_send(self) -> bool:
         return not self.id or (self._state in ("open", "committing") and self._abortable is None)
 
-    def _opened(self, places: list[Place]) -> list[Place]:
+    def _opened(self, places: list[PartitionId]) -> list[PartitionId]:
         if not self.id:
             return places
         if new := [p for p in places if p not in self._members and p not in self._adding]:
@@ -70,7 +70,7 @@ class TransactionalSender(Sender):
     def _lost(self, error: KafkaError) -> None:
         self._losses += 1
 
-    def _add(self, places: list[Place]) -> None:
+    def _add(self, places: list[PartitionId]) -> None:
         """Makes partitions part of the transaction, before anything is written to them."""
         self._adding.update(places)
         self._has_part = True
@@ -83,7 +83,7 @@ class TransactionalSender(Sender):
 
         def done(value: Any) -> None:
             self._adding.difference_update(places)
-            if isinstance(value, Refused):
+            if isinstance(value, BrokerError):
                 self._refused(value.code, "AddPartitionsToTxn")
                 return
             self._members.update(places)
@@ -97,7 +97,7 @@ class TransactionalSender(Sender):
         """Takes the id: fences whoever had it, and ends what that one had open."""
         self._enter("init_transactions", "new")
         value = self._awaited(self._take_id, timeout)
-        if isinstance(value, Refused):
+        if isinstance(value, BrokerError):
             self._raise(value.code, "InitProducerId")
         self._producer, self._epoch = value
         self._leave("ready")
@@ -113,7 +113,9 @@ class TransactionalSender(Sender):
     def send_offsets(self, positions: Sequence[TopicPartition], metadata: Any, timeout: float) -> None:
         """Adds offsets to the transaction."""
         group, member, generation = read_group_metadata(metadata)
-        offsets = {(tp.topic, tp.partition): Committed(tp.offset, tp.metadata) for tp in positions if tp.offset >= 0}
+        offsets = {
+            (tp.topic, tp.partition): CommittedOffset(tp.offset, tp.metadata) for tp in positions if tp.offset >= 0
+        }
         if not offsets and not self._call:
             return
         self._enter("send_offsets_to_transaction", "open")
@@ -131,7 +133,7 @@ class TransactionalSender(Sender):
             ("TxnOffsetCommit", ("group", group), commit),
         ):
             value = self._asked_until(what, key, work, end)
-            if isinstance(value, Refused):
+            if isinstance(value, BrokerError):
                 self._call = ""
                 self._raise(value.code, what)
         self._leave("open")
@@ -157,7 +159,7 @@ class TransactionalSender(Sender):
             value = self._awaited(lambda done: self._take_id(done, bump=True), until - self.scheduler.now)
         elif self._has_part:
             value = self._awaited(lambda done: self._ask_end(done, commit=commit), until - self.scheduler.now)
-        if isinstance(value, Refused):
+        if isinstance(value, BrokerError):
             self._raise(value.code, "EndTxn")
         if self._is_bumping:
             self._producer, self._epoch = value

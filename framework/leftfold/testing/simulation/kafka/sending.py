@@ -12,11 +12,11 @@ from confluent_kafka import KafkaError, Message
 
 from leftfold.model.keys import partition_of
 from leftfold.testing.simulation.environment import active
-from leftfold.testing.simulation.kafka.client import Client, exception, failure
-from leftfold.testing.simulation.kafka.group_coordinator import Place
-from leftfold.testing.simulation.kafka.partitions import Batch, Headers, Partition, Refused
+from leftfold.testing.simulation.kafka.client import SimulatedClient, exception, failure
+from leftfold.testing.simulation.kafka.group_coordinator import PartitionId
+from leftfold.testing.simulation.kafka.partitions import BrokerError, Headers, Partition, ProducedBatch
 
-__all__ = ["EPOCH", "INVALID_STATE", "OUT_OF_ORDER", "SENDERS", "Sender", "as_bytes"]
+__all__ = ["EPOCH", "INVALID_STATE", "OUT_OF_ORDER", "SENDERS", "BackgroundSender", "as_bytes"]
 
 EPOCH, OUT_OF_ORDER, DUPLICATE, INVALID_STATE = 47, 45, 46, 48
 SENDERS = "senders"
@@ -28,13 +28,17 @@ _LOOK_SECONDS = 0.1
 _SCAN_SECONDS = 1.0
 
 
-class Parcel:
+class QueuedRecord:
     """A record on its way."""
 
     __slots__ = ("headers", "key", "on_delivery", "place", "timestamp", "until", "value")
 
     def __init__(
-        self, place: Place, record: tuple[bytes | None, bytes | None, Headers, int], on_delivery: Any, until: float
+        self,
+        place: PartitionId,
+        record: tuple[bytes | None, bytes | None, Headers, int],
+        on_delivery: Any,
+        until: float,
     ) -> None:
         self.place, self.on_delivery, self.until = place, on_delivery, until
         self.key, self.value, self.headers, self.timestamp = record
@@ -45,7 +49,7 @@ class Parcel:
         return 70 + len(self.key or b"") + len(self.value or b"")
 
 
-class Sender(Client):
+class BackgroundSender(SimulatedClient):
     """What works in the background of a producer.
 
     Attributes:
@@ -63,9 +67,9 @@ class Sender(Client):
         self._most = int(self.config.get("queue.buffering.max.messages", 100_000))
         self._only_errors = bool(self.config.get("delivery.report.only.error", False))
         self.left = self.unserved = 0
-        self._queues: dict[Place, deque[Parcel]] = {}
-        self._sending: dict[Place, list[Parcel]] = {}
-        self._sequences: dict[Place, int] = {}
+        self._queues: dict[PartitionId, deque[QueuedRecord]] = {}
+        self._sending: dict[PartitionId, list[QueuedRecord]] = {}
+        self._sequences: dict[PartitionId, int] = {}
         self._unknown: dict[str, float] = {}
         self._producer, self._epoch = -1, -1
         self._is_asking = self._is_bumping = False
@@ -81,7 +85,7 @@ class Sender(Client):
     def _may_send(self) -> bool:
         return True
 
-    def _opened(self, places: list[Place]) -> list[Place]:
+    def _opened(self, places: list[PartitionId]) -> list[PartitionId]:
         """Which of these may be written to now."""
         return places
 
@@ -128,10 +132,10 @@ class Sender(Client):
             if partition < 0:
                 partition = self._choose(key, len(known.partitions))
         when = timestamp or int((self.cluster.time() + self.process.skew) * 1000)
-        parcel = Parcel(
+        encoded = QueuedRecord(
             (topic, partition), (key, value, headers or None, when), on_delivery, self.scheduler.now + self._patience
         )
-        self._queues.setdefault(parcel.place, deque()).append(parcel)
+        self._queues.setdefault(encoded.place, deque()).append(encoded)
         self.left += 1
         self._later(self._linger)
         self._scan_later()
@@ -203,7 +207,7 @@ class Sender(Client):
 
             self.later(_SCAN_SECONDS, scan)
 
-    def _expire(self, queue: deque[Parcel]) -> None:
+    def _expire(self, queue: deque[QueuedRecord]) -> None:
         found = 0
         while queue and queue[0].until <= self.scheduler.now:
             self._delivered(queue.popleft(), failure(KafkaError._MSG_TIMED_OUT, "not delivered in time"), -1)
@@ -240,7 +244,7 @@ class Sender(Client):
 
         self.ask("init producer", (), lambda reply: reply(self.cluster.coordinator.new_producer()), done)
 
-    def _is_known(self, place: Place) -> bool:
+    def _is_known(self, place: PartitionId) -> bool:
         """Whether a partition is there; if it is not, its topic is looked for, for a while."""
         topic, queue = self.cluster.topics.get(place[0]), self._queues[place]
         if topic is not None and 0 <= place[1] < len(topic.partitions):
@@ -254,9 +258,9 @@ class Sender(Client):
                 return False
         elif place[1] < 0:
             while queue:
-                parcel = queue.popleft()
-                parcel.place = (place[0], self._choose(parcel.key, len(topic.partitions)))
-                self._queues.setdefault(parcel.place, deque()).append(parcel)
+                encoded = queue.popleft()
+                encoded.place = (place[0], self._choose(encoded.key, len(topic.partitions)))
+                self._queues.setdefault(encoded.place, deque()).append(encoded)
             self._later(0.0)
         else:
             code = KafkaError._UNKNOWN_PARTITION
@@ -274,13 +278,13 @@ class Sender(Client):
 
             self.later(_LOOK_SECONDS, look)
 
-    def _send(self, place: Place) -> None:
+    def _send(self, place: PartitionId) -> None:
         """Sends a batch to one partition; the next one waits for its answer."""
         queue, now = self._queues[place], self.scheduler.now
         self._expire(queue)
         if not queue or (self._is_idempotent and self._is_bumping):
             return
-        parcels: list[Parcel] = []
+        parcels: list[QueuedRecord] = []
         room = int(self.config.get("batch.size", _LARGEST))
         while queue and len(parcels) < _MOST and (not parcels or room >= queue[0].weight):
             room -= queue[0].weight
@@ -289,15 +293,15 @@ class Sender(Client):
         sequence = self._sequences.get(place, 0)
         records = [(p.key, p.value, p.headers, p.timestamp) for p in parcels]
         batch = (
-            Batch(records, self._producer, self._epoch, sequence, bool(self.id))
+            ProducedBatch(records, self._producer, self._epoch, sequence, bool(self.id))
             if self._is_idempotent
-            else Batch(records)
+            else ProducedBatch(records)
         )
 
         def work(reply: Callable[[Any], None]) -> None:
             partition = self.cluster.partition(*place)
             if sum(p.weight for p in parcels) > int(partition.topic.config["max.message.bytes"]):
-                raise Refused(KafkaError.MSG_SIZE_TOO_LARGE)
+                raise BrokerError(KafkaError.MSG_SIZE_TOO_LARGE)
             self._verify(partition, batch)
             reply(partition.append(batch, int(self.cluster.time() * 1000)))
 
@@ -310,20 +314,20 @@ class Sender(Client):
         seconds = max(0.01, parcels[-1].until - now)
         self.ask("produce", ("partition", place[0], str(place[1])), work, done, seconds, again=self._may_send)
 
-    def _verify(self, partition: Partition, batch: Batch) -> None:
+    def _verify(self, partition: Partition, batch: ProducedBatch) -> None:
         """What a broker asks the coordinator before it takes the first records of a transaction (KIP-890)."""
         if not batch.is_transactional or batch.producer in partition.open:
             return
         coordinator = self.cluster.coordinator
         if not coordinator.holds(self.id, batch.producer, batch.epoch, partition):
-            raise Refused(EPOCH if coordinator.known[self.id].epoch > batch.epoch else INVALID_STATE)
+            raise BrokerError(EPOCH if coordinator.known[self.id].epoch > batch.epoch else INVALID_STATE)
 
-    def _answered(self, place: Place, parcels: list[Parcel], value: Any) -> None:
+    def _answered(self, place: PartitionId, parcels: list[QueuedRecord], value: Any) -> None:
         """What comes of a batch: its records are delivered, lost, or queued once more."""
-        code = value.code if isinstance(value, Refused) else 0
+        code = value.code if isinstance(value, BrokerError) else 0
         if code in (0, DUPLICATE):
-            for index, parcel in enumerate(parcels):
-                self._delivered(parcel, None, value + index if not code else -1)
+            for index, encoded in enumerate(parcels):
+                self._delivered(encoded, None, value + index if not code else -1)
             return
         if code in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
             code = KafkaError._MSG_TIMED_OUT
@@ -334,21 +338,21 @@ class Sender(Client):
         if self._failed(code):
             self._queues[place].extendleft(reversed(parcels))
             return
-        for parcel in parcels:
-            self._delivered(parcel, failure(code, "not delivered"), -1)
+        for encoded in parcels:
+            self._delivered(encoded, failure(code, "not delivered"), -1)
 
-    def _delivered(self, parcel: Parcel, error: KafkaError | None, offset: int) -> None:
+    def _delivered(self, encoded: QueuedRecord, error: KafkaError | None, offset: int) -> None:
         self.left -= 1
         self.unserved += 1
         if error is not None:
             self._lost(error)
-        if parcel.on_delivery is not None and not (error is None and self._only_errors):
-            topic, partition = parcel.place
+        if encoded.on_delivery is not None and not (error is None and self._only_errors):
+            topic, partition = encoded.place
             message = Message(
-                topic=topic, partition=partition, offset=offset, key=parcel.key, value=parcel.value,
-                headers=cast("Any", parcel.headers), error=error, timestamp=(1, parcel.timestamp),
+                topic=topic, partition=partition, offset=offset, key=encoded.key, value=encoded.value,
+                headers=cast("Any", encoded.headers), error=error, timestamp=(1, encoded.timestamp),
             )  # fmt: skip
-            on_delivery = parcel.on_delivery
+            on_delivery = encoded.on_delivery
             self.tell(lambda: on_delivery(error, message))
         elif not self.left:
             self.notify()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
-from leftfold.testing.simulation.kafka.partitions import Batch, Partition, Refused
+from leftfold.testing.simulation.kafka.partitions import BrokerError, Partition, ProducedBatch
 
 __all__ = ["Coordinator", "State", "Transaction"]
 
@@ -74,16 +74,16 @@ class Coordinator:
             holder: producer id and epoch of one that has the id and wants another epoch (KIP-360).
 
         Raises:
-            Refused: CONCURRENT_TRANSACTIONS, while something of it is not ended everywhere; PRODUCER_FENCED: the
+            BrokerError: CONCURRENT_TRANSACTIONS, while something of it is not ended everywhere; PRODUCER_FENCED: the
                 holder is none any more; INVALID_TRANSACTION_TIMEOUT.
         """
         if timeout > LONGEST:
-            raise Refused(INVALID_TIMEOUT)
+            raise BrokerError(INVALID_TIMEOUT)
         found = self.known.get(id_)
         if found is None:
             found = self.known[id_] = Transaction(id_, self.new_producer(), timeout)
         if holder is not None and holder not in ((found.producer, found.epoch), found.asked):
-            raise Refused(FENCED)
+            raise BrokerError(FENCED)
         found.timeout = timeout
         if found.state is State.ONGOING:
             # Whoever held the id is fenced before its transaction is aborted.
@@ -91,7 +91,7 @@ class Coordinator:
             found.epoch += 1
             self._decide(found, State.PREPARE_ABORT)
         if found.left:
-            raise Refused(CONCURRENT)
+            raise BrokerError(CONCURRENT)
         found.epoch += 1
         found.asked, found.state = None, State.EMPTY
         self._write(found)
@@ -101,11 +101,11 @@ class Coordinator:
         """Makes partitions, or the offsets of a group, part of the transaction, which begins with that.
 
         Raises:
-            Refused: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
+            BrokerError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS.
         """
         found = self._checked(id_, producer, epoch)
         if found.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT):
-            raise Refused(CONCURRENT)
+            raise BrokerError(CONCURRENT)
         if found.state is not State.ONGOING:
             found.state, found.began = State.ONGOING, self._now()
             self._write(found)
@@ -117,16 +117,16 @@ class Coordinator:
         """Decides the open transaction, whichever that is by now: nothing in the request says which one is meant.
 
         Raises:
-            Refused: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
+            BrokerError: PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE.
         """
         found = self._checked(id_, producer, epoch)
         prepared = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
         if found.state is State.ONGOING:
             self._decide(found, prepared)
         elif found.state is prepared:
-            raise Refused(CONCURRENT)
+            raise BrokerError(CONCURRENT)
         elif found.state is not State(prepared + 2):
-            raise Refused(INVALID_STATE)
+            raise BrokerError(INVALID_STATE)
 
     def holds(self, id_: str, producer: int, epoch: int, partition: Partition) -> bool:
         """Whether this producer may write to a partition within its transaction."""
@@ -139,13 +139,13 @@ class Coordinator:
         """What the coordinator of a group asks before it takes offsets (KIP-890).
 
         Raises:
-            Refused: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE: the group is no part of an open transaction.
+            BrokerError: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE: the group is no part of an open transaction.
         """
         found = self.known.get(id_)
         if found is None or found.producer != producer or found.epoch != epoch:
-            raise Refused(EPOCH)
+            raise BrokerError(EPOCH)
         if found.state is not State.ONGOING or group not in found.groups:
-            raise Refused(INVALID_STATE)
+            raise BrokerError(INVALID_STATE)
 
     def time_out(self) -> None:
         """Aborts what has been open for too long."""
@@ -173,9 +173,9 @@ class Coordinator:
     def _checked(self, id_: str, producer: int, epoch: int) -> Transaction:
         found = self.known.get(id_)
         if found is None or found.producer != producer:
-            raise Refused(UNKNOWN_ID)
+            raise BrokerError(UNKNOWN_ID)
         if epoch != found.epoch:
-            raise Refused(FENCED)
+            raise BrokerError(FENCED)
         return found
 
     def _decide(self, found: Transaction, state: State) -> None:
@@ -219,4 +219,4 @@ class Coordinator:
         name = found.id.encode()
         key = struct.pack(">hh", 0, len(name)) + name
         now = int(self._now() * 1000)
-        self._log(found.id).append(Batch([(key, value, None, now)]), now)
+        self._log(found.id).append(ProducedBatch([(key, value, None, now)]), now)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from leftfold.testing.simulation.redis_server.hashes import HASH_COMMANDS
 from leftfold.testing.simulation.redis_server.keyspace import (
     KEY_COMMANDS,
-    Command,
+    CommandSpec,
     Parts,
     integer,
     is_match,
@@ -18,11 +18,11 @@ from leftfold.testing.simulation.redis_server.resp import (
     NULL_ARRAY,
     OK,
     CommandReader,
-    Failure,
+    ErrorReply,
     ProtocolError,
     Push,
     Reply,
-    Status,
+    SimpleString,
     encode,
     number,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DATA_COMMANDS", "Session"]
 
-DATA_COMMANDS: dict[bytes, Command] = {**KEY_COMMANDS, **HASH_COMMANDS, **SORTED_COMMANDS, **STREAM_COMMANDS}
+DATA_COMMANDS: dict[bytes, CommandSpec] = {**KEY_COMMANDS, **HASH_COMMANDS, **SORTED_COMMANDS, **STREAM_COMMANDS}
 _DATABASES = 16
 _FIRST_ARGUMENTS_BYTES = 128
 _LOGGED_OUT = frozenset((b"AUTH", b"HELLO", b"QUIT", b"RESET"))
@@ -87,7 +87,7 @@ class Session:
                 reply = self._answer(parts)
                 out += [encode(each, self._version) for each in (reply if isinstance(reply, _Several) else [reply])]
         except ProtocolError as error:
-            out.append(encode(Failure(f"ERR Protocol error: {error}")))
+            out.append(encode(ErrorReply(f"ERR Protocol error: {error}")))
             self.close()
         finally:
             self._out = None
@@ -120,10 +120,10 @@ class Session:
             return refusal
         if self._queue is not None and name not in _AT_ONCE:
             self._queue.append((name, parts))
-            return Status(b"QUEUED")
+            return SimpleString(b"QUEUED")
         return self._run(name, parts)
 
-    def _refusal(self, name: bytes, parts: list[bytes]) -> Failure | None:
+    def _refusal(self, name: bytes, parts: list[bytes]) -> ErrorReply | None:
         """Why a command is not even queued."""
         command, server = DATA_COMMANDS.get(name), self._server
         arity = command.arity if command is not None else self._OTHERS[name][1] if name in self._OTHERS else 0
@@ -134,16 +134,16 @@ class Session:
         elif len(parts) < -arity if arity < 0 else len(parts) != arity:
             failure = wrong_arguments(said)
         elif not self._is_known and name not in _LOGGED_OUT:
-            failure = Failure("NOAUTH Authentication required.")
+            failure = ErrorReply("NOAUTH Authentication required.")
         elif command is not None and command.writes and server.refusal:
-            failure = Failure(server.refusal)
+            failure = ErrorReply(server.refusal)
         elif self._channels and self._version == 2 and name not in _SUBSCRIBED:
-            failure = Failure(
+            failure = ErrorReply(
                 f"ERR Can't execute '{said}': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
                 "in this context"
             )
         elif server.is_loading and name not in _LOADING:
-            failure = Failure("LOADING Redis is loading the dataset in memory")
+            failure = ErrorReply("LOADING Redis is loading the dataset in memory")
         return failure
 
     def _run(self, name: bytes, parts: list[bytes]) -> Reply:
@@ -151,24 +151,24 @@ class Session:
             if name in self._OTHERS:
                 return self._OTHERS[name][0](self, parts[1:])
             return self._server.execute(self._database, name, parts[1:])
-        except Failure as failure:
+        except ErrorReply as failure:
             return failure
 
     def _multi(self, parts: Parts) -> Reply:
         if self._queue is not None:
-            raise Failure("ERR MULTI calls can not be nested")
+            raise ErrorReply("ERR MULTI calls can not be nested")
         self._queue = []
         return OK
 
     def _exec(self, parts: Parts) -> Reply:
         if self._queue is None:
-            raise Failure("ERR EXEC without MULTI")
+            raise ErrorReply("ERR EXEC without MULTI")
         for database, key in self._watched:
             self._server.space(database).is_there(key)
         queue, is_refused, is_touched = self._queue, self._is_refused, self.is_touched
         self._end_transaction()
         if is_refused:
-            raise Failure("EXECABORT Transaction discarded because of previous errors.")
+            raise ErrorReply("EXECABORT Transaction discarded because of previous errors.")
         if is_touched:
             return NULL_ARRAY
         with self._server.at_once():
@@ -176,7 +176,7 @@ class Session:
 
     def _discard(self, parts: Parts) -> Reply:
         if self._queue is None:
-            raise Failure("ERR DISCARD without MULTI")
+            raise ErrorReply("ERR DISCARD without MULTI")
         self._end_transaction()
         return OK
 
@@ -186,7 +186,7 @@ class Session:
 
     def _watch(self, parts: Parts) -> Reply:
         if self._queue is not None:
-            raise Failure("ERR WATCH inside MULTI is not allowed")
+            raise ErrorReply("ERR WATCH inside MULTI is not allowed")
         for key in parts:
             self._watched[self._database, key] = None
             self._server.watchers.setdefault((self._database, key), {})[self] = None
@@ -230,16 +230,16 @@ class Session:
             raise wrong_arguments("ping")
         if self._channels and self._version == 2:
             return [b"pong", parts[0] if parts else b""]
-        return parts[0] if parts else Status(b"PONG")
+        return parts[0] if parts else SimpleString(b"PONG")
 
     def _echo(self, parts: Parts) -> Reply:
         return parts[0]
 
     def _auth(self, parts: Parts) -> Reply:
         if len(parts) > 2:
-            raise Failure("ERR syntax error")
+            raise ErrorReply("ERR syntax error")
         if len(parts) == 1 and not self._server.password:
-            raise Failure(
+            raise ErrorReply(
                 "ERR AUTH <password> called without any password configured for the default user. "
                 "Are you sure your configuration is correct?"
             )
@@ -248,7 +248,7 @@ class Session:
 
     def _log_in(self, user: bytes, password: bytes) -> None:
         if user != b"default" or (self._server.password and password != self._server.password):
-            raise Failure("WRONGPASS invalid username-password pair or user is disabled.")
+            raise ErrorReply("WRONGPASS invalid username-password pair or user is disabled.")
         self._is_known = True
 
     def _hello(self, parts: Parts) -> Reply:
@@ -256,9 +256,9 @@ class Session:
         if rest:
             asked = rest.pop(0)
             if number(asked) is None:
-                raise Failure("ERR Protocol version is not an integer or out of range")
+                raise ErrorReply("ERR Protocol version is not an integer or out of range")
             if asked not in (b"2", b"3"):
-                raise Failure("NOPROTO unsupported protocol version")
+                raise ErrorReply("NOPROTO unsupported protocol version")
             version = int(asked)
         while rest:
             option = rest.pop(0)
@@ -267,9 +267,9 @@ class Session:
             elif option.upper() == b"SETNAME" and rest:
                 name = rest.pop(0)
             else:
-                raise Failure(f"ERR Syntax error in HELLO option '{option.decode(errors='surrogateescape')}'")
+                raise ErrorReply(f"ERR Syntax error in HELLO option '{option.decode(errors='surrogateescape')}'")
         if not self._is_known:
-            raise Failure(
+            raise ErrorReply(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> "
                 "<pass> option can be used to authenticate the client and select the RESP protocol version at the "
                 "same time"
@@ -286,7 +286,7 @@ class Session:
     def _select(self, parts: Parts) -> Reply:
         database = integer(parts[0])
         if not 0 <= database < _DATABASES:
-            raise Failure("ERR DB index is out of range")
+            raise ErrorReply("ERR DB index is out of range")
         self._database = database
         return OK
 
@@ -301,7 +301,7 @@ class Session:
                 return OK
             case _:
                 asked = parts[0].decode(errors="surrogateescape")
-                raise Failure(f"ERR Unknown subcommand or wrong number of arguments for '{asked}'. Try CLIENT HELP.")
+                raise ErrorReply(f"ERR Unknown subcommand or wrong number of arguments for '{asked}'. Try CLIENT HELP.")
 
     def _config(self, parts: Parts) -> Reply:
         match [parts[0].upper(), *parts[1:]]:
@@ -311,10 +311,10 @@ class Session:
                 self._server.config[name.lower()] = value
                 return OK
             case [b"SET", name, _]:
-                raise Failure(f"ERR Unsupported CONFIG parameter: {name.decode(errors='surrogateescape')}")
+                raise ErrorReply(f"ERR Unsupported CONFIG parameter: {name.decode(errors='surrogateescape')}")
             case _:
                 asked = parts[0].decode(errors="surrogateescape")
-                raise Failure(f"ERR Unknown subcommand or wrong number of arguments for '{asked}'. Try CONFIG HELP.")
+                raise ErrorReply(f"ERR Unknown subcommand or wrong number of arguments for '{asked}'. Try CONFIG HELP.")
 
     def _info(self, parts: Parts) -> Reply:
         return self._server.info(parts[0].lower() if parts else b"default")
@@ -338,7 +338,7 @@ class Session:
         self._unwatch()
         self._unsubscribe(list(self._channels))
         self._begin()
-        return Status(b"RESET")
+        return SimpleString(b"RESET")
 
     _OTHERS: ClassVar[dict[bytes, tuple[Callable[[Session, Parts], Reply], int]]] = {
         b"MULTI": (_multi, 1),
@@ -365,14 +365,14 @@ class Session:
     }
 
 
-def _unknown(parts: list[bytes]) -> Failure:
+def _unknown(parts: list[bytes]) -> ErrorReply:
     """The error of a command that the server has not."""
     first = ""
     for part in parts[1:]:
         if len(first) >= _FIRST_ARGUMENTS_BYTES:
             break
         first += f"`{_c_string(part, _FIRST_ARGUMENTS_BYTES - len(first))}`, "
-    return Failure(
+    return ErrorReply(
         f"ERR unknown command `{_c_string(parts[0], _FIRST_ARGUMENTS_BYTES)}`, with args beginning with: {first}"
     )
 

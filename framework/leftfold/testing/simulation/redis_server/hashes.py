@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leftfold.testing.simulation.redis_server.keyspace import (
-    Command,
+    CommandSpec,
     Keyspace,
     Parts,
     integer,
@@ -12,7 +12,7 @@ from leftfold.testing.simulation.redis_server.keyspace import (
     scan_page,
     wrong_arguments,
 )
-from leftfold.testing.simulation.redis_server.resp import OK, Failure, Reply
+from leftfold.testing.simulation.redis_server.resp import OK, ErrorReply, Reply
 
 __all__ = ["HASH_COMMANDS", "Hash", "Set", "String"]
 
@@ -67,15 +67,15 @@ def _set_options(parts: Parts, now_ms: int) -> tuple[set[bytes], int | None]:
         elif option in (b"NX", b"XX", b"GET", b"KEEPTTL"):
             flags.add(option)
         else:
-            raise Failure("ERR syntax error")
+            raise ErrorReply("ERR syntax error")
     if {b"NX", b"XX"} <= flags or {b"NX", b"GET"} <= flags or (ends is not None and b"KEEPTTL" in flags):
-        raise Failure("ERR syntax error")
+        raise ErrorReply("ERR syntax error")
     if ends is None:
         return flags, None
     option, text = ends
     value = integer(text) * (1000 if option in (b"EX", b"EXAT") else 1)
     if value <= 0:
-        raise Failure("ERR invalid expire time in set")
+        raise ErrorReply("ERR invalid expire time in set")
     return flags, value if option.endswith(b"AT") else value + now_ms
 
 
@@ -88,7 +88,7 @@ def _incr(space: Keyspace, parts: Parts) -> Reply:
     found = space.find(parts[0], String)
     value = integer(found.text if found is not None else b"0")
     if value == (1 << 63) - 1:
-        raise Failure("ERR increment or decrement would overflow")
+        raise ErrorReply("ERR increment or decrement would overflow")
     space.make(parts[0], String).text = b"%d" % (value + 1)
     space.changed(parts[0])
     return value + 1
@@ -183,23 +183,23 @@ def _scard(space: Keyspace, parts: Parts) -> Reply:
     return len(space.find(parts[0], Set) or ())
 
 
-HASH_COMMANDS: dict[bytes, Command] = {
-    b"SET": Command(_set, -3, True),
-    b"GET": Command(_get, 2),
-    b"INCR": Command(_incr, 2, True),
-    b"HSET": Command(_hset, -4, True),
-    b"HGET": Command(_hget, 3),
-    b"HMGET": Command(_hmget, -3),
-    b"HGETALL": Command(_hgetall, 2),
-    b"HKEYS": Command(_hkeys, 2),
-    b"HVALS": Command(_hvals, 2),
-    b"HLEN": Command(_hlen, 2),
-    b"HEXISTS": Command(_hexists, 3),
-    b"HDEL": Command(_hdel, -3, True),
-    b"HSCAN": Command(_hscan, -3),
-    b"SADD": Command(_sadd, -3, True),
-    b"SREM": Command(_srem, -3, True),
-    b"SMEMBERS": Command(_smembers, 2),
-    b"SISMEMBER": Command(_sismember, 3),
-    b"SCARD": Command(_scard, 2),
+HASH_COMMANDS: dict[bytes, CommandSpec] = {
+    b"SET": CommandSpec(_set, -3, True),
+    b"GET": CommandSpec(_get, 2),
+    b"INCR": CommandSpec(_incr, 2, True),
+    b"HSET": CommandSpec(_hset, -4, True),
+    b"HGET": CommandSpec(_hget, 3),
+    b"HMGET": CommandSpec(_hmget, -3),
+    b"HGETALL": CommandSpec(_hgetall, 2),
+    b"HKEYS": CommandSpec(_hkeys, 2),
+    b"HVALS": CommandSpec(_hvals, 2),
+    b"HLEN": CommandSpec(_hlen, 2),
+    b"HEXISTS": CommandSpec(_hexists, 3),
+    b"HDEL": CommandSpec(_hdel, -3, True),
+    b"HSCAN": CommandSpec(_hscan, -3),
+    b"SADD": CommandSpec(_sadd, -3, True),
+    b"SREM": CommandSpec(_srem, -3, True),
+    b"SMEMBERS": CommandSpec(_smembers, 2),
+    b"SISMEMBER": CommandSpec(_sismember, 3),
+    b"SCARD": CommandSpec(_scard, 2),
 }

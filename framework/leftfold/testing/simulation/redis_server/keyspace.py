@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from leftfold.testing.simulation.redis_server.resp import OK, Failure, Reply, Status, number
+from leftfold.testing.simulation.redis_server.resp import OK, ErrorReply, Reply, SimpleString, number
 
 __all__ = [
     "KEY_COMMANDS",
-    "Command",
+    "CommandSpec",
     "Keyspace",
     "Parts",
     "integer",
@@ -27,7 +27,7 @@ V = TypeVar("V")
 Parts: TypeAlias = Sequence[bytes]
 
 
-class Command(NamedTuple):
+class CommandSpec(NamedTuple):
     """What the server knows of a command: how many parts it has, negative = at least, and whether it writes."""
 
     run: Callable[[Keyspace, Parts], Reply]
@@ -72,13 +72,13 @@ class Keyspace:
         """The value of a key.
 
         Raises:
-            Failure: it is of another kind.
+            ErrorReply: it is of another kind.
         """
         if not self.is_there(key):
             return None
         value = self.values[key]
         if not isinstance(value, kind):
-            raise Failure("WRONGTYPE Operation against a key holding the wrong kind of value")
+            raise ErrorReply("WRONGTYPE Operation against a key holding the wrong kind of value")
         return value
 
     def make(self, key: bytes, kind: type[V]) -> V:
@@ -123,7 +123,7 @@ def _exists(space: Keyspace, parts: Parts) -> Reply:
 
 
 def _type(space: Keyspace, parts: Parts) -> Reply:
-    return Status(space.values[parts[0]].NAME) if space.is_there(parts[0]) else Status(b"none")
+    return SimpleString(space.values[parts[0]].NAME) if space.is_there(parts[0]) else SimpleString(b"none")
 
 
 def _dbsize(space: Keyspace, parts: Parts) -> Reply:
@@ -202,23 +202,23 @@ def integer(text: bytes) -> int:
     """A number in a command.
 
     Raises:
-        Failure: it is none.
+        ErrorReply: it is none.
     """
     value = number(text)
     if value is None:
-        raise Failure("ERR value is not an integer or out of range")
+        raise ErrorReply("ERR value is not an integer or out of range")
     return value
 
 
-def wrong_arguments(name: str) -> Failure:
+def wrong_arguments(name: str) -> ErrorReply:
     """The error of a command with too few parts, or an odd number of them."""
-    return Failure(f"ERR wrong number of arguments for '{name}' command")
+    return ErrorReply(f"ERR wrong number of arguments for '{name}' command")
 
 
 def read_cursor(text: bytes) -> int:
     """The cursor of a SCAN."""
     if not text.isdigit():
-        raise Failure("ERR invalid cursor")
+        raise ErrorReply("ERR invalid cursor")
     return int(text)
 
 
@@ -229,10 +229,10 @@ def read_scan_options(parts: Parts, *, with_type: bool = False) -> dict[bytes, b
     while rest:
         name = rest.pop(0).upper()
         if not rest or name not in ((b"COUNT", b"MATCH", b"TYPE") if with_type else (b"COUNT", b"MATCH")):
-            raise Failure("ERR syntax error")
+            raise ErrorReply("ERR syntax error")
         options[name] = rest.pop(0)
         if name == b"COUNT" and integer(options[name]) < 1:
-            raise Failure("ERR syntax error")
+            raise ErrorReply("ERR syntax error")
     return options
 
 
@@ -259,20 +259,20 @@ def _expression(token: bytes) -> bytes:
     return re.escape(token[-1:])
 
 
-KEY_COMMANDS: dict[bytes, Command] = {
-    b"DEL": Command(_unlink, -2, True),
-    b"UNLINK": Command(_unlink, -2, True),
-    b"EXISTS": Command(_exists, -2),
-    b"TYPE": Command(_type, 2),
-    b"DBSIZE": Command(_dbsize, 1),
-    b"KEYS": Command(_keys, 2),
-    b"FLUSHDB": Command(_flushdb, -1, True),
-    b"EXPIRE": Command(_expiring(1000, False), 3, True),
-    b"PEXPIRE": Command(_expiring(1, False), 3, True),
-    b"EXPIREAT": Command(_expiring(1000, True), 3, True),
-    b"PEXPIREAT": Command(_expiring(1, True), 3, True),
-    b"TTL": Command(_remaining(1000), 2),
-    b"PTTL": Command(_remaining(1), 2),
-    b"PERSIST": Command(_persist, 2, True),
-    b"SCAN": Command(_scan, -2),
+KEY_COMMANDS: dict[bytes, CommandSpec] = {
+    b"DEL": CommandSpec(_unlink, -2, True),
+    b"UNLINK": CommandSpec(_unlink, -2, True),
+    b"EXISTS": CommandSpec(_exists, -2),
+    b"TYPE": CommandSpec(_type, 2),
+    b"DBSIZE": CommandSpec(_dbsize, 1),
+    b"KEYS": CommandSpec(_keys, 2),
+    b"FLUSHDB": CommandSpec(_flushdb, -1, True),
+    b"EXPIRE": CommandSpec(_expiring(1000, False), 3, True),
+    b"PEXPIRE": CommandSpec(_expiring(1, False), 3, True),
+    b"EXPIREAT": CommandSpec(_expiring(1000, True), 3, True),
+    b"PEXPIREAT": CommandSpec(_expiring(1, True), 3, True),
+    b"TTL": CommandSpec(_remaining(1000), 2),
+    b"PTTL": CommandSpec(_remaining(1), 2),
+    b"PERSIST": CommandSpec(_persist, 2, True),
+    b"SCAN": CommandSpec(_scan, -2),
 }

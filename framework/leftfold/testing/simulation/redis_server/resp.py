@@ -11,11 +11,11 @@ __all__ = [
     "NULL_ARRAY",
     "OK",
     "CommandReader",
-    "Failure",
+    "ErrorReply",
     "ProtocolError",
     "Push",
     "Reply",
-    "Status",
+    "SimpleString",
     "encode",
     "number",
 ]
@@ -27,13 +27,13 @@ _MOST_PARTS = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Status:
+class SimpleString:
     """A simple string, such as OK."""
 
     text: bytes
 
 
-class Failure(Exception):
+class ErrorReply(Exception):
     """An error reply; its text begins with the code, such as ERR or WRONGTYPE."""
 
 
@@ -50,10 +50,19 @@ class _NullArray:
 
 
 NULL_ARRAY = _NullArray()
-OK = Status(b"OK")
+OK = SimpleString(b"OK")
 
 Reply: TypeAlias = (
-    int | float | bytes | Status | Failure | list["Reply"] | set[bytes] | dict[bytes, "Reply"] | _NullArray | None
+    int
+    | float
+    | bytes
+    | SimpleString
+    | ErrorReply
+    | list["Reply"]
+    | set[bytes]
+    | dict[bytes, "Reply"]
+    | _NullArray
+    | None
 )
 """A reply before it is encoded; a dict is a map, a set a set, None the null bulk string."""
 
@@ -157,9 +166,9 @@ def _encode(reply: Reply, is_three: bool, parts: list[bytes]) -> None:
         case float():
             text = double(reply)
             parts.append(b",%b\r\n" % text if is_three else b"$%d\r\n%b\r\n" % (len(text), text))
-        case Status():
+        case SimpleString():
             parts.append(b"+%b\r\n" % reply.text)
-        case Failure():
+        case ErrorReply():
             line = str(reply).encode(errors="surrogateescape").replace(b"\r", b" ").replace(b"\n", b" ")
             parts.append(b"-%b\r\n" % line)
         case dict() | set() | list():

@@ -11,7 +11,7 @@ from leftfold.testing.simulation.redis_server.hashes import Hash, Set, String
 from leftfold.testing.simulation.redis_server.keyspace import Keyspace, Parts
 from leftfold.testing.simulation.redis_server.resp import Reply
 from leftfold.testing.simulation.redis_server.sorted_sets import SortedSet
-from leftfold.testing.simulation.redis_server.stream_commands import Stream
+from leftfold.testing.simulation.redis_server.stream_commands import RedisStream
 
 __all__ = ["RedisServer", "Saved"]
 
@@ -203,7 +203,7 @@ def _plain(value: Any) -> Any:
             return {*value}
         case SortedSet():
             return {**value.scores}
-        case Stream():
+        case RedisStream():
             return [(b"%d-%d" % id_, [*value.fields[id_]]) for id_ in value.ids]
         case _:
             raise TypeError(f"a key holds {value!r}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from leftfold.testing.simulation.redis_server.keyspace import (
-    Command,
+    CommandSpec,
     Keyspace,
     Parts,
     integer,
@@ -16,7 +16,7 @@ from leftfold.testing.simulation.redis_server.keyspace import (
     read_scan_options,
     scan_page,
 )
-from leftfold.testing.simulation.redis_server.resp import Failure, Reply, double
+from leftfold.testing.simulation.redis_server.resp import ErrorReply, Reply, double
 
 __all__ = ["SORTED_COMMANDS", "SortedSet"]
 
@@ -54,7 +54,7 @@ class SortedSet:
         """Where the members between two ends of a lexicographic range are; all scores are equal there.
 
         Raises:
-            Failure: an end is none.
+            ErrorReply: an end is none.
         """
         return self._lexical(low, is_high=False), self._lexical(high, is_high=True)
 
@@ -62,7 +62,7 @@ class SortedSet:
         """Where the members between two scores are; "(" excludes one.
 
         Raises:
-            Failure: an end is no score.
+            ErrorReply: an end is no score.
         """
         (least, without_least), (most, without_most) = _score_end(low), _score_end(high)
         first = bisect_right if without_least else bisect_left
@@ -73,7 +73,7 @@ class SortedSet:
         if end in (b"-", b"+"):
             return len(self.entries) if end == b"+" else 0
         if end[:1] not in (b"[", b"("):
-            raise Failure("ERR min or max not valid string range item")
+            raise ErrorReply("ERR min or max not valid string range item")
         # The end itself is behind the cut when the range begins with it, or ends before it.
         cut = bisect_left if (end[:1] == b"(") == is_high else bisect_right
         return cut(self.entries, end[1:], key=_member_of)
@@ -91,8 +91,8 @@ def _score_end(text: bytes) -> tuple[float, bool]:
     is_excluded = text[:1] == b"("
     try:
         return _score((text[1:] if is_excluded else text) or b"0"), is_excluded
-    except Failure:
-        raise Failure("ERR min or max is not a float") from None
+    except ErrorReply:
+        raise ErrorReply("ERR min or max is not a float") from None
 
 
 def _score(text: bytes) -> float:
@@ -101,7 +101,7 @@ def _score(text: bytes) -> float:
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise Failure("ERR value is not a valid float")
+        raise ErrorReply("ERR value is not a valid float")
     return value
 
 
@@ -110,11 +110,11 @@ def _zadd(space: Keyspace, parts: Parts) -> Reply:
     while rest and rest[0].upper() in (b"NX", b"XX", b"GT", b"LT", b"CH"):
         flags.add(rest.pop(0).upper())
     if not rest or len(rest) % 2:
-        raise Failure("ERR syntax error")
+        raise ErrorReply("ERR syntax error")
     if {b"NX", b"XX"} <= flags:
-        raise Failure("ERR XX and NX options at the same time are not compatible")
+        raise ErrorReply("ERR XX and NX options at the same time are not compatible")
     if len(flags & {b"NX", b"GT", b"LT"}) > 1:
-        raise Failure("ERR GT, LT, and/or NX options at the same time are not compatible")
+        raise ErrorReply("ERR GT, LT, and/or NX options at the same time are not compatible")
     scored = [(_score(score), member) for score, member in zip(rest[::2], rest[1::2], strict=True)]
     found = space.find(parts[0], SortedSet)
     if found is None and b"XX" in flags:
@@ -167,7 +167,7 @@ def _zrevrange(space: Keyspace, parts: Parts) -> Reply:
 def _by_rank(space: Keyspace, parts: Parts, *, backwards: bool) -> Reply:
     options = [part.upper() for part in parts[3:]]
     if any(option != b"WITHSCORES" and (option != b"REV" or backwards) for option in options):
-        raise Failure("ERR syntax error")
+        raise ErrorReply("ERR syntax error")
     start, stop = integer(parts[1]), integer(parts[2])
     found = space.find(parts[0], SortedSet)
     if found is None:
@@ -209,7 +209,7 @@ def _range_options(parts: Parts, *, may_score: bool) -> tuple[int, int, bool]:
         elif option == b"LIMIT" and len(rest) >= 2:
             offset, count = integer(rest.pop(0)), integer(rest.pop(0))
         else:
-            raise Failure("ERR syntax error")
+            raise ErrorReply("ERR syntax error")
     return offset, count, with_scores
 
 
@@ -254,18 +254,18 @@ def _listed(entries: Sequence[_Entry], *, with_scores: bool) -> Reply:
     return [part for score, member in entries for part in (member, score)]
 
 
-SORTED_COMMANDS: dict[bytes, Command] = {
-    b"ZADD": Command(_zadd, -4, True),
-    b"ZREM": Command(_zrem, -3, True),
-    b"ZCARD": Command(_zcard, 2),
-    b"ZSCORE": Command(_zscore, 3),
-    b"ZRANGE": Command(_zrange, -4),
-    b"ZREVRANGE": Command(_zrevrange, -4),
-    b"ZRANGEBYLEX": Command(_ranging(SortedSet.span_of_members), -4),
-    b"ZREVRANGEBYLEX": Command(_ranging(SortedSet.span_of_members, backwards=True), -4),
-    b"ZRANGEBYSCORE": Command(_ranging(SortedSet.span_of_scores), -4),
-    b"ZLEXCOUNT": Command(_counting(SortedSet.span_of_members), 4),
-    b"ZCOUNT": Command(_counting(SortedSet.span_of_scores), 4),
-    b"ZREMRANGEBYSCORE": Command(_zremrangebyscore, 4, True),
-    b"ZSCAN": Command(_zscan, -3),
+SORTED_COMMANDS: dict[bytes, CommandSpec] = {
+    b"ZADD": CommandSpec(_zadd, -4, True),
+    b"ZREM": CommandSpec(_zrem, -3, True),
+    b"ZCARD": CommandSpec(_zcard, 2),
+    b"ZSCORE": CommandSpec(_zscore, 3),
+    b"ZRANGE": CommandSpec(_zrange, -4),
+    b"ZREVRANGE": CommandSpec(_zrevrange, -4),
+    b"ZRANGEBYLEX": CommandSpec(_ranging(SortedSet.span_of_members), -4),
+    b"ZREVRANGEBYLEX": CommandSpec(_ranging(SortedSet.span_of_members, backwards=True), -4),
+    b"ZRANGEBYSCORE": CommandSpec(_ranging(SortedSet.span_of_scores), -4),
+    b"ZLEXCOUNT": CommandSpec(_counting(SortedSet.span_of_members), 4),
+    b"ZCOUNT": CommandSpec(_counting(SortedSet.span_of_scores), 4),
+    b"ZREMRANGEBYSCORE": CommandSpec(_zremrangebyscore, 4, True),
+    b"ZSCAN": CommandSpec(_zscan, -3),
 }

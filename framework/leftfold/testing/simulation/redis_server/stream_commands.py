@@ -6,10 +6,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import TypeAlias
 
-from leftfold.testing.simulation.redis_server.keyspace import Command, Keyspace, Parts, integer
-from leftfold.testing.simulation.redis_server.resp import NULL_ARRAY, Failure, Reply
+from leftfold.testing.simulation.redis_server.keyspace import CommandSpec, Keyspace, Parts, integer
+from leftfold.testing.simulation.redis_server.resp import NULL_ARRAY, ErrorReply, Reply
 
-__all__ = ["STREAM_COMMANDS", "Stream"]
+__all__ = ["STREAM_COMMANDS", "RedisStream"]
 
 _Id: TypeAlias = tuple[int, int]
 _MOST = (1 << 64) - 1
@@ -17,7 +17,7 @@ _NODE_ENTRIES, _NODE_BYTES = 100, 4096
 """How much the real server keeps in one node of its tree; `MAXLEN ~` removes whole nodes."""
 
 
-class Stream:
+class RedisStream:
     """Entries by id; `last` stays when they are trimmed."""
 
     NAME = b"stream"
@@ -72,21 +72,21 @@ def _xadd(space: Keyspace, parts: Parts) -> Reply:
             is_exact = rest.pop(0) == b"="
         length = integer(rest.pop(0) if rest else b"")
         if length < 0:
-            raise Failure("ERR The MAXLEN argument must be >= 0.")
+            raise ErrorReply("ERR The MAXLEN argument must be >= 0.")
     if not rest:
-        raise Failure("ERR wrong number of arguments for XADD")
+        raise ErrorReply("ERR wrong number of arguments for XADD")
     wanted = None if rest[0] == b"*" else _id(rest[0], 0)
     if len(rest) < 3 or len(rest) % 2 == 0:
-        raise Failure("ERR wrong number of arguments for XADD")
+        raise ErrorReply("ERR wrong number of arguments for XADD")
     if wanted == (0, 0):
-        raise Failure("ERR The ID specified in XADD must be greater than 0-0")
-    stream = space.find(key, Stream)
+        raise ErrorReply("ERR The ID specified in XADD must be greater than 0-0")
+    stream = space.find(key, RedisStream)
     if stream is None and not makes:
         return None
-    stream = stream if stream is not None else space.make(key, Stream)
+    stream = stream if stream is not None else space.make(key, RedisStream)
     id_ = wanted or max((space.now_ms(), 0), (stream.last[0], stream.last[1] + 1))
     if id_ <= stream.last:
-        raise Failure("ERR The ID specified in XADD is equal or smaller than the target stream top item")
+        raise ErrorReply("ERR The ID specified in XADD is equal or smaller than the target stream top item")
     stream.add(id_, rest[1:])
     if length is not None:
         stream.trim(length, is_exact=is_exact)
@@ -95,7 +95,7 @@ def _xadd(space: Keyspace, parts: Parts) -> Reply:
 
 
 def _xlen(space: Keyspace, parts: Parts) -> Reply:
-    return len(space.find(parts[0], Stream) or ())
+    return len(space.find(parts[0], RedisStream) or ())
 
 
 def _ranging(*, backwards: bool) -> Callable[[Keyspace, Parts], Reply]:
@@ -103,7 +103,7 @@ def _ranging(*, backwards: bool) -> Callable[[Keyspace, Parts], Reply]:
         low, high = (parts[2], parts[1]) if backwards else (parts[1], parts[2])
         first, last = _end(low, 0), _end(high, _MOST)
         count = _count(parts[3:])
-        stream = space.find(parts[0], Stream)
+        stream = space.find(parts[0], RedisStream)
         if stream is None:
             return []
         if count == 0:
@@ -124,7 +124,7 @@ def _count(parts: Parts) -> int:
     rest, count = list(parts), -1
     while rest:
         if rest.pop(0).upper() != b"COUNT" or not rest:
-            raise Failure("ERR syntax error")
+            raise ErrorReply("ERR syntax error")
         count = max(0, integer(rest.pop(0)))
     return count
 
@@ -139,7 +139,7 @@ def _end(text: bytes, missing: int) -> _Id:
 def _id(text: bytes, missing: int) -> _Id:
     parts = text.split(b"-")
     if len(parts) > 2 or not all(part.isdigit() and int(part) <= _MOST for part in parts):
-        raise Failure("ERR Invalid stream ID specified as stream command argument")
+        raise ErrorReply("ERR Invalid stream ID specified as stream command argument")
     return int(parts[0]), int(parts[1]) if len(parts) == 2 else missing
 
 
@@ -147,9 +147,9 @@ def _name(id_: _Id) -> bytes:
     return b"%d-%d" % id_
 
 
-STREAM_COMMANDS: dict[bytes, Command] = {
-    b"XADD": Command(_xadd, -5, True),
-    b"XLEN": Command(_xlen, 2),
-    b"XRANGE": Command(_ranging(backwards=False), -4),
-    b"XREVRANGE": Command(_ranging(backwards=True), -4),
+STREAM_COMMANDS: dict[bytes, CommandSpec] = {
+    b"XADD": CommandSpec(_xadd, -5, True),
+    b"XLEN": CommandSpec(_xlen, 2),
+    b"XRANGE": CommandSpec(_ranging(backwards=False), -4),
+    b"XREVRANGE": CommandSpec(_ranging(backwards=True), -4),
 }

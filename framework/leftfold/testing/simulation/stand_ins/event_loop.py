@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from leftfold.testing.simulation.environment import active
-from leftfold.testing.simulation.scheduler import Killed, Process, Task
+from leftfold.testing.simulation.scheduler import Killed, SimulatedProcess, Task
 from leftfold.testing.simulation.stand_ins.sockets import Socket
 from leftfold.testing.simulation.stand_ins.threads import Event, Module
 
@@ -122,7 +122,7 @@ def _in_order(tasks: Iterable[real_asyncio.Task[Any]]) -> list[real_asyncio.Task
 class _Selector:
     """What a loop waits in: for something to arrive, for a call from elsewhere, or for its next timer."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
         self.transports: dict[_Transport, None] = {}
         self._is_woken = False
