@@ -83,8 +83,8 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     script = """
 import sys
 sys.modules["confluent_kafka"] = None
-from leftfold.runtime.connect import ring
-ring("leftfold.kafka.client.kafka_client")
+from leftfold import App, connect
+connect(App("none"), kafka="127.0.0.1:1").client
 """
     told = Shell(tmp_path).python("-c", script)
     assert "install it: pip install 'leftfold[kafka]'" in told.err

@@ -14,7 +14,7 @@ from tests.cli.shell import ROOT, Shell, Typed
 
 GROUPS = {"dead", "log", "reactions", "state", "timers", "topics"}
 COMMANDS = sorted({name for section in SECTIONS.values() for name in section} - GROUPS)
-HEAVY = ("confluent_kafka", "pydantic_settings", "pyspark", "redis", "rich", "stamina", "structlog")
+HEAVY = ("confluent_kafka", "pydantic_settings", "pyspark", "redis", "rich", "structlog")
 
 
 def test_the_first_tour_is_all_there() -> None:

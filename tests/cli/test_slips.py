@@ -124,7 +124,7 @@ sys.modules["confluent_kafka"] = sys.modules["hiredis"] = None
 run(["doctor"])
 """
     told = shop.python("-c", script)
-    assert "not installed: kafka,redis; install it: pip install 'leftfold[kafka,redis]'" in told.out
+    assert "not installed: kafka,redis; install it: pip install 'leftfold[kafka,redis]'" in told.err
 
 
 def test_doctor_says_what_a_missing_spark_means(shop: Shell) -> None:

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from leftfold.errors import is_interruption
+from leftfold.runtime.connect import missing_extra
 from leftfold.runtime.console import say
 from leftfold.runtime.project import INTERRUPTED, spec_in, tell
 from leftfold.version import __version__
@@ -162,7 +163,8 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  # whatever comes is told in a line
         if isinstance(error, SystemError) and is_interruption(error):
             return INTERRUPTED
-        return tell(error, whole=whole, app=spec_in(arguments))
+        missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+        return tell(missing or error, whole=whole, app=spec_in(arguments))
     return int(code or 0)
 
 

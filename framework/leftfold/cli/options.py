@@ -117,9 +117,10 @@ _WAITING = frozenset({"run", "dev"})
 def _reachable(context: typer.Context, address: str | None) -> str | None:
     """What was typed, unless no broker can be there: that is said at once."""
     if address and context.info_name not in _WAITING:
-        from leftfold.runtime.connect import kafka_settings, ring
+        from leftfold.kafka.reachability import check_reachable
+        from leftfold.runtime.connect import kafka_settings
 
-        ring("leftfold.kafka.reachability").check_reachable(kafka_settings(address))
+        check_reachable(kafka_settings(address))
     return address
 
 

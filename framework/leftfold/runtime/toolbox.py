@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from leftfold.engine.processing.process_wire import Router, Unusable
 from leftfold.errors import ContractError
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.dead_letters import DeadLetters, record_at, write_record
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model import keys as names
 from leftfold.model.keys import events, partition_of
@@ -22,7 +25,8 @@ from leftfold.ports.bulk import BulkStore, OpenBulkLog, OpenBulkSink
 from leftfold.ports.codec import header
 from leftfold.ports.outgoing import Letter, dead_letter
 from leftfold.ports.protocols import LogReader, RawRecord
-from leftfold.runtime.connect import archive_dir, kafka_settings, open_bulk, open_reader, redis_settings, ring
+from leftfold.redis import RedisBulkSink, RedisViewStore
+from leftfold.runtime.connect import archive_dir, kafka_settings, open_bulk, open_reader, redis_settings
 from leftfold.runtime.project import Usage, find_project, unknown
 
 if TYPE_CHECKING:
@@ -78,7 +82,7 @@ def topic_of(category: str, kafka: str | None) -> tuple[KafkaSettings, str]:
         Usage: it has none such.
     """
     settings = kafka_settings(kafka)
-    with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         topic, _ = topic_in(cluster, category)
     return settings, topic
 
@@ -111,7 +115,7 @@ def last_records(cluster: Any, settings: Any, topic: str, most: int) -> Iterator
         return
     starts, ends = cluster.starts([topic]), cluster.ends([topic])
     begin = {p: max(starts.next_offset(topic, p), end - most) for p, end in ends.offsets[topic].items()}
-    with closing(ring("leftfold.kafka.log_reader").KafkaLogReader(settings)) as reader:
+    with closing(KafkaLogReader(settings)) as reader:
         reader.seek(Position({topic: begin}))
         heard = time.monotonic()
         while not reader.position().covers(ends) and time.monotonic() - heard < _PATIENCE:
@@ -135,7 +139,7 @@ class Unroutable(NamedTuple):
 
 def skipped_letters(settings: Any, process: str) -> frozenset[str]:
     """Where what nobody takes stands, as `topic/partition/offset`: inputs that were dead-lettered are among it."""
-    with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         letters = last_records(cluster, settings, names.dead(process), sys.maxsize)
         return frozenset(header(letter.headers, "dead_source").decode(errors="replace") for letter in letters)
 
@@ -161,7 +165,7 @@ def unroutable(app: str, process: Process[Any, Any, Any], place: RecordAddress, 
     topics = [names.events(category) for category in process.categories]
     if place.topic not in topics:
         raise Usage(f"process {process.name} does not listen to {place.topic}; it does to {', '.join(topics)}")
-    record: RawRecord = ring("leftfold.kafka.administration.dead_letters").record_at(settings, *place)
+    record: RawRecord = record_at(settings, *place)
     try:
         Router(app, process, lambda key: 0).route(record)
     except Unusable as error:
@@ -181,7 +185,7 @@ def stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> li
         Usage: no worker has said so of one of them.
     """
     events, found = names.events(decider), list[Letter]()
-    letters = ring("leftfold.kafka.administration.dead_letters").DeadLetters(decider, settings).read()
+    letters = DeadLetters(decider, settings).read()
     waiting = [letter for letter in letters if not letter.handled]
     for place in places:
         here = [letter for letter in waiting if letter.source == f"{place.topic}/{place.partition}/{place.offset}"]
@@ -197,10 +201,10 @@ def stopping(decider: str, places: Sequence[RecordAddress], settings: Any) -> li
 def pass_over(process: str, found: Unroutable, why: str, settings: Any) -> None:
     """Has routers pass over an event, from their next start on."""
     dead = names.dead(process)
-    with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         partition = partition_of(found.record.key or b"", cluster.partitions(dead))
     letter = dead_letter(found.record, f"{why}; {found.why}", partition, _ROOM)
-    ring("leftfold.kafka.administration.dead_letters").write_record(settings, dead, letter)
+    write_record(settings, dead, letter)
 
 
 Servers: TypeAlias = tuple[str | None, str | None, str | None]
@@ -222,15 +226,14 @@ class Workbench:
 def workbench(kafka: str | None, redis: str | None, archive: str | None = None) -> Iterator[Workbench]:
     """A workbench on the servers and the archive that are meant; its store is closed at the end."""
     of_kafka, of_redis, past = kafka_settings(kafka), redis_settings(redis), archive_of(archive)
-    adapter = ring("leftfold.redis")
-    open_store: Callable[[], BulkStore] = partial(adapter.RedisViewStore, of_redis)
+    open_store: Callable[[], BulkStore] = partial(RedisViewStore, of_redis)
     store = open_store()
     try:
         yield Workbench(
             store=store,
             open_log=open_bulk(of_kafka, past),
             open_reader=open_reader(of_kafka, past),
-            open_sink=partial(adapter.BulkSink, of_redis),
+            open_sink=partial(RedisBulkSink, of_redis),
             open_store=open_store,
         )
     finally:
@@ -252,14 +255,14 @@ def check_broker(kafka: str | None) -> None:
     Raises:
         InfrastructureError: none answers.
     """
-    with ring("leftfold.kafka.administration.cluster").Cluster(kafka_settings(kafka)) as cluster:
+    with ClusterAdmin(kafka_settings(kafka)) as cluster:
         cluster.brokers()
 
 
 @contextmanager
 def store_of(redis: str | None) -> Iterator[BulkStore]:
     """The store alone, for commands that need no log."""
-    store: BulkStore = ring("leftfold.redis").RedisViewStore(redis_settings(redis))
+    store: BulkStore = RedisViewStore(redis_settings(redis))
     try:
         yield store
     finally:

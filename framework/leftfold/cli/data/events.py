@@ -14,13 +14,14 @@ import typer
 
 from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, examples
 from leftfold.engine.processing.stream_state import MARK
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.kafka.settings import KafkaSettings
 from leftfold.model.encoding import number_in
 from leftfold.model.keys import partition_of
 from leftfold.model.position import Position
 from leftfold.ports.codec import header
 from leftfold.ports.protocols import LogReader, RawRecord
-from leftfold.runtime.connect import open_reader, ring
+from leftfold.runtime.connect import open_reader
 from leftfold.runtime.console import Styled, note, styled
 from leftfold.runtime.toolbox import topic_in
 
@@ -109,7 +110,7 @@ class EventLog:
     """
 
     def __init__(self, settings: KafkaSettings, category: str, key: str = "", *, archive: str = "") -> None:
-        with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+        with ClusterAdmin(settings) as cluster:
             topic, count = topic_in(cluster, category)
             starts: Position = cluster.starts([topic])
         self._topic, self._key = topic, key.encode()

@@ -17,11 +17,13 @@ from pydantic_core import ErrorDetails
 
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
 from leftfold.errors import InfrastructureError, LeftfoldError
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.errors import Unreachable
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.messages import Command
 from leftfold.ports.codec import utc_text
-from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.project import Usage, unknown
 
 if TYPE_CHECKING:
@@ -139,12 +141,12 @@ def _placeholder(schema: Mapping[str, Any]) -> object:
 
 def explained(error: InfrastructureError, app: App, kafka: str | None) -> InfrastructureError:
     """The error itself, or a plainer one when a broker answers but has no topics of the App."""
-    unreachable: type[InfrastructureError] = ring("leftfold.kafka.errors").Unreachable
+    unreachable: type[InfrastructureError] = Unreachable
     if isinstance(error, unreachable):
         return error
     try:
         settings = kafka_settings(kafka)
-        with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+        with ClusterAdmin(settings) as cluster:
             wanted = [names.replies(app.name), *(names.commands(decider.name) for decider in app.deciders)]
             there = cluster.partition_counts(wanted)
     except LeftfoldError:

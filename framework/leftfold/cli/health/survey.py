@@ -30,7 +30,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import BulkStore
 from leftfold.ports.flush import Generation, Parked, Phase, Registry
 from leftfold.ports.protocols import ViewStore
-from leftfold.runtime.connect import kafka_settings, redis_settings, ring
+from leftfold.runtime.connect import extras, kafka_settings, redis_settings
 from leftfold.runtime.console import amount
 from leftfold.runtime.lifecycle import folds_of
 from leftfold.runtime.project import local_settings
@@ -76,7 +76,9 @@ class Survey:
 
     def servers(self) -> list[Row]:
         """The embedded servers of the project, and those that are configured instead."""
-        environment = ring("leftfold.runtime.discovery").Environment()
+        from leftfold.runtime.discovery import Environment
+
+        environment = Environment()
         configured = {"kafka": self._kafka or environment.kafka, "redis": self._redis or environment.redis}
         rows = [
             {"kind": "server", "name": name, **_place(name, address), "state": "configured"}
@@ -88,8 +90,10 @@ class Survey:
         return rows
 
     def _embedded(self, wanted: set[str]) -> list[Row]:
+        from leftfold.local import status
+
         data = local_settings().data
-        found = ring("leftfold.local").status(data) if data.is_dir() else None
+        found = status(data) if data.is_dir() else None
         rows = []
         for server in found.servers if found is not None else ():
             if server.name in wanted:
@@ -109,7 +113,10 @@ class Survey:
     def deciders(self, app: App) -> Iterator[Row]:
         """Each decider with its workers and the length of its log in offsets, of which transactions use some too."""
         try:
-            with ring("leftfold.kafka.administration.cluster").Cluster(kafka_settings(self._kafka)) as cluster:
+            with extras():
+                from leftfold.kafka.administration.cluster import ClusterAdmin
+
+            with ClusterAdmin(kafka_settings(self._kafka)) as cluster:
                 topics: dict[str, int] = cluster.topics()
                 logs = {topic for topic in map(names.events, _categories(app)) if topic in topics}
                 self._ends = cluster.ends(logs) if logs else Position()
@@ -136,7 +143,8 @@ class Survey:
 
     def _costs(self, state: str, topics: Mapping[str, int]) -> Row:
         """What commands cost, as the workers have noted it."""
-        costs = ring("leftfold.kafka.administration.states").costs
+        from leftfold.kafka.administration.states import costs
+
         spent, dropped = costs(kafka_settings(self._kafka), state, topics.get(state, 0)) if state in topics else (0, 0)
         return {"per_command": spent, "answers_dropped": dropped}
 
@@ -146,8 +154,11 @@ class Survey:
             return
         settings = kafka_settings(self._kafka)
         try:
+            with extras():
+                from leftfold.kafka.administration.groups import Groups
+
             with (
-                ring("leftfold.kafka.administration.groups").Groups(settings) as groups,
+                Groups(settings) as groups,
                 Freshness(self._kafka, "") as freshness,
             ):
                 survey = ProcessSurvey(app, groups, settings, freshness)
@@ -182,7 +193,10 @@ class Survey:
         if not app.views:
             return
         try:
-            store = ring("leftfold.redis").RedisViewStore(redis_settings(self._redis))
+            with extras():
+                from leftfold.redis import RedisViewStore
+
+            store = RedisViewStore(redis_settings(self._redis))
         except LeftfoldError as error:
             self._met(error)
             return

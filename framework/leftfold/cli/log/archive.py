@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Self
 from leftfold.engine.archive.retention import Trim, Trimming, compare
 from leftfold.engine.progress import Report, Stopwatch
 from leftfold.errors import InfrastructureError
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.groups import Groups
+from leftfold.kafka.bulk_log import KafkaBulkLog
 from leftfold.model import keys as names
 from leftfold.model.position import Position
 from leftfold.ports.bulk import OffsetRange
 from leftfold.runtime.as_of import read_position
-from leftfold.runtime.connect import open_archive, ring
+from leftfold.runtime.connect import open_archive
 from leftfold.runtime.console import note, shown
 from leftfold.runtime.project import Usage, find_project, load_apps
 from leftfold.runtime.toolbox import archive_needed, topic_of
@@ -34,16 +37,19 @@ def archived(category: str, to: str | None, kafka: str | None) -> Archived:
     Raises:
         InfrastructureError: another run is at work, or events are gone.
     """
+    from leftfold.parquet.archiver import Archiver
+    from leftfold.parquet.filesystem import ArchiveFileSystem
+
     uri = archive_needed(to, "--to")
     settings, topic = topic_of(category, kafka)
-    place = ring("leftfold.parquet.filesystem").Place(uri)
-    with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+    place = ArchiveFileSystem(uri)
+    with ClusterAdmin(settings) as cluster:
         identity = cluster.identity(topic)
-    log = ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)
+    log = KafkaBulkLog(settings)
     try:
         with closing(log), shown(f"{category} archive") as report:
             watch = Stopwatch(report)
-            archiver = ring("leftfold.parquet.archiver").Archiver(place, topic, identity, log, tell=watch.tell)
+            archiver = Archiver(place, topic, identity, log, tell=watch.tell)
             watch.begin("copy", sum(part.end - part.start for part in archiver.parts()))
             done: Archived = archiver.run()
             watch.end()
@@ -55,12 +61,15 @@ def archived(category: str, to: str | None, kafka: str | None) -> Archived:
 
 def verified(category: str, given: str | None, kafka: str | None, *, deep: bool) -> tuple[Verified, list[str]]:
     """What the archive of a category is worth, and where it differs from the topic if that is asked for too."""
+    from leftfold.parquet.archive_check import verify_archive
+    from leftfold.parquet.filesystem import ArchiveFileSystem
+
     uri, topic = archive_needed(given, "--archive"), names.events(category)
     with shown(f"{category} archive") as report:
         watch = Stopwatch(report)
         watch.begin("verify")
-        verify = ring("leftfold.parquet.archive_check").verify_archive
-        found: Verified = verify(ring("leftfold.parquet.filesystem").Place(uri), topic, watch.tell)
+        verify = verify_archive
+        found: Verified = verify(ArchiveFileSystem(uri), topic, watch.tell)
         watch.end()
         if not found.position.offsets[topic]:
             raise InfrastructureError(
@@ -71,10 +80,12 @@ def verified(category: str, given: str | None, kafka: str | None, *, deep: bool)
 
 
 def _differences(category: str, uri: str, kafka: str | None, report: Report) -> list[str]:
+    from leftfold.parquet.archive_reader import ParquetArchive
+
     settings, topic = topic_of(category, kafka)
-    past = ring("leftfold.parquet.archive_reader").ParquetArchive(uri)
+    past = ParquetArchive(uri)
     watch = Stopwatch(report)
-    with closing(ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)) as log:
+    with closing(KafkaBulkLog(settings)) as log:
         starts = log.starts([topic])
         parts = [OffsetRange(topic, p, starts.next_offset(topic, p), end) for p, end in past.ends(topic).items()]
         watch.begin("compare", sum(max(0, part.end - part.start) for part in parts))
@@ -98,8 +109,8 @@ class TrimWork:
         self.archive = archive_needed(archive, "--archive")
         self._category = category
         settings, self._topic = topic_of(category, kafka)
-        self._cluster: Any = ring("leftfold.kafka.administration.groups").Groups(settings)
-        self._log: Any = ring("leftfold.kafka.bulk_log").KafkaBulkLog(settings)
+        self._cluster: Any = Groups(settings)
+        self._log: Any = KafkaBulkLog(settings)
 
     def __enter__(self) -> Self:
         return self

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from leftfold.cli.options import JsonOption, KafkaOption, examples
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.dead_letters import DeadLetters
+from leftfold.kafka.administration.states import folded
 from leftfold.model import keys as names
 from leftfold.model.position import Position, RecordAddress
 from leftfold.ports.outgoing import Letter, letters_in, offset_in
-from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, lasting
 from leftfold.runtime.project import Usage, unknown
 from leftfold.runtime.toolbox import last_records, place_in
@@ -88,12 +91,12 @@ def standing_still(cluster: Any, settings: Any, name: str, version: int) -> list
     }
     # Where states have gone on since, other code could fold what that code could not.
     count = cluster.partition_counts([state]).get(state, 0) if at else 0
-    folded: dict[int, int] = ring("leftfold.kafka.administration.states").folded(settings, state, count)
+    found = folded(settings, state, count)
     return [
         f"{place} cannot be folded, so {names.commands(name)}[{partition}] is not served: {letter.reason}; start code "
         f"that can fold it, or have it passed over: leftfold log skip {name} '{place}' --reason WHY"
         for (partition, offset), letter in sorted(at.items())
-        if folded.get(partition, 0) <= offset and (place := RecordAddress(events, partition, offset))
+        if found.get(partition, 0) <= offset and (place := RecordAddress(events, partition, offset))
     ]
 
 
@@ -102,7 +105,7 @@ class Burials:
 
     def __init__(self, kafka: str | None) -> None:
         self._settings = kafka_settings(kafka)
-        with ring("leftfold.kafka.administration.cluster").Cluster(self._settings) as cluster:
+        with ClusterAdmin(self._settings) as cluster:
             topics: dict[str, int] = cluster.topics()
         self._known = sorted(name.removesuffix(_DEAD) for name in topics if name.endswith(_DEAD))
 
@@ -119,7 +122,7 @@ class Burials:
 
     def kept(self, category: str = "") -> dict[str, Retention]:
         """How long letters are kept, of one category or process, or of all."""
-        with ring("leftfold.kafka.administration.cluster").Cluster(self._settings) as cluster:
+        with ClusterAdmin(self._settings) as cluster:
             return {name: kept(cluster, name) for name in ([category] if category else self._known)}
 
     def of(self, letter: Letter) -> Any:
@@ -170,7 +173,7 @@ class Burials:
         return [letter for letter in letters if letter.is_input]
 
     def _letters(self, category: str) -> Any:
-        return ring("leftfold.kafka.administration.dead_letters").DeadLetters(category, self._settings)
+        return DeadLetters(category, self._settings)
 
 
 dead = typer.Typer(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+from leftfold.kafka.administration.dead_letters import DeadLetters
+from leftfold.kafka.administration.groups import Groups
 from leftfold.model import keys as names
 
 if TYPE_CHECKING:
@@ -90,7 +92,6 @@ def _skip_folded(
     name: str, events: Sequence[str], reason: str, by: str, settings: Any, *, yes: bool, as_json: bool
 ) -> None:
     from leftfold.cli.options import agreed, signed
-    from leftfold.runtime.connect import ring
     from leftfold.runtime.console import emit, note
     from leftfold.runtime.project import Usage
     from leftfold.runtime.toolbox import place_in, stopping
@@ -103,7 +104,7 @@ def _skip_folded(
     for source, why in told.items():
         note(f"{source}: {why}")
     agreed("no state will ever know of what stands there; have it passed over?", yes=yes)
-    kept = ring("leftfold.kafka.administration.dead_letters").DeadLetters(name, settings)
+    kept = DeadLetters(name, settings)
     for letter in letters:
         kept.skip(letter, f"by {actor}: {reason}")
     for source, why in told.items():
@@ -117,11 +118,10 @@ def _skip_gone(app: App, name: str, settings: Any, *, yes: bool, as_json: bool) 
     from leftfold.cli.options import agreed
     from leftfold.cli.processes.timers import process_of
     from leftfold.model.position import Position
-    from leftfold.runtime.connect import ring
     from leftfold.runtime.console import emit, note
 
     topics = [names.events(category) for category in process_of(app, name).categories]
-    with ring("leftfold.kafka.administration.groups").Groups(settings) as groups:
+    with Groups(settings) as groups:
         lost = _lost(groups, app.name, name, topics)
         for topic, partition, start, end in lost:
             note(f"{topic}[{partition}]: offsets {start} to {end - 1} are gone")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from leftfold.errors import ContractError, LeftfoldError
 from leftfold.model.app import App
-from leftfold.runtime.connect import kafka_settings, open_bulk, ring
+from leftfold.runtime.connect import kafka_settings, open_bulk
 from leftfold.runtime.console import csv_rows, emit, note, say_lines
 from leftfold.runtime.project import Cut
 from leftfold.runtime.rebuilding import spark_settings
@@ -73,8 +73,10 @@ class Asking:
         self._spark: Any = None
 
     def __enter__(self) -> Self:
+        from leftfold.spark.core.session import spark_session
+
         note("starting Spark")
-        self._spark = self._open.enter_context(ring("leftfold.spark.core.session").spark_session(self._settings))
+        self._spark = self._open.enter_context(spark_session(self._settings))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -88,10 +90,13 @@ class Asking:
             InfrastructureError: the log has a hole, or Spark has died of the question.
             Cut: the answer is longer than it may be, and a program reads it.
         """
+        from leftfold.spark.sql.results import check_question
+
         with _understood():
             self._look()
-            ring("leftfold.spark.sql.results").check_question(self._spark, statement, self._tables)
-            answers = ring("leftfold.spark.sql.results")
+            check_question(self._spark, statement, self._tables)
+            from leftfold.spark.sql import results as answers
+
             limit = answers.AnswerLimit(self._rows, self._megabytes << 20)
             answer = answers.Answer(self._spark.sql(statement), limit)
             shown = self._show(answer)
@@ -114,11 +119,14 @@ class Asking:
 
     def _look(self) -> None:
         """Makes the tables as the log is now, in a new session when Spark has died."""
-        launch = ring("leftfold.spark.core.jvm")
+        from leftfold.spark.core import jvm as launch
+        from leftfold.spark.core.session import open_session
+        from leftfold.spark.tables.frames import event_tables
+
         if not launch.is_alive():
             note("starting Spark again, since it has died")
-            self._spark = ring("leftfold.spark.core.session").open_session(self._settings)
-        self._tables: Any = ring("leftfold.spark.tables.frames").event_tables(self._spark, self._app, self._log)
+            self._spark = open_session(self._settings)
+        self._tables: Any = event_tables(self._spark, self._app, self._log)
         for name, frame in self._tables.items():
             frame.createOrReplaceTempView(name)
 
@@ -169,6 +177,8 @@ class Asking:
 @contextmanager
 def _understood() -> Iterator[None]:
     """Tells errors of Spark as ours."""
+    from leftfold.spark.core.task_io import cause_of
+
     try:
         yield
     except (LeftfoldError, BrokenPipeError):
@@ -176,7 +186,7 @@ def _understood() -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ in _MISTAKES:
             raise ContractError(next(iter(str(error).splitlines()), repr(error))) from error
-        raise ring("leftfold.spark.core.task_io").cause_of(error) from error
+        raise cause_of(error) from error
 
 
 def _jsonable(value: Any) -> Any:

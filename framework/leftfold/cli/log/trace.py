@@ -14,10 +14,11 @@ from leftfold.cli.options import ArchiveOption, JsonOption, KafkaOption, example
 from leftfold.engine.archive.gaps import offsets_for_time
 from leftfold.engine.causation import TraceNode, TraceStep, made_at, search, step_of
 from leftfold.engine.progress import Stopwatch
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model import keys as names
 from leftfold.model.encoding import moment_at
 from leftfold.model.position import Position, RecordAddress
-from leftfold.runtime.connect import kafka_settings, open_archive, open_reader, ring
+from leftfold.runtime.connect import kafka_settings, open_archive, open_reader
 from leftfold.runtime.console import amount, note, shown
 from leftfold.runtime.project import Usage
 from leftfold.safety import printable
@@ -212,7 +213,7 @@ def traced(id_: str, since: str | None, kafka: str | None, archive: str = "") ->
     """
     begin = _moment(since) if since is not None else None
     settings = kafka_settings(kafka)
-    with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+    with ClusterAdmin(settings) as cluster:
         topics = sorted(topic for topic in cluster.topics() if topic.endswith(_KINDS))
         beginning = _Beginning(cluster, archive)
         starts = beginning.of(topics, begin)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leftfold.cli.options import AppOption, JsonOption, KafkaOption, examples
+from leftfold.kafka.reactions.parked import ParkedEvents
+from leftfold.kafka.reactions.start_offsets import StartOffsets
 
 if TYPE_CHECKING:
     from leftfold.model.app import App
@@ -39,14 +41,12 @@ def begin(
     before it never is. Nobody may be acting meanwhile.
     """
     from leftfold.cli.options import agreed
-    from leftfold.runtime.connect import kafka_settings, ring
+    from leftfold.runtime.connect import kafka_settings
     from leftfold.runtime.console import emit, say
     from leftfold.runtime.project import load_app
 
     whole, meant = load_app(app, having=[name]), _since(since)
-    beginnings = ring("leftfold.kafka.reactions.start_offsets").Beginnings(
-        whole, _named(whole, name), kafka_settings(kafka)
-    )
+    beginnings = StartOffsets(whole, _named(whole, name), kafka_settings(kafka))
     agreed(f"have reaction {name} go on at {since}, and act on all that lies behind it?", yes=yes)
     offsets: dict[tuple[str, int], int] = beginnings.again(meant)
     if as_json:
@@ -68,13 +68,13 @@ def parked(
     Exit code 1 when there are some.
     """
     from leftfold.ports.codec import header
-    from leftfold.runtime.connect import kafka_settings, ring
+    from leftfold.runtime.connect import kafka_settings
     from leftfold.runtime.console import emit, note, table
     from leftfold.runtime.project import for_app, load_app
 
     reaction = _named(load_app(app, having=[name]), name)
     rows = []
-    for record in ring("leftfold.kafka.reactions.parked").ParkedEvents(reaction.name, kafka_settings(kafka)).read():
+    for record in ParkedEvents(reaction.name, kafka_settings(kafka)).read():
         told = {n: header(record.headers, n).decode(errors="replace") for n in ("dead_source", "attempts", "ce_type")}
         why = header(record.headers, "dead_reason").decode(errors="replace")
         key = (record.key or b"").decode(errors="replace")

@@ -17,13 +17,16 @@ from leftfold.cli.options import AppOption, JsonOption, KafkaOption, agreed, exa
 from leftfold.engine.processing.event_time import WatermarkStatus, told_time
 from leftfold.engine.processing.timer_admin import Action, Order, SetTimer, TimerTable, order_record
 from leftfold.errors import InfrastructureError
+from leftfold.kafka.administration.cluster import ClusterAdmin
+from leftfold.kafka.administration.dead_letters import write_record
+from leftfold.kafka.log_reader import KafkaLogReader
 from leftfold.model import keys as names
 from leftfold.model.app import App
 from leftfold.model.keys import commands, partition_of
 from leftfold.model.position import Position
 from leftfold.model.process import Process
 from leftfold.ports.codec import header
-from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, lasting, note, say
 from leftfold.runtime.project import Usage, for_app, load_app, unknown
 from leftfold.runtime.toolbox import last_records
@@ -255,7 +258,7 @@ class TimerWork:
 
     def __init__(self, app: App, process: Process[Any, Any, Any], kafka: str | None, key: str = "") -> None:
         self._app, self._process, self._settings = app, process, kafka_settings(kafka)
-        self._cluster: Any = ring("leftfold.kafka.administration.cluster").Cluster(self._settings)
+        self._cluster: Any = ClusterAdmin(self._settings)
         topic = names.state(process.name, process.version)
         counts = self._cluster.partition_counts([topic])
         if topic not in counts:
@@ -267,7 +270,7 @@ class TimerWork:
         starts: Position = self._cluster.starts([topic])
         if key:
             starts = starts.only([topic], partition_of(key.encode(), counts[topic]))
-        self._reader: Any = ring("leftfold.kafka.log_reader").KafkaLogReader(self._settings)
+        self._reader: Any = KafkaLogReader(self._settings)
         self.table = TimerTable(self._reader, topic, starts)
 
     def __enter__(self) -> Self:
@@ -314,7 +317,7 @@ class TimerWork:
         """Writes an order and waits until a worker has taken it, or something else has ended the timer."""
         out, topic = order_record(self._app.name, self._process.name, timer, order), names.commands(self._process.name)
         id_ = header(out.headers, "ce_id").decode()
-        offset = ring("leftfold.kafka.administration.dead_letters").write_record(self._settings, topic, out)
+        offset = write_record(self._settings, topic, out)
         try:
             return Ordered(offset, id_, timer, self.table.await_taken(timer, seconds))
         except KeyboardInterrupt:

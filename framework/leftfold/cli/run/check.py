@@ -18,7 +18,7 @@ from leftfold.errors import ConfigurationError, InfrastructureError
 from leftfold.model.app import App
 from leftfold.model.computed_views import TableView
 from leftfold.model.position import Position
-from leftfold.runtime.connect import kafka_settings, open_archive, ring
+from leftfold.runtime.connect import kafka_settings, open_archive
 from leftfold.runtime.console import amount, note
 from leftfold.runtime.rebuilding import kept, spark_settings
 from leftfold.runtime.toolbox import archive_of
@@ -163,13 +163,16 @@ def query_findings(app: App, kafka: str | None, redis: str | None) -> tuple[list
     views = [view for view in app.views if isinstance(view, TableView)]
     if not views:
         return [], []
+    from leftfold.spark.core.session import spark_session
+    from leftfold.spark.queries.compute import dry_run, refreshed
+
     found, remarks = [], []
     note("starting Spark, to check the SQL of views")
-    with ring("leftfold.spark.core.session").spark_session(spark_settings("local[1]")) as session:
+    with spark_session(spark_settings("local[1]")) as session:
         for view in views:
             try:
-                ring("leftfold.spark.queries.compute").dry_run(session, view)
-                how = kept(view, ring("leftfold.spark.queries.compute").refreshed(session, view), kafka, redis)
+                dry_run(session, view)
+                how = kept(view, refreshed(session, view), kafka, redis)
                 about = "; approximate, since late events are left out" if view.approximate else ""
                 remarks.append(f"view {view.name} is kept by {how}{about}")
             except ConfigurationError as error:
@@ -206,10 +209,12 @@ def topic_findings(app: App, kafka: str | None, archive: str | None = None) -> t
         settings = kafka_settings(kafka)
     except ConfigurationError:
         return [], "topics were not looked at: no Kafka is configured or running here"
-    topics = ring("leftfold.kafka.administration.topics")
+    from leftfold.kafka.administration import topics
+    from leftfold.kafka.administration.cluster import ClusterAdmin
+
     wanted = topics.topics_of(app)
     try:
-        with ring("leftfold.kafka.administration.cluster").Cluster(settings) as cluster:
+        with ClusterAdmin(settings) as cluster:
             there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
             missing = [topic for topic in wanted if topic.name not in there]
             if not missing:

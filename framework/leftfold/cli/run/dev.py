@@ -16,7 +16,6 @@ import typer
 
 from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, LogsOption, RedisOption, examples
 from leftfold.errors import LeftfoldError
-from leftfold.runtime.connect import ring
 from leftfold.runtime.logging import Report
 from leftfold.runtime.supervisor import Backoff
 
@@ -73,11 +72,11 @@ def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: boo
     """What is not configured and does not run yet, for as long as this process lives; `shown` = work is overwritten."""
     from contextlib import nullcontext
 
-    from leftfold.runtime.connect import ring
+    from leftfold import local
     from leftfold.runtime.project import local_settings, needed
     from leftfold.safety import veiled
 
-    need, settings, local = needed(kafka, redis), local_settings(), ring("leftfold.local")
+    need, settings = needed(kafka, redis), local_settings()
     need.tell()
     if not need.want:
         return nullcontext()
@@ -88,8 +87,8 @@ def _servers(kafka: str | None, redis: str | None, report: Report, *, shown: boo
         return nullcontext()
     report("starting servers", {"data": str(settings.data)})
     progress = None if shown else _reported(report)
-    servers = local.embedded(settings.data, settings=settings, want=need.want, progress=progress)
-    return kept_up(servers, settings.data, report)
+    embedded = local.embedded(settings.data, settings=settings, want=need.want, progress=progress)
+    return kept_up(embedded, settings.data, report)
 
 
 def _reported(report: Report) -> Callable[[str], None]:
@@ -110,12 +109,12 @@ DOWN_EXAMPLES = examples("leftfold down", "rm -r .leftfold      afterwards, to f
 
 def down(as_json: JsonOption = False) -> None:
     """Stop what `leftfold up` started; data stays."""
-    from leftfold.runtime.connect import ring
+    from leftfold.local import down
     from leftfold.runtime.console import emit, say
     from leftfold.runtime.project import local_settings
 
     settings = local_settings()
-    stopped = ring("leftfold.local").down(settings.data, settings=settings)
+    stopped = down(settings.data, settings=settings)
     if as_json:
         emit({"stopped": stopped, "data": str(settings.data)})
     else:
@@ -143,8 +142,9 @@ def up(
     .leftfold/secure/PART.env. Commands typed here log in as admin, who may do everything; the others may do in Kafka
     what `leftfold topics acl --apply` grants them. The data directory stays so until you delete .leftfold/secure.
     """
-    from leftfold.runtime.connect import ring
+    from leftfold.local import up
     from leftfold.runtime.console import emit, note, pairs
+    from leftfold.runtime.discovery import Environment
     from leftfold.runtime.project import find_project, local_settings, needed
     from leftfold.safety import veiled
 
@@ -152,12 +152,12 @@ def up(
     need.tell()
     if not need.want:
         return
-    if ring("leftfold.runtime.discovery").Environment().data is None:
+    if Environment().data is None:
         find_project().require()
     settings = local_settings()
     if secure:
         settings = settings.model_copy(update={"secure": True})
-    servers = ring("leftfold.local").up(settings, want=need.want)
+    servers = up(settings, want=need.want)
     told = {"kafka": servers.kafka, "redis": veiled(servers.redis), "data": str(servers.data)}
     if as_json:
         emit(told)
@@ -185,7 +185,9 @@ def kept_up(servers: AbstractContextManager[object], data: Path, report: Report)
 
 
 def _watch(data: Path, over: threading.Event, report: Report) -> None:
-    local, backoff = ring("leftfold.local"), Backoff()
+    from leftfold import local
+
+    backoff = Backoff()
     while not over.wait(_CHECK_SECONDS):
         try:
             for name, why in local.ended(data).items():

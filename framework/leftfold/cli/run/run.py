@@ -26,6 +26,7 @@ from leftfold.cli.options import (
 )
 from leftfold.cli.run.child_process import handover, logs_of, spark_handover
 from leftfold.model.app import App
+from leftfold.redis import refuse_eviction
 from leftfold.runtime.project import Usage, names_in, unknown
 from leftfold.runtime.supervisor import Part
 
@@ -168,7 +169,7 @@ def run(
     """
     from leftfold.cli.run.child_process import end_with_parent
     from leftfold.errors import InfrastructureError
-    from leftfold.runtime.connect import kafka_settings, redis_settings, ring
+    from leftfold.runtime.connect import kafka_settings, redis_settings
     from leftfold.runtime.lifecycle import Stopping, begin_reactions, ensure_topics
     from leftfold.runtime.logging import open_report
     from leftfold.runtime.project import Usage, load_apps
@@ -182,7 +183,7 @@ def run(
     if any(one.views for one in wanted.values()):
         with suppress(InfrastructureError):
             # One that is not there yet is asked by the parts.
-            ring("leftfold.redis").refuse_eviction(redis_settings(redis))
+            refuse_eviction(redis_settings(redis))
     told = [f"--logs={logs_of(json_logs)}", f"--trigger={trigger}", f"--every={every}"]
     told += [f"--max-parked={max_parked}", *(["--no-archive"] if archive == "" else [])]
     told += ["--takes-back"] if with_parent else []

@@ -13,7 +13,7 @@ from leftfold.cli.options import AppsOption, JsonOption, KafkaOption, examples
 from leftfold.errors import ConfigurationError
 from leftfold.model.app import App
 from leftfold.model.rights import ROLES, Right, redis_rules, rights_of
-from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, note, say
 
 __all__ = ["EXAMPLES", "User", "grant", "new", "print_rights", "topics", "users_of"]
@@ -77,8 +77,10 @@ def print_rights(users: Iterable[User], *, as_json: bool) -> None:
 
 def grant(users: list[User], kafka: str | None, *, as_json: bool) -> None:
     """Grants in Kafka what is missing, and names what these users may do besides."""
+    from leftfold.kafka.administration.acls import Acls
+
     wanted = {user.name: user.rights for user in users}
-    with ring("leftfold.kafka.administration.acls").Acls(kafka_settings(kafka)) as acls:
+    with Acls(kafka_settings(kafka)) as acls:
         missing: Mapping[str, list[Right]] = acls.missing(wanted)
         besides: Mapping[str, list[str]] = acls.besides(wanted)
         acls.grant(missing)
@@ -155,13 +157,15 @@ topics = typer.Typer(
 @topics.command("list", epilog=examples("leftfold topics list"))
 def list_(app: AppsOption = None, kafka: KafkaOption = None, as_json: JsonOption = False) -> None:
     """List the topics of Apps, made or not."""
-    from leftfold.runtime.connect import kafka_settings, ring
+    from leftfold.kafka.administration.cluster import ClusterAdmin
+    from leftfold.kafka.administration.topics import topics_of
+    from leftfold.runtime.connect import kafka_settings
     from leftfold.runtime.console import emit, table
     from leftfold.runtime.project import load_apps
 
     apps = load_apps(app or []).values()
-    wanted = [topic for one in apps for topic in ring("leftfold.kafka.administration.topics").topics_of(one)]
-    with ring("leftfold.kafka.administration.cluster").Cluster(kafka_settings(kafka)) as cluster:
+    wanted = [topic for one in apps for topic in topics_of(one)]
+    with ClusterAdmin(kafka_settings(kafka)) as cluster:
         there: dict[str, int] = cluster.partition_counts([topic.name for topic in wanted])
     rows = [{"topic": t.name, "partitions": there.get(t.name), "wanted": t.partitions} for t in wanted]
     if as_json:
@@ -180,14 +184,15 @@ def ensure(app: AppsOption = None, kafka: KafkaOption = None) -> None:
 
     `leftfold run` does the same when it starts.
     """
-    from leftfold.runtime.connect import kafka_settings, ring
+    from leftfold.kafka.administration.topics import topics_of
+    from leftfold.runtime.connect import kafka_settings
     from leftfold.runtime.console import amount, say
     from leftfold.runtime.lifecycle import ensure_now
     from leftfold.runtime.project import load_apps
 
     apps = load_apps(app or []).values()
     ensure_now(apps, kafka_settings(kafka))
-    names = sorted(topic.name for one in apps for topic in ring("leftfold.kafka.administration.topics").topics_of(one))
+    names = sorted(topic.name for one in apps for topic in topics_of(one))
     say(f"{amount(len(names), 'topic')} as they should be: {', '.join(names)}")
 
 

@@ -9,8 +9,9 @@ import typer
 
 from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOption, RedisOption, examples
 from leftfold.engine.progress import RebuildProgress
+from leftfold.kafka.reactions.parked import ReactionRetry
 from leftfold.model.app import App
-from leftfold.runtime.connect import kafka_settings, ring
+from leftfold.runtime.connect import kafka_settings
 from leftfold.runtime.console import amount, emit, say, shown
 from leftfold.runtime.project import Usage
 
@@ -76,7 +77,7 @@ def retry_parked(app: App, name: str, keys: Sequence[str], kafka: str | None, *,
     """
     if keys:
         raise Usage(f"{name} is a reaction: all that it has parked is tried again; leave out {' '.join(keys)}")
-    retry = ring("leftfold.kafka.reactions.parked").Retry(app, name, kafka_settings(kafka))
+    retry = ReactionRetry(app, name, kafka_settings(kafka))
     with shown(name) as report:
         tried = retry.run(lambda count: report(RebuildProgress("trying again", count, 0)))
     if as_json:

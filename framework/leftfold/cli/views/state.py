@@ -12,9 +12,10 @@ from leftfold.cli.options import AppOption, ArchiveOption, JsonOption, KafkaOpti
 from leftfold.cli.views.rebuild import EngineOption
 from leftfold.engine.processing.state_check import PartitionCheck, StateCheck, check_here
 from leftfold.engine.progress import Report, Stopwatch
+from leftfold.kafka.administration.states import forget_states
 from leftfold.model.decider import Decider
 from leftfold.model.keys import events
-from leftfold.runtime.connect import kafka_settings, open_bulk, ring
+from leftfold.runtime.connect import kafka_settings, open_bulk
 from leftfold.runtime.rebuilding import spark_settings
 from leftfold.runtime.toolbox import archive_of
 
@@ -107,7 +108,7 @@ def rebuild(
     """
     from leftfold.cli.options import agreed
     from leftfold.engine.processing.recovery import task_for
-    from leftfold.runtime.connect import kafka_settings, open_reader, ring
+    from leftfold.runtime.connect import kafka_settings, open_reader
     from leftfold.runtime.console import emit, say
     from leftfold.runtime.project import load_app
     from leftfold.runtime.toolbox import archive_of
@@ -116,9 +117,7 @@ def rebuild(
     task_for(whole, name)
     agreed(f"delete what {name} remembers of its streams, and have workers fold it again?", yes=yes)
     open_log = open_reader(settings, archive_of(archive))
-    offsets = ring("leftfold.kafka.administration.states").forget_states(
-        whole, name, settings, open_log, commands.value
-    )
+    offsets = forget_states(whole, name, settings, open_log, commands.value)
     if as_json:
         emit({"name": name, "commands": offsets.offsets})
         return
@@ -138,13 +137,16 @@ def checked(
     report: Report,
 ) -> list[PartitionCheck]:
     """Every partition's check, here or on Spark."""
+    from leftfold.spark.core.session import spark_session
+    from leftfold.spark.core.task_io import spark_checks
+
     check = StateCheck.plan(decider, open_bulk(kafka_settings(kafka), archive_of(archive)))
     watch = Stopwatch(report)
     watch.begin("check", sum(check.ends.offsets[events(decider.name)].values()))
     results: Iterable[PartitionCheck]
     if on_spark:
-        with ring("leftfold.spark.core.session").spark_session(spark_settings(master)) as session:
-            results = ring("leftfold.spark.core.task_io").spark_checks(session)(check, watch.tell)
+        with spark_session(spark_settings(master)) as session:
+            results = spark_checks(session)(check, watch.tell)
     else:
         results = check_here(check, watch.tell)
     watch.end()

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from leftfold.client.results import Description, describe
 from leftfold.engine.views.cleanup import remove, sweep
 from leftfold.errors import InfrastructureError
+from leftfold.kafka.administration.cluster import ClusterAdmin
 from leftfold.model.app import App, Streaming
 from leftfold.model.view import View
 from leftfold.ports.flush import Generation
 from leftfold.ports.protocols import ViewStore
-from leftfold.runtime.connect import kafka_settings, redis_settings, ring
+from leftfold.redis import RedisViewStore
+from leftfold.runtime.connect import kafka_settings, redis_settings
 from leftfold.runtime.project import Usage
 
 if TYPE_CHECKING:
@@ -83,9 +85,10 @@ class StreamRebuild:
         Raises:
             InfrastructureError: another process rebuilds one of the views, or it was told to stop before its time.
         """
-        streams_of = ring("leftfold.faust.streams").streams_of
-        with closing(ring("leftfold.redis").RedisViewStore(self._redis)) as store:
-            with ring("leftfold.kafka.administration.cluster").Cluster(self._kafka) as cluster:
+        from leftfold.faust.streams import streams_of
+
+        with closing(RedisViewStore(self._redis)) as store:
+            with ClusterAdmin(self._kafka) as cluster:
                 dialect = self._kafka.aiokafka()
                 streams = streams_of(self._app, self._stream, dialect, store, cluster.partitions, anew=True)
             found: tuple[ExternalRows[Any, Any], ...] = streams.rows

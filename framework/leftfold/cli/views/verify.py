@@ -26,7 +26,6 @@ from leftfold.engine.rebuild.tasks import run_here
 from leftfold.engine.verify.verification import Throttle, Verification, Verify, throttled
 from leftfold.engine.views.claims import folded_by
 from leftfold.model.view import View
-from leftfold.runtime.connect import ring
 from leftfold.runtime.console import note, shown
 from leftfold.runtime.rebuilding import cores_of, session_of
 from leftfold.runtime.toolbox import Servers, check_addresses, check_broker, workbench
@@ -55,11 +54,13 @@ class Verifying:
     @contextmanager
     def engine(self, engine: str, master: str | None, py_files: Sequence[Path] = ()) -> Iterator[None]:
         """What folds while the block runs; `py_files` are sent to executors elsewhere."""
+        from leftfold.spark.core.job import spark_runner
+
         self._cores = cores_of(engine, master)
         self.check()
         with session_of(engine, master, py_files) as session:
             if session is not None:
-                self._runner = ring("leftfold.spark.core.job").spark_runner(session)
+                self._runner = spark_runner(session)
             yield
 
     def check(self) -> None:

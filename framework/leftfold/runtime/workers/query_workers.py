@@ -17,7 +17,8 @@ from leftfold.errors import ConfigurationError, Fenced, InfrastructureError, Lef
 from leftfold.model.computed_views import QueryView, TableView
 from leftfold.model.view import View
 from leftfold.ports.protocols import ViewStore
-from leftfold.runtime.connect import kafka_settings, open_bulk, redis_settings, ring
+from leftfold.redis import RedisViewStore, refuse_eviction
+from leftfold.runtime.connect import kafka_settings, open_bulk, redis_settings
 from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import Report
 from leftfold.runtime.project import local_settings
@@ -80,18 +81,21 @@ class QueryViewThread(threading.Thread):
                 return
 
     def _stream(self) -> None:
+        from leftfold import redis as adapters
+        from leftfold.spark.queries import incremental_batches as batches
+        from leftfold.spark.queries.query_stream import QueryStream
+
         kafka, redis = kafka_settings(), redis_settings()
-        adapters, batches = ring("leftfold.redis"), ring("leftfold.spark.queries.incremental_batches")
         store = adapters.RedisViewStore(redis)
         try:
             where = batches.StreamPlaces(
                 store=store,
                 open_log=open_bulk(kafka, self._archive),
-                open_sink=partial(adapters.BulkSink, redis),
+                open_sink=partial(adapters.RedisBulkSink, redis),
                 kafka=kafka.java(),
                 checkpoints=checkpoints(),
             )
-            stream = ring("leftfold.spark.queries.query_stream").QueryStream(
+            stream = QueryStream(
                 self._session, self.view, where, shuffles=self._shuffles, keep=self._keep, report=self._told
             )
             if why := stream.foreign():
@@ -107,7 +111,7 @@ class QueryViewThread(threading.Thread):
 
     def _stand_by(self) -> None:
         """Waits until nobody writes the view, or nothing of it is left; unreachable servers are met by the next try."""
-        store: ViewStore = ring("leftfold.redis").RedisViewStore(redis_settings())
+        store: ViewStore = RedisViewStore(redis_settings())
         seen, since = dict[int, str](), time.monotonic()
         patience = _PATIENCE * random.uniform(0.75, 1.25)  # spreads two runs
         try:
@@ -130,7 +134,9 @@ class QueryViewThread(threading.Thread):
 
 def checkpoints() -> Path:
     """Where streams keep their sums: what LEFTFOLD_SPARK_CHECKPOINTS says, else beside the embedded servers' data."""
-    settings = ring("leftfold.spark.core.session").SparkSettings()
+    from leftfold.spark.core.session import SparkSettings
+
+    settings = SparkSettings()
     return Path(settings.checkpoints or local_settings().data / "checkpoints").absolute()
 
 
@@ -151,10 +157,13 @@ def refresh(
         ConfigurationError: the SQL of a view is not allowed or does not give its row, or Redis evicts keys;
             starting again would not help.
     """
+    from leftfold.local import spark_jars
+    from leftfold.spark.core.session import spark_session
+
     settings = spark_settings(None)
-    settings = settings.model_copy(update={"jars": (*settings.jars, *ring("leftfold.local").spark_jars())})
+    settings = settings.model_copy(update={"jars": (*settings.jars, *spark_jars())})
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
-    with ring("leftfold.spark.core.session").spark_session(settings) as session:
+    with spark_session(settings) as session:
         keeping = _Keeping(session, every, stop, report, archive)
         for view in views:
             keeping.add(view)
@@ -239,7 +248,7 @@ class _Keeping:
 
     def _compute(self, view: TableView[Any, Any]) -> None:
         """Computes a view again, unless neither events nor reference files have changed since the last time."""
-        ring("leftfold.redis").refuse_eviction(redis_settings())
+        refuse_eviction(redis_settings())
         files = {name: file.fingerprint() for name, file in view.references.items()}
         with self._work.opened(view, lambda progress: None) as rebuild:
             if isinstance(rebuild, Refresh) and self._is_foreign(view, rebuild.foreign()):

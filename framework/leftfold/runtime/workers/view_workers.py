@@ -18,7 +18,7 @@ from leftfold.model.view import View
 from leftfold.ports.bulk import OpenArchive
 from leftfold.ports.protocols import LogReader
 from leftfold.redis import RedisSettings, RedisViewStore, refuse_eviction
-from leftfold.runtime.connect import open_archive, open_bulk, open_reader, redis_settings, ring
+from leftfold.runtime.connect import open_archive, open_bulk, open_reader, redis_settings
 from leftfold.runtime.lifecycle import Outage
 from leftfold.runtime.logging import Report
 from leftfold.runtime.rebuilding import spark_settings
@@ -50,10 +50,10 @@ def run_agents(app: App, name: str, settings: KafkaSettings, stop: threading.Eve
         report(what, details)
 
     while not stop.is_set():
-        store = ring("leftfold.redis").RedisViewStore(redis) if redis else None
+        store = RedisViewStore(redis) if redis else None
         try:
             if redis:
-                ring("leftfold.redis").refuse_eviction(redis)
+                refuse_eviction(redis)
             with ClusterAdmin(settings) as cluster:
                 streams = streams_of(app, stream, settings.aiokafka(), store, cluster.partitions, report=told)
             streams.run(stop)
@@ -151,7 +151,9 @@ def stream(
     Raises:
         ConfigurationError: Spark or Java is missing, or Redis evicts keys.
     """
-    session, streaming = ring("leftfold.spark.core.session"), ring("leftfold.spark.streaming.projection")
+    from leftfold.spark.core import session
+    from leftfold.spark.streaming import projection as streaming
+
     report("starting Spark", {"views": ", ".join(view.name for view in views)})
     with session.spark_session(_settings()) as spark:
         ports, trouble = _ports(kafka, redis, archive), Outage(report, stop)
@@ -204,13 +206,17 @@ def _step(one: ViewStream, holes: dict[str, str], report: Report) -> None:
 
 def _settings() -> SparkSettings:
     """Spark's settings with the jars of its Kafka connector."""
+    from leftfold.local import spark_jars
+
     settings = spark_settings(None)
-    return settings if settings.jars else settings.model_copy(update={"jars": ring("leftfold.local").spark_jars()})
+    return settings if settings.jars else settings.model_copy(update={"jars": spark_jars()})
 
 
 def _ports(kafka: KafkaSettings, redis: RedisSettings, archive: str) -> StreamPorts:
-    ports: StreamPorts = ring("leftfold.spark.streaming.projection").StreamPorts(
-        open_store=partial(ring("leftfold.redis").RedisViewStore, redis),
+    from leftfold.spark.streaming.projection import StreamPorts
+
+    ports: StreamPorts = StreamPorts(
+        open_store=partial(RedisViewStore, redis),
         open_log=open_bulk(kafka, archive),
         open_reader=open_reader(kafka, archive),
         kafka=kafka.java(),
