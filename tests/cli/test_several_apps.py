@@ -140,9 +140,12 @@ def test_all_apps_of_the_project_are_meant_and_where_there_can_be_one_that_which
 def test_each_of_them_is_checked_against_a_lock_of_its_own(place: Path, typed: Callable[..., Typed]) -> None:
     project(place, "asking", "answering")
     assert typed("check", "--write").code == 0
-    assert sorted(path.name for path in place.glob("*.lock")) == ["leftfold.answering.lock", "leftfold.lock"]
+    assert [str(path.relative_to(place)) for path in sorted(place.rglob("*.lock"))] == [
+        "leftfold.lock",
+        "locks/answering.lock",
+    ]
     assert typed("check").out.count("ok: 1 decider, 1 event, 1 view") == 2
-    (place / "leftfold.answering.lock").unlink()
+    (place / "locks" / "answering.lock").unlink()
     assert typed("check").code == 1
 
 

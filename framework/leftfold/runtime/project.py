@@ -89,10 +89,10 @@ class Project:
         return self.root / "leftfold.lock"
 
     def lock_of(self, app: App, spec: str) -> Path:
-        """The lock of an App that was asked for as `spec`: another one than the project's own has a file of its own."""
+        """The lock of the App that `spec` names: `leftfold.lock` of the project's own, `locks/{app}.lock` of others."""
         if not spec or not self.app or spec == self.app:
             return self.lock
-        return self.root / f"leftfold.{app.name}.lock"
+        return self.root / "locks" / f"{app.name}.lock"
 
 
 def find_project(start: Path | None = None) -> Project:

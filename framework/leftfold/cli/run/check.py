@@ -33,7 +33,7 @@ __all__ = ["compared", "unbounded"]
 EXAMPLES = examples(
     "leftfold check             definitions, leftfold.lock, and topics if a broker answers",
     "leftfold check --write     accept the code as it is into leftfold.lock, to be committed",
-    "leftfold check --app services.payments.app:app     another App, as in leftfold.payments.lock",
+    "leftfold check --app services.payments.app:app     another App, as in locks/payments.lock",
 )
 
 
@@ -77,7 +77,8 @@ def _is_well(app: App, spec: str, project: Project, asked: _Asked) -> bool:
     lock = project.lock_of(app, spec)
     findings, accepted = compared(app, lock, write=asked.write)
     if lock != project.lock:
-        findings, accepted = ([_meant(finding, lock.name, spec) for finding in found] for found in (findings, accepted))
+        name = str(lock.relative_to(project.root))
+        findings, accepted = ([_meant(finding, name, spec) for finding in found] for found in (findings, accepted))
     topics, remark = topic_findings(app, asked.kafka, asked.archive)
     queries, kept = query_findings(app, asked.kafka, asked.redis)
     for finding in [*accepted, *findings, *queries, *topics]:
@@ -151,6 +152,7 @@ def compared(app: App, file: Path, *, write: bool) -> tuple[list[CheckFinding], 
         return found, []
     written = now.with_history(released)
     try:
+        file.parent.mkdir(exist_ok=True)
         file.write_text(written.to_json(), "utf-8")
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be written: {error.strerror}") from error
