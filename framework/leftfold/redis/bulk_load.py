@@ -219,7 +219,9 @@ class RedisBulkSink:
             self._wire.send(self._sent)
 
     def _confirm(self, checkpoint: bytes, where: str) -> str | None:
-        """Waits for the replies to the chunk under way; one that hit a moving slot was not written and is sent again.
+        """Waits for the replies to the chunk under way; sends it again if it hit a moving slot.
+
+        A chunk that hit a moving slot was not written.
 
         Returns:
             The result stored in the checkpoint of a finished bucket; the chunk under way may not have been written.

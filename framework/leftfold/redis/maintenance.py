@@ -97,7 +97,7 @@ def registered(client: RedisClient, topology: Topology, seconds: float) -> Regis
 
 
 class _Look:
-    """A scan of the keys of every server within a time limit in seconds; `whole` is True when it was completed."""
+    """A scan of every server's keys within a time limit in seconds; `whole` is True when it was completed."""
 
     def __init__(self, client: RedisClient, topology: Topology, seconds: float) -> None:
         self._client, self._topology, self._until = client, topology, time.monotonic() + seconds

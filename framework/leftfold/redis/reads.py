@@ -50,17 +50,17 @@ class SnapshotQuery:
 
     def __init__(self, generation: Generation, keys: Sequence[tuple[int, str]], buckets: Sequence[int] = ()) -> None:
         self._generation = generation
-        places = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
+        bucket_keys = {bucket: BucketKeys(generation, bucket) for bucket in buckets}
         behind: dict[int, Command] = {}
         for bucket, _ in keys:
-            if bucket not in places:
-                places[bucket] = BucketKeys(generation, bucket)
+            if bucket not in bucket_keys:
+                bucket_keys[bucket] = BucketKeys(generation, bucket)
             if bucket not in behind:
-                behind[bucket] = ("HEXISTS", places[bucket].checkpoint, "token")
-        self._buckets, self._behind = list(places), list(behind)
+                behind[bucket] = ("HEXISTS", bucket_keys[bucket].checkpoint, "token")
+        self._buckets, self._behind = list(bucket_keys), list(behind)
         self.commands: list[Command] = [ask_live(generation)]
-        self.commands += [("HGETALL", place.checkpoint) for place in places.values()]
-        self.commands += [("HGETALL", places[bucket].row(key)) for bucket, key in keys]
+        self.commands += [("HGETALL", place.checkpoint) for place in bucket_keys.values()]
+        self.commands += [("HGETALL", bucket_keys[bucket].row(key)) for bucket, key in keys]
         self.commands += behind.values()
 
     def answer(self, replies: Sequence[Any]) -> Snapshot:
@@ -95,20 +95,20 @@ class Glimpse:
         return RowResult(live_in(live), counts_in(self._generation, phase), hash_of(fields) or None)
 
 
-class _Marks(Mapping[int, Checkpoint]):
+class _LazyCheckpoints(Mapping[int, Checkpoint]):
     """The checkpoints of some buckets, decoded at first access; most reads only check that they exist."""
 
     def __init__(self, generation: Generation, replies: Mapping[int, Any]) -> None:
         self._generation = generation
         hashes = {bucket: hash_of(reply) for bucket, reply in replies.items() if reply}
         self._hashes = {b: fields for b, fields in hashes.items() if counts_in(generation, fields.get(PHASE, b""))}
-        self._marks: dict[int, Checkpoint] = {}
+        self._decoded: dict[int, Checkpoint] = {}
 
     def __getitem__(self, bucket: int) -> Checkpoint:
-        checkpoint = self._marks.get(bucket)
+        checkpoint = self._decoded.get(bucket)
         if checkpoint is None:
             where = f"bucket {bucket} of {self._generation.view} {self._generation.id}"
-            checkpoint = self._marks[bucket] = read_mark(self._hashes[bucket], where)
+            checkpoint = self._decoded[bucket] = read_mark(self._hashes[bucket], where)
         return checkpoint
 
     def __contains__(self, bucket: object) -> bool:
@@ -123,7 +123,7 @@ class _Marks(Mapping[int, Checkpoint]):
 
 def read_marks(generation: Generation, replies: Mapping[int, Any]) -> Mapping[int, Checkpoint]:
     """The checkpoints of some buckets from HGETALL replies, without missing ones and those that lost their seal."""
-    return _Marks(generation, replies)
+    return _LazyCheckpoints(generation, replies)
 
 
 def counts_in(generation: Generation, phase: bytes | None) -> bool:
@@ -142,14 +142,14 @@ class Guarded:
     """
 
     def __init__(self, asked: Spread, query: RedisQuery[Any]) -> None:
-        self._generation, self._wording = asked.generation, query
+        self._generation, self._query = asked.generation, query
         checkpoints = (BucketKeys(asked.generation, bucket).checkpoint for bucket in _buckets(asked))
         self.commands: list[Command] = [*query.commands, *(("HGET", checkpoint, PHASE) for checkpoint in checkpoints)]
 
     def answer(self, replies: Sequence[Any]) -> Matches | Counts | Recent:
         """The result in the replies, with the live generation '' where a checkpoint is missing."""
-        asked = len(self._wording.commands)
-        found: Matches | Counts | Recent = self._wording.answer(replies[:asked])
+        asked = len(self._query.commands)
+        found: Matches | Counts | Recent = self._query.answer(replies[:asked])
         whole = all(counts_in(self._generation, phase) for phase in replies[asked:])
         return found if whole else replace(found, live="")
 
@@ -212,7 +212,7 @@ def compile_query(question: Query[A], *, spread: bool = False) -> RedisQuery[A]:
     Args:
         spread: keys are on several servers, which do not answer in one order.
     """
-    query: RedisQuery[A] = _WORDINGS[type(question)](question)
+    query: RedisQuery[A] = _COMPILERS[type(question)](question)
     if spread and isinstance(question, Spread):
         guarded: Any = Guarded(question, query)
         query = guarded
@@ -274,14 +274,17 @@ class _Counting:
 
 
 def _ends(range_: IndexRange) -> tuple[bytes, bytes]:
-    """The ends of a range among members `value NUL key`: no key begins with a byte from DEL on, nor with a NUL."""
+    """The ends of a range among index members, `value NUL key`.
+
+    No key begins with a byte from DEL on, nor with a NUL.
+    """
     low, high = (None if text is None else escaped(text) for text in (range_.low, range_.high))
     start = b"[=" if low is None else b"[%b\0\x7f" % low if range_.above_low else b"[%b\0" % low
     end = b"(>" if high is None else b"(%b\0" % high if range_.below_high else b"(%b\0\x7f" % high
     return start, end
 
 
-_WORDINGS: dict[type, Callable[[Any], RedisQuery[Any]]] = {
+_COMPILERS: dict[type, Callable[[Any], RedisQuery[Any]]] = {
     Registered: _Registered,
     GetRow: Glimpse,
     Rows: lambda asked: SnapshotQuery(asked.generation, asked.keys, asked.buckets),

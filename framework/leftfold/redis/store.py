@@ -114,7 +114,7 @@ T = TypeVar("T")
 
 
 class RedisViewStore:
-    """A view store in Redis; any number of threads and event loops of the process that made it may use it.
+    """A view store in Redis, for any number of threads and event loops of one process.
 
     Every method raises InfrastructureError when the server cannot be reached or refuses, and ConfigurationError when
     the login fails or the user lacks a right.

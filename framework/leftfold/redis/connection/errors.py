@@ -86,8 +86,8 @@ def unreachable(settings: RedisSettings, why: object) -> InfrastructureError:
 def denied(settings: RedisSettings, why: object) -> ConfigurationError:
     """The error for a refused login or a missing right."""
     return ConfigurationError(
-        f"redis at {settings.address} denies user {settings.username or 'default'!r} a right: {why}; look at the URL "
-        f"and the password of the settings, and at the ACLs of Redis (leftfold topics acl)"
+        f"redis at {settings.address} denies user {settings.username or 'default'!r} a right: {why}; check the URL "
+        f"and the password in the settings, and the ACLs of Redis (leftfold topics acl)"
     )
 
 
@@ -170,6 +170,6 @@ def _next_step(settings: RedisSettings) -> str:
         case "server":
             return "start it: leftfold up"
         case "sentinel":
-            return f"who leads? redis-cli -h {host} -p {port} sentinel master {settings.service}"
+            return f"find the master: redis-cli -h {host} -p {port} sentinel master {settings.service}"
         case "cluster":
-            return f"which node is missing? redis-cli --cluster check {host}:{port}"
+            return f"find the missing node: redis-cli --cluster check {host}:{port}"

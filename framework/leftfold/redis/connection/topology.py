@@ -1,4 +1,4 @@
-"""The Redis server of a key: a single one, the master named by sentinels, or the owner of the key's slot."""
+"""The Redis server of a key: a single one, the master behind sentinels, or the slot's owner in a cluster."""
 
 from __future__ import annotations
 
