@@ -76,10 +76,10 @@ class Flusher:
         return self.begin(flushes).landed()
 
     def begin(self, flushes: Sequence[BucketFlush]) -> Flight:
-        """Sends all flushes in one transaction, or nothing if a token differs, a checkpoint or connection is lost.
+        """Sends all flushes in one transaction; sends nothing if a token differs or a checkpoint is missing.
 
-        A flight of which nothing was sent lands as False. A connection lost after EXEC leaves the outcome unknown; that
-        is False too, because the checkpoints then say what was written.
+        A flight of which nothing was sent lands as False, as does one whose connection was lost. A connection lost
+        after EXEC leaves the outcome unknown: the checkpoints then say what was written.
 
         Raises:
             InfrastructureError: the server cannot be reached or refuses to write, here or when it lands; nothing was

@@ -95,7 +95,7 @@ class Subscriber:
         self._heard |= names
 
     async def _connected(self) -> Line:
-        """A connection to the first of the servers with every message that answers."""
+        """A connection to the first server that answers, among those that receive every message."""
         leads, failure = self._settings.kind == "sentinel", OSError("no server is known")
         for server in await asyncio.to_thread(self._topology.hearers):
             try:

@@ -108,7 +108,7 @@ def _functions(part: Part) -> Iterator[tuple[str, bool]]:
 
 
 def _shown(group: PlanNode, results: list[PlanNode], columns: Collection[str]) -> str:
-    """The result column that shows a grouping expression; a name means a column rather than an alias."""
+    """The result column that shows a grouping expression; a name refers to a column before an alias."""
     if group.kind == "UnresolvedOrdinal" and isinstance(group.parts[0], int):
         return _name(results[group.parts[0] - 1]) if 0 < group.parts[0] <= len(results) else ""
     word = group.words(0)[-1].lower() if group.kind == "UnresolvedAttribute" else ""
